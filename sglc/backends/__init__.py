@@ -1,0 +1,1 @@
+"""What runs a segment: the local runtime and remote APIs behind one protocol."""

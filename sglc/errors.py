@@ -1,0 +1,105 @@
+"""Every error sglc raises: one tree, stable codes, and how an error looks on a terminal.
+
+SglcError
+  UsageError     SGLC0xx   a wrong command line, file, argument or environment
+  TraceError     SGLC1xx   a program that cannot be recorded
+  VerifyError    SGLC2xx   an IR that breaks an invariant (text form, or a pass)
+  LegalizeError  SGLC3xx   an operation the target cannot do
+  RunError       SGLC4xx   a program that failed while it ran
+  BackendError   SGLC5xx   a back end or a model that failed
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A span of source text. Lines and columns count from 1; `end_column` is exclusive, 0 if unknown."""
+
+    file: str
+    line: int
+    column: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.column else f"{self.file}:{self.line}"
+
+
+class SglcError(Exception):
+    """An error of the user's program, input or environment: what, where, and what to do about it.
+
+    Args:
+        code: stable code such as `SGLC101`; tests/golden/errors.md shows each one.
+        message: lowercase, one line, back quotes round code.
+        loc: where in the user's source, if it has a place.
+        note: facts that explain the message.
+        hint: an action that mends it.
+    """
+
+    def __init__(
+        self, code: str, message: str, loc: Loc | None = None, *, note: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.loc = loc
+        self.note = note
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+class UsageError(SglcError):
+    """The command line, a file or an argument is wrong."""
+
+
+class TraceError(SglcError):
+    """The program cannot be recorded as it is written."""
+
+
+class VerifyError(SglcError):
+    """A program in IR form breaks an invariant."""
+
+
+class LegalizeError(SglcError):
+    """The target cannot do what the program asks, and no exact rewrite exists."""
+
+
+class RunError(SglcError):
+    """The program failed while it ran; what it computed before is kept."""
+
+
+class BackendError(SglcError):
+    """A back end, or the model behind it, failed."""
+
+
+def render(error: SglcError) -> str:
+    """The error as text: a head line, the source line with a caret under the span, note and hint."""
+    lines = [f"error[{error.code}]: {error.message}"]
+    if error.loc is not None:
+        lines += _excerpt(error.loc)
+    if error.note:
+        lines.append(f"note: {error.note}")
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines)
+
+
+def _excerpt(loc: Loc) -> list[str]:
+    head = [f" --> {loc}"]
+    source = linecache.getline(loc.file, loc.line).rstrip("\n")
+    if not source:
+        return head
+    gutter = " " * len(str(loc.line))
+    body = [f"{gutter} |", f"{loc.line} | {source}"]
+    if loc.column:
+        end = loc.end_column if loc.end_column > loc.column else loc.column + 1
+        width = max(1, min(end, len(source) + 1) - loc.column)
+        # A tab before the span stays a tab, so that the caret lines up in any terminal.
+        pad = "".join("\t" if c == "\t" else " " for c in source[: loc.column - 1])
+        body.append(f"{gutter} | {pad}{'^' * width}")
+    return head + body

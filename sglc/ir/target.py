@@ -1,0 +1,75 @@
+"""What a pass may know of a back end, as data, and the protocol that the executor drives.
+
+The compiler never imports a back end: capabilities are fields, the tokenizer is a protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sglc.ir.plan import ControlText, Event, Segment
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, and the model's chat template. Implemented without torch."""
+
+    @property
+    def hash(self) -> str:
+        """Identity of vocabulary, merges and template (hex); a plan is refused under another one."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that the model expects before raw text, if it expects one."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a turn."""
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model comes with a chat template."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text: what looks like a control token is encoded as the text it is."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, control tokens left out, invalid UTF-8 as U+FFFD."""
+
+    def token_bytes(self) -> Sequence[bytes]:
+        """Bytes of every id, index = id. Control tokens have none (b'')."""
+
+    def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
+        """Template output cut into ordinary text and control tokens."""
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+        """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a back end can do, as data."""
+
+    name: str
+    tokenizer: Tokenizer | None = None
+    scores_tokens: bool = False  # returns log-probabilities of given text
+    continues_text: bool = False  # decodes from any prefix, not only a new turn
+    concurrency: int = 16  # generations that it runs at once; the executor keeps 4 x this many rows live
+
+
+class Backend(Protocol):
+    """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile."""
+
+    @property
+    def target(self) -> Target:
+        """Capabilities; reading them may load a tokenizer, never a model."""
+
+    def submit(self, segment: Segment) -> AsyncIterator[Event]:
+        """Start `segment`; yields its events and ends when every node is done or failed.
+
+        Closing the iterator aborts what is left.
+        """
+
+    def close(self) -> None:
+        """Give back threads, processes and memory. Idempotent."""

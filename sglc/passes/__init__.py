@@ -1,0 +1,1 @@
+"""Rewrites of programs, and the last one, which lowers a program to a plan."""

@@ -1,0 +1,90 @@
+"""What the engine and an executor exchange: one forward pass, and its outcome.
+
+The engine decides on the host with numpy; an executor owns the KV pool and the model. Steps are
+launched in order and drained in the same order; an executor may have `depth` steps undrained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+F32 = NDArray[np.float32]
+U64 = NDArray[np.uint64]
+Bool = NDArray[np.bool_]
+
+SAMPLED = -1  # in `Step.tokens`: the id that the executor sampled last for the same row
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1], the last ones of its sequence.
+
+    Order of effects: copies, then the KV of all T tokens, then attention. So a token sees every
+    earlier token of its row, those of this step too. A page id p and an offset o name KV slot
+    p * page_size + o.
+
+    Fields:
+        index: counts launched steps from 0.
+        rows: int32 [R] row numbers, distinct; an executor keeps the last sampled id by row number.
+        starts: int32 [R + 1] offsets into the token arrays.
+        tokens: int32 [T] ids, or `SAMPLED`.
+        positions: int32 [T] positions in the sequence, from 0.
+        slots: int32 [T] where each token's KV is written.
+        pages: int32 [R, K] page table: page of positions k * page_size and up; -1 behind the end.
+        copies: int32 [C, 3] (source page, destination page, tokens): KV of the first `tokens`
+            slots, copied before anything else.
+        sample: bool [R] sample a next token from the row's last logits.
+        temperature, top_p, min_p: float32 [R]; top_k: int32 [R], -1 off. Temperature 0 is greedy.
+        seeds: uint64 [R] the noise is a function of (seed, position) alone.
+        no_eos: bool [R] end-of-turn ids may not be sampled.
+        score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
+    """
+
+    index: int
+    rows: I32
+    starts: I32
+    tokens: I32
+    positions: I32
+    slots: I32
+    pages: I32
+    copies: I32
+    sample: Bool
+    temperature: F32
+    top_p: F32
+    top_k: I32
+    min_p: F32
+    seeds: U64
+    no_eos: Bool
+    score_at: I32
+    score_ids: I32
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """tokens: int32 [R] sampled ids, -1 where `sample` is off. logprobs: float32 [R] of those ids
+    (natural log, before temperature and filters, 0 where off). scores: float32 [S] log-probabilities."""
+
+    index: int
+    tokens: I32
+    logprobs: F32
+    scores: F32
+
+
+class Executor(Protocol):
+    """Runs steps on one device."""
+
+    page_size: int
+    pages: int  # pages of the pool; ids 0 .. pages - 1
+    depth: int  # steps that may be launched before the oldest is drained; 1 is synchronous
+    vocab_size: int
+
+    def launch(self, step: Step) -> Any:
+        """Begin `step` behind all earlier ones; gives a ticket."""
+
+    def drain(self, ticket: Any) -> StepResult:
+        """Wait for the oldest undrained step, which `ticket` stands for."""
