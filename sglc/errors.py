@@ -61,6 +61,10 @@ class TraceError(SglcError):
     """The program cannot be recorded as it is written."""
 
 
+class MissingVariable(TraceError, KeyError):
+    """A variable is read that nothing was stored under; a `KeyError` to programs that expect one."""
+
+
 class VerifyError(SglcError):
     """A program in IR form breaks an invariant."""
 

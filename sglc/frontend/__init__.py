@@ -1,1 +1,1 @@
-"""What a user's program touches while it is recorded: functions, prompt states, expressions."""
+"""The language: expressions, prompt states, and the two ways in which a function becomes IR."""

@@ -1,0 +1,74 @@
+"""A decorated function as data: its parameters, its place, and how a call's arguments fit it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from sglc.errors import Loc, TraceError, UsageError
+from sglc.frontend.locate import of_code
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What `@function` knows: `parameters` are those behind the first one, which is the state."""
+
+    call: Callable[..., Any]
+    name: str
+    loc: Loc
+    parameters: tuple[inspect.Parameter, ...]
+
+    @property
+    def code(self) -> CodeType:
+        return self.call.__code__
+
+
+def define(call: Callable[..., Any]) -> Definition:
+    """Check a function that is to be a program.
+
+    Raises:
+        TraceError: not a plain function, or one without a parameter for the state (SGLC101).
+    """
+    code = getattr(call, "__code__", None)
+    if code is None:
+        raise TraceError("SGLC101", f"`@function` wants a function, not `{type(call).__name__}`")
+    loc = of_code(code)
+    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
+        raise TraceError(
+            "SGLC101", f"`{call.__name__}` is a coroutine or generator function", loc,
+            hint="a program is a plain `def`; `run` does not block anyway",
+        )  # fmt: skip
+    parameters = tuple(inspect.signature(call).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
+        raise TraceError(
+            "SGLC101", f"`{call.__name__}` has no parameter for the prompt state", loc,
+            hint=f"write `def {call.__name__}(s, ...)`: the first parameter is the state",
+        )  # fmt: skip
+    return Definition(call, call.__name__, loc, parameters[1:])
+
+
+def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments by parameter name, defaults filled in.
+
+    Raises:
+        UsageError: SGLC011, naming what is missing, unknown or given twice.
+    """
+    signature = inspect.Signature(definition.parameters)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(
+            "SGLC011", f"`{definition.name}`: {error}", definition.loc,
+            note=f"its arguments are: {describe(definition) or 'none'}",
+        ) from None  # fmt: skip
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def describe(definition: Definition) -> str:
+    """The parameters as a user would write them."""
+    return ", ".join(str(parameter) for parameter in definition.parameters)

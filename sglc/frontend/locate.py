@@ -1,0 +1,71 @@
+"""Where in the user's source something happens: the innermost frame outside this package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+
+from sglc.errors import Loc
+from sglc.ir.core import NOWHERE
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+# Calls come from few places many times (batches, loops), and decoding positions is slow.
+_CACHE: dict[tuple[CodeType, int], Loc] = {}
+
+
+def here() -> Loc:
+    """The span of the expression that the user's code is evaluating now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return NOWHERE if frame is None else _loc(frame.f_code, frame.f_lasti)
+
+
+def of_exception(error: BaseException, file: str) -> Loc | None:
+    """Where in `file` an exception came from: the innermost frame of that file, else of any user code."""
+    found: Loc | None = None
+    inside_file = False
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        is_file = os.path.abspath(code.co_filename) == os.path.abspath(file)
+        if not code.co_filename.startswith(_PACKAGE) and (is_file or not inside_file):
+            found = _loc(code, trace.tb_lasti)
+            inside_file = inside_file or is_file
+        trace = trace.tb_next
+    return found
+
+
+def of_code(code: CodeType) -> Loc:
+    """The line of a function's definition."""
+    return Loc(shown_path(code.co_filename), code.co_firstlineno)
+
+
+def shown_path(path: str) -> str:
+    """`path` as a user would write it: relative to the working directory where it lies below it."""
+    try:
+        inside = Path(path).resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+    return str(inside)
+
+
+def _loc(code: CodeType, lasti: int) -> Loc:
+    key = (code, lasti)
+    if key not in _CACHE:
+        line, end_line, column, end_column = next(
+            islice(code.co_positions(), lasti // 2, None), (None, None, None, None)
+        )
+        file = shown_path(code.co_filename)
+        if line is None:
+            _CACHE[key] = Loc(file, code.co_firstlineno)
+        elif column is None or end_column is None:
+            _CACHE[key] = Loc(file, line)
+        else:
+            # A span over several lines is shown by its first line: from the start to the line's end.
+            end = end_column + 1 if end_line == line else 0
+            _CACHE[key] = Loc(file, line, column + 1, end)
+    return _CACHE[key]

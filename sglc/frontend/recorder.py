@@ -1,0 +1,246 @@
+"""Records what one run of a function does as ops, launch by launch.
+
+The program of a launch starts from the streams that earlier launches kept (`resume`). When real
+arguments are there, every literal becomes a slot, so that rows which do the same record equal
+programs and share one compiled plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from sglc.errors import Loc
+from sglc.frontend.expr import GenExpr, SelectExpr
+from sglc.frontend.symbolic import SymbolicText
+from sglc.ir.core import Op, Program, Site, Type, Value
+from sglc.ir.ops import Append, Arg, Fork, Format, Gen, Join, Resume, RoleClose, RoleOpen, Root, Select
+from sglc.ir.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The chat of a stream so far: finished turns, and the role that is open ("" if none)."""
+
+    closed: tuple[str, ...] = ()
+    open: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A prompt state's place in the recording. `value` belongs to launch number `launch`;
+    between launches the stream is known by `handle`."""
+
+    launch: int
+    value: Value
+    turns: Turns = Turns()
+    handle: str = ""
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One launch: what to compile, the texts of its slots, and the streams that matter afterwards.
+
+    `program.returns` maps handles to streams that later launches resume; `release` are handles
+    of earlier launches that nothing will resume any more. `final`: the function has returned.
+    """
+
+    program: Program
+    texts: Mapping[str, str]
+    release: tuple[str, ...]
+    final: bool
+
+
+class Launcher(Protocol):
+    """Runs launches; gives the texts of generations and streams, blocking until they are there."""
+
+    def launch(self, recorded: Recorded) -> None: ...
+
+    def text_of_site(self, site: Site) -> str | list[str]: ...
+
+    def text_of_stream(self, handle: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A variable whose text a generation makes."""
+
+    site: Site
+    launch: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A point where ordinary Python needed a result: a launch ends there."""
+
+    what: str
+    loc: Loc
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The recording of one instance: its streams, the ops since the last launch, its sites."""
+
+    function: str
+    defaults: Sampling
+    symbolic: bool
+    launch: int = 0
+    params: list[Op] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+    _next_value: int = 0
+    _next_handle: int = 0
+    _slots: dict[str, Value] = field(default_factory=dict)
+    _resumed: dict[str, Value] = field(default_factory=dict)
+    _handles: set[str] = field(default_factory=set)
+    _occurrences: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    def new_stream(self, loc: Loc) -> Stream:
+        value = self._emit(Root(loc=loc), Type.STREAM)
+        return self._own(Stream(self.launch, value))
+
+    def fork(self, stream: Stream, size: int, labels: tuple[str, ...], loc: Loc) -> list[Stream]:
+        trunk = self._use(stream)
+        values = tuple(self._value(Type.STREAM) for _ in range(size))
+        self.ops.append(Fork(trunk, labels, results=values, loc=loc))
+        return [self._own(Stream(self.launch, value, stream.turns)) for value in values]
+
+    def append(self, stream: Stream, text: str | SymbolicText, loc: Loc) -> None:
+        if text != "" if isinstance(text, str) else text.parts:
+            stream.value = self._emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)
+
+    def role_open(self, stream: Stream, role: str, loc: Loc) -> None:
+        stream.value = self._emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
+        stream.turns = Turns(stream.turns.closed, role)
+
+    def role_close(self, stream: Stream, loc: Loc) -> None:
+        role = stream.turns.open
+        stream.value = self._emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
+        stream.turns = Turns((*stream.turns.closed, role))
+
+    # -- generations -----------------------------------------------------------------------------
+
+    def gen(self, stream: Stream, path: tuple[int, ...], expr: GenExpr) -> Generated:
+        site = self._site(path, expr.name or "gen")
+        sampling = replace(self.defaults, **expr.overrides)
+        op = Gen(self._use(stream), site, sampling, loc=expr.loc)
+        return self._generation(stream, op)
+
+    def select(self, stream: Stream, path: tuple[int, ...], expr: SelectExpr) -> Generated:
+        site = self._site(path, expr.name or "select")
+        choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
+        return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
+
+    def join(
+        self, path: tuple[int, ...], name: str, values: tuple[Generated | Value | None, ...], loc: Loc
+    ) -> Value | None:
+        """The gathered list as a value; None if some part of it belongs to an earlier launch."""
+        parts: list[Value | None] = []
+        for item in values:
+            if isinstance(item, Generated):
+                if item.launch != self.launch:
+                    return None
+                item = item.value
+            parts.append(item)
+        return self._emit(Join(self._site(path, name), tuple(parts), loc=loc), Type.LIST)
+
+    # -- launches --------------------------------------------------------------------------------
+
+    def argument(self, name: str, loc: Loc) -> SymbolicText:
+        value = self._value(Type.TEXT)
+        self.params.append(Arg(name, results=(value,), loc=loc))
+        return SymbolicText((value,))
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything was recorded since the last launch."""
+        return bool(self.ops)
+
+    def take(self, *, final: bool) -> Recorded:
+        """What was recorded since the last launch; the recording goes on behind it."""
+        self.streams = [stream for stream in self.streams if stream.live]
+        kept: dict[str, Value] = {}
+        names: dict[Value, str] = {}
+        for stream in self.streams:
+            if stream.launch != self.launch:
+                continue
+            if stream.value not in names:
+                resumed = next((h for h, v in self._resumed.items() if v == stream.value), None)
+                names[stream.value] = resumed or self._new_handle()
+                if resumed is None:
+                    kept[names[stream.value]] = stream.value
+            stream.handle = names[stream.value]
+        needed: set[str] = set() if final else {stream.handle for stream in self.streams}
+        release = tuple(sorted(self._handles - needed))
+        self._handles = (self._handles | set(kept)) & needed
+        texts = {self._slot_name(value): text for text, value in self._slots.items()}
+        program = Program(self.function, tuple(self.params), tuple(self.ops), kept)
+        self.launch += 1
+        self.params, self.ops, self._slots, self._resumed, self._next_value = [], [], {}, {}, 0
+        return Recorded(program, texts, release, final)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _own(self, stream: Stream) -> Stream:
+        self.streams.append(stream)
+        return stream
+
+    def _use(self, stream: Stream) -> Value:
+        """The stream's value in the current launch: resumed, if an earlier launch made it."""
+        if stream.launch != self.launch:
+            if stream.handle not in self._resumed:
+                value = self._value(Type.STREAM)
+                self.params.append(
+                    Resume(stream.handle, stream.turns.closed, stream.turns.open, results=(value,))
+                )
+                self._resumed[stream.handle] = value
+            stream.value, stream.launch = self._resumed[stream.handle], self.launch
+        return stream.value
+
+    def _generation(self, stream: Stream, op: Gen | Select) -> Generated:
+        after, text = self._value(Type.STREAM), self._value(Type.TEXT)
+        self.ops.append(replace(op, results=(after, text)))
+        stream.value = after
+        return Generated(op.site, self.launch, text)
+
+    def text(self, text: str | SymbolicText, loc: Loc) -> Value | str:
+        """A text as an operand: a literal, a slot, or the value that makes it."""
+        if isinstance(text, SymbolicText):
+            if len(text.parts) == 1:
+                return text.parts[0]
+            return self._emit(Format(text.parts, loc=loc), Type.TEXT) if text.parts else ""
+        if self.symbolic:
+            return text
+        if text not in self._slots:
+            value = self._value(Type.TEXT)
+            self.params.append(Arg(self._slot_name(value), results=(value,)))
+            self._slots[text] = value
+        return self._slots[text]
+
+    @staticmethod
+    def _slot_name(value: Value) -> str:
+        return f"x{value.id}"
+
+    def _site(self, path: tuple[int, ...], name: str) -> Site:
+        count = self._occurrences.get((path, name), 0)
+        self._occurrences[path, name] = count + 1
+        return Site(self.function, path, name, count)
+
+    def _emit(self, op: Op, result: Type) -> Value:
+        value = self._value(result)
+        self.ops.append(replace(op, results=(value,)))
+        return value
+
+    def _value(self, result: Type) -> Value:
+        self._next_value += 1
+        return Value(self._next_value - 1, result)
+
+    def _new_handle(self) -> str:
+        self._next_handle += 1
+        return f"k{self._next_handle - 1}"

@@ -1,0 +1,374 @@
+"""Prompt states, as a program sees them: `s += ...`, `s["x"]`, roles, fork and join.
+
+A state is a name for an immutable stream: appending moves it on to a new one. It records; what
+runs is the launcher's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sglc.errors import Loc, MissingVariable, TraceError
+from sglc.frontend.expr import (
+    Concat,
+    Expr,
+    GenExpr,
+    RoleCloseExpr,
+    RoleOpenExpr,
+    SelectExpr,
+    checked,
+)
+from sglc.frontend.locate import here
+from sglc.frontend.recorder import Generated, Launcher, Observation, Recorder, Stream
+from sglc.frontend.symbolic import Boundary, SymbolicText
+from sglc.ir.core import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A joined variable: one entry a branch, None where the branch stored nothing."""
+
+    entries: tuple[Variable, ...]
+    value: Value | None  # of the list, where one launch made all of it
+    launch: int
+
+
+Variable = Generated | Gathered | Any
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a state went through, newest first: the parts that `messages()` and streaming read."""
+
+    before: History | None
+    kind: str  # "text", "generated", "open" or "close"
+    item: str | SymbolicText | Generated
+
+
+class Instance:
+    """One run of a function: the recorder, and the launcher that makes results (None: compiling)."""
+
+    def __init__(self, recorder: Recorder, launcher: Launcher | None) -> None:
+        self.recorder = recorder
+        self.launcher = launcher
+
+    def observe(self, what: str, loc: Loc) -> Launcher:
+        """Launch what is pending, because ordinary Python needs `what` now."""
+        if self.launcher is None:
+            raise Boundary(f"{what} needs the program to run", loc)
+        if self.recorder.pending:
+            self.recorder.observations.append(Observation(what, loc))
+            self.launcher.launch(self.recorder.take(final=False))
+        return self.launcher
+
+    def read(self, variable: Variable, what: str, loc: Loc) -> Any:
+        """The Python value of a variable; a symbolic text while compiling."""
+        match variable:
+            case Generated() if self.launcher is None:
+                return SymbolicText((variable.value,))
+            case Generated():
+                return self.observe(what, loc).text_of_site(variable.site)
+            case Gathered():
+                return [self.read(entry, what, loc) for entry in variable.entries]
+            case _:
+                return variable
+
+
+class GatheredVariables(Mapping[str, Any]):
+    """What `join` gathered: name -> list over the branches. Reading an entry waits for it."""
+
+    def __init__(self, instance: Instance, variables: Mapping[str, Variable]) -> None:
+        self._instance = instance
+        self.variables = dict(variables)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._instance.read(self.variables[name], f"`[{name!r}]`", here())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class State:
+    """A prompt in the making. Made by sglc and handed to the function as its first parameter."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        stream: Stream,
+        path: tuple[int, ...] = (),
+        variables: Mapping[str, Variable] | None = None,
+        history: History | None = None,
+        label: str | None = None,
+    ) -> None:
+        self._instance = instance
+        self._stream = stream
+        self._path = path
+        self._variables: dict[str, Variable] = dict(variables or {})
+        self._history = history
+        self.label = label
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def __iadd__(self, item: object) -> Self:
+        self._append(checked(item), here())
+        return self
+
+    def _append(self, item: str | SymbolicText | Expr, loc: Loc) -> None:
+        self._check_open(loc)
+        recorder = self._instance.recorder
+        match item:
+            case str() | SymbolicText():
+                recorder.append(self._stream, item, loc)
+                self._history = History(self._history, "text", item)
+            case Concat():
+                for part in item.parts:
+                    self._append(part, loc)
+            case GenExpr():
+                self._store(item.name or "gen", recorder.gen(self._stream, self._path, item))
+            case SelectExpr():
+                self._store(item.name or "select", recorder.select(self._stream, self._path, item))
+            case RoleOpenExpr():
+                self._open_role(item.role, item.loc)
+            case RoleCloseExpr():
+                self._close_role(item.role, item.loc)
+            case _:
+                raise AssertionError(item)
+
+    def _store(self, name: str, variable: Generated) -> None:
+        self._variables[name] = variable
+        self._history = History(self._history, "generated", variable)
+
+    def _open_role(self, role: str, loc: Loc) -> None:
+        if self._stream.turns.open:
+            raise TraceError(
+                "SGLC106", f"a `{role}` turn begins inside a `{self._stream.turns.open}` turn", loc,
+                hint=f"end the `{self._stream.turns.open}` turn first: chat turns do not nest",
+            )  # fmt: skip
+        self._instance.recorder.role_open(self._stream, role, loc)
+        self._history = History(self._history, "open", role)
+
+    def _close_role(self, role: str, loc: Loc) -> None:
+        if self._stream.turns.open != role:
+            is_open = self._stream.turns.open
+            raise TraceError(
+                "SGLC106", f"a `{role}` turn ends, but {f'`{is_open}` is open' if is_open else 'none is open'}",
+                loc, hint=f"begin it with `{role}_begin()`",
+            )  # fmt: skip
+        self._instance.recorder.role_close(self._stream, loc)
+        self._history = History(self._history, "close", role)
+
+    def _check_open(self, loc: Loc) -> None:
+        if not self._stream.live:
+            raise TraceError(
+                "SGLC107", "this branch has been joined, so nothing can be appended to it", loc,
+                hint="append to the state that was forked, or fork again",
+            )  # fmt: skip
+
+    def role(self, name: str, content: object = None) -> Any:
+        """A turn of `name`: appended whole with `content`, else a context manager for its inside."""
+        loc = here()
+        if content is None:
+            return self._turn(name, loc)
+        content = checked(content)
+        self._open_role(name, loc)
+        self._append(content, loc)
+        self._close_role(name, loc)
+        return self
+
+    def system(self, content: object = None) -> Any:
+        """A system turn: `s.system("...")`, or `with s.system(): ...`."""
+        return self.role("system", content)
+
+    def user(self, content: object = None) -> Any:
+        """A user turn: `s.user("...")`, or `with s.user(): ...`."""
+        return self.role("user", content)
+
+    def assistant(self, content: object = None) -> Any:
+        """An assistant turn: `s.assistant(gen("answer"))`, or `with s.assistant(): ...`."""
+        return self.role("assistant", content)
+
+    @contextmanager
+    def _turn(self, name: str, loc: Loc) -> Iterator[State]:
+        self._check_open(loc)
+        self._open_role(name, loc)
+        try:
+            yield self
+        except Exception:  # an exception in the turn leaves the state usable; a `Boundary` is none
+            if self._stream.turns.open == name:
+                self._close_role(name, loc)
+            raise
+        if self._stream.turns.open == name:
+            self._close_role(name, loc)
+
+    # -- branching -------------------------------------------------------------------------------
+
+    def fork(self, size: int | Sequence[str] = 1) -> Forks:
+        """`size` branches that begin as this state is now; a list of labels gives one branch a label."""
+        loc = here()
+        self._check_open(loc)
+        labels: tuple[str, ...] = ()
+        if isinstance(size, Sequence) and not isinstance(size, str) and all(isinstance(x, str) for x in size):
+            labels, size = tuple(size), len(size)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise TraceError(
+                "SGLC108", f"`fork` takes a number of branches or a list of labels, not `{size!r}`", loc,
+                hint='`s.fork(3)` or `s.fork(["first", "second"])`',
+            )  # fmt: skip
+        streams = self._instance.recorder.fork(self._stream, size, labels, loc)
+        children = [
+            State(self._instance, stream, (*self._path, i), self._variables, self._history,
+                  labels[i] if labels else None)
+            for i, stream in enumerate(streams)
+        ]  # fmt: skip
+        return Forks(self, children)
+
+    def join(self, forks: Forks | Sequence[State]) -> GatheredVariables:
+        """Gather what the branches stored: each new name becomes a list of this state, in branch order."""
+        loc = here()
+        children = list(forks)
+        for child in children:
+            if not isinstance(child, State) or child._instance is not self._instance:
+                raise TraceError(
+                    "SGLC109", "`join` takes branches of this program", loc, hint="give it what `fork` returned"
+                )
+            if not child._stream.live:
+                raise TraceError("SGLC109", "this branch has been joined already", loc)
+            child._stream.live = False
+        names = dict.fromkeys(name for child in children for name in child._variables)
+        gathered = {
+            name: self._gather(name, [child._variables.get(name) for child in children], loc)
+            for name in names
+            if name not in self._variables
+        }
+        self._variables.update(gathered)
+        return GatheredVariables(self._instance, gathered)
+
+    def _gather(self, name: str, entries: list[Variable], loc: Loc) -> Gathered:
+        recorder = self._instance.recorder
+        values: list[Generated | Value | None] = []
+        for entry in entries:
+            match entry:
+                case None | Generated():
+                    values.append(entry)
+                case Gathered(value=Value() as whole) if entry.launch == recorder.launch:
+                    values.append(whole)
+                case _:  # set by hand, or made before this launch: gathered when it is read
+                    return Gathered(tuple(entries), None, recorder.launch)
+        value = recorder.join(self._path, name, tuple(values), loc)
+        return Gathered(tuple(entries), value, recorder.launch)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        loc = here()
+        if name not in self._variables:
+            known = ", ".join(f"`{known}`" for known in self._variables)
+            raise MissingVariable(
+                "SGLC110", f"nothing is stored under `{name}` yet", loc,
+                note=f"stored so far: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
+            )  # fmt: skip
+        return self._instance.read(self._variables[name], f"`[{name!r}]`", loc)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._variables[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def get_var(self, name: str) -> Any:
+        """`s[name]` under its older name."""
+        return self[name]
+
+    def set_var(self, name: str, value: Any) -> None:
+        """`s[name] = value` under its older name."""
+        self[name] = value
+
+    def text(self) -> str:
+        """The whole prompt as text, chat markup included; waits for every generation in it."""
+        launcher = self._instance.observe("`text()`", here())
+        return launcher.text_of_stream(self._stream.handle) if self._stream.handle else ""
+
+    def messages(self) -> list[dict[str, str]]:
+        """The chat turns as `{"role", "content"}`; text outside turns is in none of them."""
+        self._instance.observe("`messages()`", here())
+        return messages(self._instance, self._history)
+
+
+class Forks:
+    """The branches of one fork, in order."""
+
+    def __init__(self, parent: State, children: Sequence[State]) -> None:
+        self._parent = parent
+        self._children = list(children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._children)
+
+    def __getitem__(self, index: int | str) -> State:
+        if isinstance(index, str):
+            for child in self._children:
+                if child.label == index:
+                    return child
+            raise TraceError("SGLC108", f"no branch is labelled `{index}`", here())
+        return self._children[index]
+
+    def __setitem__(self, index: int | str, value: State) -> None:
+        """The second half of `forks[i] += ...`."""
+        if value is not self[index]:
+            raise TraceError("SGLC108", "a branch cannot be replaced, only appended to", here())
+
+    def __iadd__(self, item: object) -> Self:
+        """The same text or expression for every branch, one of a list each, or what `item(i)` gives."""
+        loc = here()
+        if isinstance(item, list | tuple) and len(item) != len(self._children):
+            raise TraceError(
+                "SGLC108", f"{len(item)} expressions for {len(self._children)} branches", loc,
+                hint="give one expression a branch",
+            )  # fmt: skip
+        for i, child in enumerate(self._children):
+            each: object = item
+            if isinstance(item, list | tuple):
+                each = item[i]
+            elif callable(item):
+                each = item(i)
+            child._append(checked(each), loc)
+        return self
+
+    def join(self) -> GatheredVariables:
+        """`s.join(forks)` of the state that was forked."""
+        return self._parent.join(self)
+
+
+def messages(instance: Instance, history: History | None) -> list[dict[str, str]]:
+    """The chat turns in `history`; a turn that is still open comes last."""
+    parts: list[History] = []
+    while history is not None:
+        parts.append(history)
+        history = history.before
+    turns: list[dict[str, str]] = []
+    inside = False
+    for part in reversed(parts):
+        match part.kind:
+            case "open":
+                turns.append({"role": str(part.item), "content": ""})
+                inside = True
+            case "close":
+                inside = False
+            case "text" if inside:
+                turns[-1]["content"] += str(part.item)
+            case "generated" if inside:
+                text = instance.read(part.item, "`messages()`", here())
+                turns[-1]["content"] += text[0] if isinstance(text, list) else text
+    return turns
