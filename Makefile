@@ -1,0 +1,73 @@
+# Every target sets up what it needs in .venv, from nothing but Python 3.11+ with pip.
+# Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), STEPS and SEED (for `make soak`).
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check bless bench soak
+
+PYTHON ?=
+QUESTION ?= What is the capital of France?
+STEPS ?= 1000000
+SEED ?= 0
+export QUESTION
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt
+
+help:
+	@echo "make run     set up, fetch the default model, answer a question (QUESTION=\"...\" for another)"
+	@echo "make test    set up, run the CPU tests"
+	@echo "make check   format check, lint, strict types, tests"
+	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
+	@echo "make bench   measure; writes benchmarks/results/*.json"
+	@echo "make soak    fuzz the runtime for long (STEPS=$(STEPS) SEED=$(SEED))"
+
+run: $(VENV)/.stamp
+	$(VENV)/bin/sglc models pull smollm2
+	$(VENV)/bin/sglc run examples/quickstart.py --arg "question=$$QUESTION"
+
+test: $(VENV)/.stamp-test
+	$(PY) -m pytest
+
+check: $(VENV)/.stamp-dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest
+
+bless: $(VENV)/.stamp-test
+	$(PY) -m pytest tests/test_golden.py --bless
+
+bench: $(VENV)/.stamp-test
+	$(PY) benchmarks/import_time.py
+	$(PY) benchmarks/cpu.py
+
+soak: $(VENV)/.stamp-test
+	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
+
+# A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,
+# testing less than checking; each stamp adds its own extras.
+$(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) --editable '.[local]'
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) --editable '.[local,test]'
+	@touch $@ $(VENV)/.stamp
+
+$(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) --editable '.[local,test,dev]'
+	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-test
+
+# A candidate is tried by running it: a version manager may list names that do not start. One that
+# is named by PYTHON is the only candidate.
+$(VENV)/.created:
+	@for python in $(or $(PYTHON),python3.11 python3 python3.12 python3.13 python3.14); do \
+	  if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$$python -m venv $(VENV)"; "$$python" -m venv $(VENV) && touch $@; exit; \
+	  fi; \
+	done; \
+	echo "error: no Python >= 3.11 with the venv module$(if $(PYTHON), behind PYTHON=$(PYTHON))." >&2; \
+	echo "hint: install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2; \
+	exit 1

@@ -1,0 +1,74 @@
+"""Times `import sglc`: the median over fresh interpreters, less the median of a bare interpreter.
+
+Writes benchmarks/results/import-<cpu>.json and fails if the goal is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RUNS = 15
+GOAL_MS = 150.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start_ms(code: str) -> float:
+    """Wall time in milliseconds of one fresh interpreter that runs `code`."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    return (time.perf_counter() - begin) * 1000
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it, or the architecture where it gives none."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.M) if info.exists() else []
+    return names[0] if names else platform.machine()
+
+
+def commit() -> str:
+    """The checked-out commit, with `+` behind it if tracked files were changed; "" outside a checkout."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def main() -> int:
+    for code in ("pass", "import sglc"):  # the first start of each reads files from disk and writes bytecode
+        start_ms(code)
+    bare, full = [], []
+    for _ in range(RUNS):  # in turns, so that a slow moment of the machine meets both
+        bare.append(start_ms("pass"))
+        full.append(start_ms("import sglc"))
+    import_ms = statistics.median(full) - statistics.median(bare)
+    result = {
+        "what": "import sglc, median of fresh interpreters less a bare interpreter's median",
+        "import_ms": round(import_ms, 2),
+        "goal_ms": GOAL_MS,
+        "bare_ms": [round(t, 2) for t in bare],
+        "with_import_ms": [round(t, 2) for t in full],
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "commit": commit(),
+    }
+    slug = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
+    path = ROOT / "benchmarks" / "results" / f"import-{slug}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"import sglc: {import_ms:.1f} ms (goal: under {GOAL_MS:.0f} ms) -> {path.relative_to(ROOT)}")
+    return 0 if import_ms < GOAL_MS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

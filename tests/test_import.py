@@ -1,0 +1,59 @@
+"""`import sglc` is light: it loads no model library, no parser, no graph library and no vendor's SDK.
+
+Every check runs in a process of its own, because this one has loaded most of them already.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "accelerate",
+    "anthropic",
+    "fastapi",
+    "gguf",
+    "google.genai",
+    "huggingface_hub",
+    "jinja2",
+    "lark",
+    "litellm",
+    "networkx",
+    "numpy",
+    "openai",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "xgrammar",
+)
+
+
+def heavy_modules_after(statement: str) -> list[str]:
+    """The names of `HEAVY` that a fresh interpreter has loaded once `statement` has run."""
+    code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_probe_sees_a_heavy_module() -> None:
+    assert heavy_modules_after("import lark") == ["lark"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["sglc", "sglc.errors", "sglc.knobs", "sglc.ir.core", "sglc.ir.ops", "sglc.ir.plan", "sglc.ir.target"],
+)
+def test_import_is_light(module: str) -> None:
+    assert heavy_modules_after(f"import {module}") == []
+
+
+def test_defining_a_program_is_light() -> None:
+    """The language itself needs no library: a program file is read before any back end is chosen."""
+    program = (
+        "import sglc as sgl\n@sgl.function\ndef f(s, q):\n    s += sgl.user(q) + sgl.assistant(sgl.gen('a'))"
+    )
+    assert heavy_modules_after(f"exec({program!r})") == []
