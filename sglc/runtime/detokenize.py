@@ -1,0 +1,145 @@
+"""Token ids to text as they come: only whole characters, and nothing past a stop string.
+
+Invariants: what is given out adds up to the final text, and the final text does not depend on
+where tokens begin and end. The stop string that is completed first, reading character by
+character, ends the text; of two completed by the same character, the longer one. Before the end
+only whole characters are searched, so a stop string is never found in half of one.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class TextStream:
+    """Text of a growing list of ids; holds back the bytes of a character that is not complete yet.
+
+    Args:
+        token_bytes: bytes of every id, index = id.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The characters that `token` completes (invalid UTF-8 as U+FFFD)."""
+        return self._decoder.decode(self._bytes[token])
+
+    def finish(self) -> str:
+        """The rest: U+FFFD if the ids end inside a character, else nothing."""
+        return self._decoder.decode(b"", True)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the ids so far end at the end of a character."""
+        return not self._decoder.getstate()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StopMatch:
+    """Where a stop string ended the text.
+
+    `cut` is the length of the final text, in characters. decode(ids[:kept_tokens]) + tail is the
+    final text, with the most ids for which that holds.
+    """
+
+    stop: str
+    cut: int
+    kept_tokens: int
+    tail: str
+
+
+class StopStream:
+    """A `TextStream` that ends at the first of `stops` and holds back what may be the start of one.
+
+    `match` is set once a stop string is found; further ids are ignored.
+
+    Args:
+        token_bytes: bytes of every id, index = id.
+        stops: stop strings, none of them empty.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()) -> None:
+        assert all(stops), "an empty stop string stops nothing"
+        self.match: StopMatch | None = None
+        self._stream = TextStream(token_bytes)
+        self._stops = tuple(stops)
+        # What may still become a stop string. Only looked up, never listed.
+        self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
+        self._longest = max((len(stop) for stop in stops), default=1) - 1
+        self._tokens = 0
+        # Places where a token and a character end together, as (tokens, characters). The first is
+        # the last one in the text given out so far; `_recent` begins there.
+        self._seams: list[tuple[int, int]] = [(0, 0)]
+        self._recent = ""
+        self._pieces: list[str] = []
+        self._given = 0  # characters given out
+
+    @property
+    def text(self) -> str:
+        """Everything given out so far."""
+        return "".join(self._pieces)
+
+    def push(self, token: int) -> str:
+        """The characters that are now certain to belong to the text."""
+        if self.match is not None:
+            return ""
+        self._recent += self._stream.push(token)
+        self._tokens += 1
+        self.match = self._find()
+        if self.match is not None:
+            return self._give(self.match.cut)
+        base = self._seams[0][1]
+        if self._stream.whole:
+            self._seams.append((self._tokens, base + len(self._recent)))
+        out = self._give(base + len(self._recent) - self._open_length())
+        self._forget()
+        return out
+
+    def finish(self) -> str:
+        """No more ids: what was held back; U+FFFD if they end inside a character. Idempotent."""
+        if self.match is not None:
+            return ""
+        self._recent += self._stream.finish()
+        return self._give(self._seams[0][1] + len(self._recent))
+
+    def _find(self) -> StopMatch | None:
+        """The first stop string in what was not given out yet."""
+        base = self._seams[0][1]
+        found = [
+            (at + len(stop), at, stop)
+            for stop in self._stops
+            if (at := self._recent.find(stop, self._given - base)) >= 0
+        ]
+        if not found:
+            return None
+        _, at, stop = min(found)
+        tokens, characters = next(seam for seam in reversed(self._seams) if seam[1] <= base + at)
+        return StopMatch(stop, base + at, tokens, self._recent[characters - base : at])
+
+    def _open_length(self) -> int:
+        """Length of the longest end of the held text that may be the beginning of a stop string."""
+        held = self._seams[0][1] + len(self._recent) - self._given
+        for length in range(min(self._longest, held), 0, -1):
+            if self._recent[-length:] in self._beginnings:
+                return length
+        return 0
+
+    def _give(self, until: int) -> str:
+        """Give out the text up to its character `until`."""
+        base = self._seams[0][1]
+        piece = self._recent[self._given - base : until - base]
+        if piece:
+            self._pieces.append(piece)
+            self._given += len(piece)
+        return piece
+
+    def _forget(self) -> None:
+        """Drop text and seams that no later stop can need."""
+        passed = sum(characters <= self._given for _, characters in self._seams)
+        base = self._seams[0][1]
+        del self._seams[: passed - 1]
+        self._recent = self._recent[self._seams[0][1] - base :]

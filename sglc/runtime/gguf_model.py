@@ -1,0 +1,275 @@
+"""A GGUF file rewritten as a model folder: config, tokenizer and float32 safetensors. No torch.
+
+Invariants: the folder is a function of the file alone; what the metadata leaves open, or the
+runtime could not compute exactly, is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from sglc.errors import BackendError
+from sglc.runtime.gguf_tokenizer import TokenizerSpec, tokenizer_definition, tokenizer_settings, unsupported
+
+Array = NDArray[np.float32]
+Json = dict[str, object]
+
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_SHARD_BYTES = 2 << 30  # of float32; more is never in memory at a time
+_ROPE_FACTORS = "rope_freqs.weight"
+_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_INNER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write config.json, generation_config.json, tokenizer files and weights of `path` into `folder`.
+
+    Args:
+        path: a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, of any quantization.
+        folder: an existing empty folder. About 4 bytes a weight are written.
+
+    Raises:
+        BackendError: not a GGUF file, or one that is not supported (SGLC516).
+    """
+    source = _open(path)
+    architecture = source.text("general.architecture")
+    if architecture not in _ARCHITECTURES:
+        raise unsupported(
+            f"a GGUF model of architecture `{architecture}`",
+            f"supported: {', '.join(f'`{name}`' for name in _ARCHITECTURES)}",
+        )
+    spec = _tokenizer_spec(source)
+    config = _config(source, architecture, spec)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_ids)})
+    _write_json(folder / "tokenizer_config.json", tokenizer_settings(spec))
+    _write_json(folder / "tokenizer.json", tokenizer_definition(spec))
+    _write_weights(source, architecture, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An open GGUF file: its metadata by type, and its tensors by name."""
+
+    name: str
+    fields: Mapping[str, gguf.ReaderField]
+    tensors: Mapping[str, gguf.ReaderTensor]
+
+    def get(self, key: str) -> object:
+        return self.fields[key].contents() if key in self.fields else None
+
+    def text(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self._incomplete(key)
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.maybe_integer(key)
+        if value is None:
+            raise self._incomplete(key)
+        return value
+
+    def maybe_integer(self, key: str) -> int | None:
+        value = self.get(key)
+        return value if isinstance(value, int) else None
+
+    def number(self, key: str, default: float) -> float:
+        value = self.get(key)
+        # Numbers are float32: 1e-05 would come back as 9.99999975e-06, so its shortest form is taken.
+        return float(str(np.float32(value))) if isinstance(value, int | float) else default
+
+    def listed(self, key: str) -> list[object]:
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise self._incomplete(key)
+        return value
+
+    def _incomplete(self, key: str) -> BackendError:
+        return unsupported(f"`{self.name}`, whose metadata is incomplete,", f"`{key}` is missing or malformed")
+
+
+def _open(path: Path) -> _Source:
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError, OSError) as error:
+        raise BackendError(
+            "SGLC516", f"`{path}` cannot be read as GGUF", note=str(error), hint="fetch the file again"
+        ) from None
+    return _Source(path.name, reader.fields, {tensor.name: tensor for tensor in reader.tensors})
+
+
+def _tokenizer_spec(source: _Source) -> TokenizerSpec:
+    prefix = "tokenizer.ggml."
+    pre, template = source.get(f"{prefix}pre"), source.get("tokenizer.chat_template")
+    pre = pre if isinstance(pre, str) else "default"
+    add_bos, merges = source.get(f"{prefix}add_bos_token"), source.get(f"{prefix}merges")
+    ends = [source.maybe_integer(f"{prefix}{name}_token_id") for name in ("eos", "eot", "eom")]
+    return TokenizerSpec(
+        model=source.text(f"{prefix}model"),
+        pre=pre,
+        tokens=[str(token) for token in source.listed(f"{prefix}tokens")],
+        types=[int(str(kind)) for kind in source.listed(f"{prefix}token_type")],
+        merges=[str(merge) for merge in merges] if isinstance(merges, list) else [],
+        # Files made before the key existed leave it out; of these families only Llama 3 adds bos.
+        add_bos=add_bos if isinstance(add_bos, bool) else pre == "llama-bpe",
+        bos_id=source.maybe_integer(f"{prefix}bos_token_id"),
+        eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        unk_id=source.maybe_integer(f"{prefix}unknown_token_id"),
+        pad_id=source.maybe_integer(f"{prefix}padding_token_id"),
+        template=template if isinstance(template, str) else None,
+    )
+
+
+def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
+    key = f"{architecture}."
+    heads, hidden = source.integer(f"{key}attention.head_count"), source.integer(f"{key}embedding_length")
+    head_dim = source.maybe_integer(f"{key}attention.key_length") or hidden // heads
+    if source.maybe_integer(f"{key}rope.dimension_count") not in (None, head_dim):
+        raise unsupported("a GGUF model with rope on a part of each head", f"head size is {head_dim}")
+    if source.maybe_integer(f"{key}expert_count"):
+        raise unsupported("a GGUF mixture of experts", "supported are dense models")
+    theta = source.number(f"{key}rope.freq_base", 10000.0)
+    return {
+        "architectures": [_ARCHITECTURES[architecture]],
+        "model_type": architecture,
+        "vocab_size": len(spec.tokens),
+        "hidden_size": hidden,
+        "intermediate_size": source.integer(f"{key}feed_forward_length"),
+        "num_hidden_layers": source.integer(f"{key}block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": source.maybe_integer(f"{key}attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": source.integer(f"{key}context_length"),
+        "rms_norm_eps": source.number(f"{key}attention.layer_norm_rms_epsilon", 1e-6),
+        "rope_theta": theta,
+        "rope_scaling": _rope_scaling(source, key, theta, head_dim),
+        "tie_word_embeddings": "output.weight" not in source.tensors,
+        "attention_bias": False,
+        "bos_token_id": spec.bos_id,
+        "eos_token_id": spec.eos_ids[0] if spec.eos_ids else None,
+        "dtype": "float32",
+    }
+
+
+def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Json | None:
+    if _ROPE_FACTORS in source.tensors:
+        return _llama3_scaling(_dequantized(source.tensors[_ROPE_FACTORS]), theta, head_dim)
+    kind = source.get(f"{key}rope.scaling.type")
+    scaling = f"{key}rope.scaling."
+    match kind:
+        case None | "none":
+            return None
+        case "linear" | "yarn":
+            found: Json = {"rope_type": kind, "factor": source.number(f"{scaling}factor", 1.0)}
+            original = source.maybe_integer(f"{scaling}original_context_length")
+            if original is not None:
+                found["original_max_position_embeddings"] = original
+            return found
+        case _:
+            raise unsupported(f"GGUF rope scaling of type `{kind}`", "supported: `linear`, `yarn`, Llama 3's")
+
+
+def _llama3_scaling(factors: Array, theta: float, head_dim: int) -> Json:
+    """The parameters behind Llama 3's rope factors, float32 [head_dim / 2], of which a file has only these."""
+    low, high, original = 1.0, 4.0, 8192  # every Llama 3 has these; the check below tells if not
+    factor = round(float(factors.max()), 3)
+    wavelength = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
+    if not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
+        raise unsupported("a GGUF model with its own rope factors", "they are not those of a Llama 3")
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": original,
+    }
+
+
+def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
+    """`model.safetensors`, or shards with an index above `_SHARD_BYTES`."""
+    heads = source.integer(f"{architecture}.attention.head_count")
+    kv_heads = source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads
+    tensors = [tensor for name, tensor in source.tensors.items() if name != _ROPE_FACTORS]
+    shards = _sharded(tensors)
+    index: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        weights: dict[str, Array] = {}
+        for tensor in shard:
+            values = _dequantized(tensor)
+            if architecture == "llama" and ".attn_q." in tensor.name:
+                values = _interleaved_to_halves(values, heads)
+            elif architecture == "llama" and ".attn_k." in tensor.name:
+                values = _interleaved_to_halves(values, kv_heads)
+            weights[_name(tensor.name)] = np.ascontiguousarray(values)
+        several = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        file = "model.safetensors" if len(shards) == 1 else several
+        save_file(weights, folder / file, metadata={"format": "pt"})
+        index |= dict.fromkeys(weights, file)
+    if len(shards) > 1:
+        total = sum(tensor.n_elements for tensor in tensors) * 4
+        index_file = folder / "model.safetensors.index.json"
+        _write_json(index_file, {"metadata": {"total_size": int(total)}, "weight_map": index})
+
+
+def _sharded(tensors: Sequence[gguf.ReaderTensor]) -> list[list[gguf.ReaderTensor]]:
+    shards: list[list[gguf.ReaderTensor]] = [[]]
+    size = 0
+    for tensor in tensors:
+        n_bytes = int(tensor.n_elements) * 4
+        if shards[-1] and size + n_bytes > _SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(tensor)
+        size += n_bytes
+    return shards
+
+
+def _dequantized(tensor: gguf.ReaderTensor) -> Array:
+    try:
+        return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+    except NotImplementedError:
+        raise unsupported(f"GGUF quantization `{tensor.tensor_type.name}`", f"`{tensor.name}` has it") from None
+
+
+def _interleaved_to_halves(weight: Array, heads: int) -> Array:
+    """Undo the row order of GGUF's Llama: in each head, rows (2 i, 2 i + 1) go to (i, i + d / 2)."""
+    pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weight.shape)
+
+
+def _name(name: str) -> str:
+    """Hugging Face's name of a GGUF tensor."""
+    match name.split("."):
+        case [outer, "weight"] if outer in _OUTER:
+            return f"{_OUTER[outer]}.weight"
+        case ["blk", layer, inner, ("weight" | "bias") as kind] if inner in _INNER:
+            return f"model.layers.{layer}.{_INNER[inner]}.{kind}"
+        case _:
+            raise unsupported(f"the GGUF tensor `{name}`", "no supported model has it")
+
+
+def _write_json(path: Path, data: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

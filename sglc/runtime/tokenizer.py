@@ -1,0 +1,320 @@
+"""A model's tokenizer and chat template from the files beside its weights, on tokenizers and jinja2.
+
+Invariants: ordinary text never becomes a control token; the text of ids is the text of their bytes
+put end to end, so it does not matter how ids are cut into pieces; neither torch nor transformers
+is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer as RawTokenizer
+
+from sglc.errors import BackendError, RunError
+from sglc.ir.plan import ControlText
+from sglc.runtime.chat_template import ChatTemplate
+from sglc.runtime.model_files import Json, eos_ids, read_json
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """What the files of a model say about its tokenizer.
+
+    `named` maps `bos_token`, `eos_token`, ... to how they are written. `vocab_size` is the model's,
+    which may be padded beyond the tokenizer's (0 if unknown).
+    """
+
+    definition: str  # tokenizer.json
+    template: str | None
+    named: Mapping[str, str]
+    eos_ids: tuple[int, ...]
+    add_bos: bool
+    vocab_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """A control token; whether it swallows the white space to its left and right."""
+
+    id: int
+    lstrip: bool
+    rstrip: bool
+
+
+class LocalTokenizer:
+    """`sglc.ir.target.Tokenizer` over a `tokenizer.json` and a jinja2 chat template.
+
+    Sentencepiece vocabularies: text is encoded as it stands in the middle of a sequence, without
+    the space that such a tokenizer puts before a sequence's first word, because a stream's text
+    may begin anywhere; `decode` strips no space either. Older ones put that space before every
+    piece of text between control tokens; they still do, so that chats have transformers' ids.
+
+    Raises:
+        BackendError: `tokenizer.json` is malformed or of a kind without byte-exact text (SGLC512).
+    """
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._raw = _raw_tokenizer(files.definition)
+        self._template = files.template
+        self._named = dict(files.named)
+        self._vocab_size = files.vocab_size
+        added = sorted(self._raw.get_added_tokens_decoder().items())
+        self._added = {id_: token.content for id_, token in added}
+        self._control = {
+            token.content: _Control(id_, token.lstrip, token.rstrip) for id_, token in added if token.special
+        }
+        self._cut = _control_pattern(self._control)
+        self._bos_id = self._find_bos(files.add_bos)
+        self._eos_ids = files.eos_ids or self._ids_of_named("eos_token")
+        identity = [files.definition, files.template, list(self._eos_ids), self._bos_id]
+        self._hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    @property
+    def hash(self) -> str:
+        """sha256 (hex) of `tokenizer.json` as it is written, the template, bos and eos ids."""
+        return self._hash
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that the model expects before raw text, if it expects one."""
+        return self._bos_id
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a turn."""
+        return self._eos_ids
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model comes with a chat template."""
+        return self._template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text; nothing is added, and `<|im_end|>` inside it is ten characters of text.
+
+        Raises:
+            RunError: the text holds half of a surrogate pair (SGLC430).
+        """
+        try:
+            return self._raw.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            position = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
+            raise RunError(
+                "SGLC430",
+                f"text with the lone surrogate `\\u{ord(text[position]):04x}` cannot be encoded",
+                note=f"it is character {position} of {len(text)}",
+                hint="decode the input as UTF-8, or with `errors='replace'`",
+            ) from None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, control tokens left out, invalid UTF-8 as U+FFFD."""
+        table = self._token_bytes
+        return b"".join([table[i] for i in ids]).decode("utf-8", "replace")
+
+    def token_bytes(self) -> Sequence[bytes]:
+        """Bytes of every id of the model, index = id; b'' for control tokens and padding."""
+        return self._token_bytes
+
+    def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
+        """Template output cut into ordinary text and control tokens, one token each.
+
+        The pieces' texts add up to `markup`. White space that a token swallows is part of its text.
+        """
+        parts: list[str | ControlText] = []
+        done = 0
+        for match in self._cut.finditer(markup):
+            token = self._control[match.group()]
+            before, behind = markup[done : match.start()], markup[match.end() :]
+            start = done + len(before.rstrip()) if token.lstrip else match.start()
+            end = len(markup) - len(behind.lstrip()) if token.rstrip else match.end()
+            if start > done:
+                parts.append(markup[done:start])
+            parts.append(ControlText(markup[start:end], (token.id,)))
+            done = end
+        if done < len(markup):
+            parts.append(markup[done:])
+        return tuple(parts)
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+        """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer.
+
+        Raises:
+            BackendError: there is no template, or it refuses the conversation (SGLC513).
+        """
+        return self._chat.render(messages, generate=generate)
+
+    @cached_property
+    def _chat(self) -> ChatTemplate:
+        if self._template is None:
+            raise BackendError(
+                "SGLC513", "this model has no chat template", hint="leave the roles out, or use a chat model"
+            )
+        return ChatTemplate(self._template, self._named)
+
+    @cached_property
+    def _token_bytes(self) -> tuple[bytes, ...]:
+        vocab = self._raw.get_vocab(with_added_tokens=True)
+        size = max(self._vocab_size, max(vocab.values(), default=-1) + 1)
+        spell = _speller(self._raw)
+        table = [b""] * size
+        for token, id_ in vocab.items():
+            if id_ not in self._added:
+                table[id_] = spell(token)
+        for id_, content in self._added.items():
+            if content not in self._control:
+                table[id_] = content.encode()
+        return tuple(table)
+
+    def _find_bos(self, add_bos: bool) -> int | None:
+        # A post-processor that adds ids is the surest sign: it shows in what a text is encoded to.
+        plain = self._raw.encode("a", add_special_tokens=False).ids
+        framed = self._raw.encode("a", add_special_tokens=True).ids
+        if framed and framed[: len(plain)] != plain:
+            return framed[0]
+        return next(iter(self._ids_of_named("bos_token")), None) if add_bos else None
+
+    def _ids_of_named(self, name: str) -> tuple[int, ...]:
+        id_ = self._raw.token_to_id(self._named[name]) if name in self._named else None
+        return () if id_ is None else (id_,)
+
+
+def load_tokenizer(folder: Path) -> LocalTokenizer:
+    """The tokenizer of a model folder: `tokenizer.json`, and what the other JSON files there add.
+
+    Raises:
+        BackendError: no `tokenizer.json` (SGLC511), or a malformed file (SGLC512).
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise BackendError(
+            "SGLC511",
+            f"`{folder}` holds no `tokenizer.json`",
+            note="text cannot be turned into tokens without one",
+            hint="save the model with its fast tokenizer, or copy `tokenizer.json` into the folder",
+        )
+    settings = read_json(folder / "tokenizer_config.json")
+    named_too = read_json(folder / "special_tokens_map.json")
+    named = {key: text for key in _NAMED if (text := _content(settings.get(key, named_too.get(key))))}
+    vocab_size = read_json(folder / "config.json").get("vocab_size")
+    return LocalTokenizer(
+        TokenizerFiles(
+            definition=path.read_text(encoding="utf-8"),
+            template=_find_template(folder, settings),
+            named=named,
+            eos_ids=eos_ids(folder),
+            add_bos=settings.get("add_bos_token") is True,
+            vocab_size=vocab_size if isinstance(vocab_size, int) else 0,
+        )
+    )
+
+
+def _raw_tokenizer(definition: str) -> RawTokenizer:
+    try:
+        if '"Metaspace"' in definition:
+            definition = json.dumps(_without_first_space(json.loads(definition)))
+        raw = RawTokenizer.from_str(definition)
+    except Exception as error:  # the library raises bare Exceptions
+        raise BackendError(
+            "SGLC512", f"`tokenizer.json` cannot be read: {error}", hint="fetch the model again"
+        ) from None
+    raw.no_truncation()
+    raw.no_padding()
+    raw.encode_special_tokens = True
+    return raw
+
+
+def _without_first_space(node: object) -> object:
+    match node:
+        case dict():
+            node = {
+                key: _without_first_space(child) if key in ("pre_tokenizer", "pretokenizers") else child
+                for key, child in node.items()
+            }
+            is_first = node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first"
+            return {**node, "prepend_scheme": "never"} if is_first else node
+        case list():
+            return [_without_first_space(child) for child in node]
+        case _:
+            return node
+
+
+def _control_pattern(contents: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of `contents`; where one begins another, the longer one."""
+    longest_first = sorted(contents, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _speller(raw: RawTokenizer) -> Callable[[str], bytes]:
+    """The function from a vocabulary entry to its bytes, chosen by the decoder."""
+    kinds = _decoder_kinds(json.loads(raw.decoder.__getstate__())) if raw.decoder else []
+    if "ByteLevel" in kinds:
+        return _byte_level
+    if "ByteFallback" in kinds or "Metaspace" in kinds:
+        return _sentencepiece
+    raise BackendError(
+        "SGLC512",
+        f"tokens of a `{'/'.join(kinds) or 'missing'}` decoder have no bytes of their own",
+        note="supported: byte-level BPE, and sentencepiece with byte fallback",
+        hint="use a Llama, Mistral, Qwen or SmolLM model",
+    )
+
+
+def _decoder_kinds(decoder: Json) -> list[str]:
+    inner = decoder.get("decoders")
+    if isinstance(inner, list):
+        return [kind for child in inner for kind in _decoder_kinds(child)]
+    return [str(decoder.get("type"))]
+
+
+def _byte_alphabet() -> dict[int, int]:
+    """Code point -> byte. Printable Latin-1 stands for itself, other bytes follow from U+0100 up."""
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in itself]
+    return {byte: byte for byte in itself} | {0x100 + n: byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    return token.translate(_ALPHABET).encode("latin-1")
+
+
+def _sentencepiece(token: str) -> bytes:
+    byte = _BYTE_TOKEN.match(token)
+    return bytes.fromhex(byte[1]) if byte else token.replace("\u2581", " ").encode()
+
+
+def _find_template(folder: Path, settings: Json) -> str | None:
+    jinja = folder / "chat_template.jinja"
+    if jinja.is_file():
+        return jinja.read_text(encoding="utf-8")
+    template = read_json(folder / "chat_template.json").get("chat_template", settings.get("chat_template"))
+    match template:
+        case str():
+            return template
+        case list():  # several templates, by name
+            named = {entry["name"]: entry["template"] for entry in template}
+            return named.get("default")
+        case _:
+            return None
+
+
+def _content(token: object) -> str | None:
+    match token:
+        case str():
+            return token
+        case {"content": str(content)}:
+            return content
+        case _:
+            return None

@@ -1,0 +1,87 @@
+"""A model's weights as torch tensors: safetensors mapped from disk, or random ones.
+
+Invariants: the result has exactly the names and shapes of `tensor_shapes(config)`; anything else
+is an error before the first step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors
+import torch
+
+from sglc.errors import BackendError
+from sglc.runtime.model_config import ModelConfig, RopeScaling, load_config, tensor_shapes
+from sglc.runtime.model_files import STAMP, read_json
+
+__all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_weights"]
+
+
+def load_weights(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device | str
+) -> dict[str, torch.Tensor]:
+    """Weights of a model folder under Hugging Face's names, a tied head left out.
+
+    A folder that `models.prepare("dummy:...")` made has random ones. On the CPU and in the
+    file's own dtype the tensors are read-only views of the file: their memory is the page cache.
+
+    Raises:
+        BackendError: no safetensors, or a tensor that is missing or has another shape (SGLC518).
+    """
+    if read_json(folder / STAMP).get("weights") == "random":
+        return dummy_weights(config, dtype, device)
+    shapes = tensor_shapes(config)
+    weights: dict[str, torch.Tensor] = {}
+    for path, names in _shards(folder, shapes).items():
+        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+            present = frozenset(file.keys())
+            for name in names:
+                if name not in present:
+                    raise _wrong(folder, f"has no tensor `{name}`")
+                tensor = file.get_tensor(name)
+                if tuple(tensor.shape) != shapes[name]:
+                    raise _wrong(folder, f"has `{name}` of shape {tuple(tensor.shape)}, not {shapes[name]}")
+                weights[name] = tensor.to(dtype)
+    return weights
+
+
+def dummy_weights(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device | str, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Random weights: normal with sigma 0.02; norms are ones. Equal for equal seed, dtype and device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    weights: dict[str, torch.Tensor] = {}
+    for name, shape in tensor_shapes(config).items():
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        is_norm = name.endswith("norm.weight")
+        weights[name] = tensor.fill_(1.0) if is_norm else tensor.normal_(0.0, 0.02, generator=generator)
+    return weights
+
+
+def _shards(folder: Path, shapes: dict[str, tuple[int, ...]]) -> dict[Path, list[str]]:
+    """File -> names of the tensors wanted from it."""
+    index = read_json(folder / "model.safetensors.index.json").get("weight_map")
+    if isinstance(index, dict):
+        shards: dict[Path, list[str]] = {}
+        for name in shapes:
+            if name not in index:
+                raise _wrong(folder, f"has no tensor `{name}`")
+            shards.setdefault(folder / index[name], []).append(name)
+        for path in shards:
+            if not path.is_file():
+                raise _wrong(folder, f"lacks `{path.name}`")
+        return shards
+    single = folder / "model.safetensors"
+    if not single.is_file():
+        raise _wrong(folder, "holds no `model.safetensors`")
+    return {single: list(shapes)}
+
+
+def _wrong(folder: Path, problem: str) -> BackendError:
+    return BackendError(
+        "SGLC518",
+        f"`{folder}` {problem}",
+        note="weights are read from model.safetensors, or from the shards of its index",
+        hint="fetch the model again, or save it with `save_pretrained(folder, safe_serialization=True)`",
+    )

@@ -1,0 +1,140 @@
+"""Incremental text against the naive method: decode everything, then search it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sglc.runtime.detokenize import StopMatch, StopStream
+
+# A vocabulary that splits characters and stop strings in every way: short texts over a small
+# alphabet, the bytes of longer characters, invalid bytes, and a control token without bytes.
+_PIECES = [
+    b"a",
+    b"b",
+    b"ab",
+    b"ba",
+    b"aab",
+    b"\n",
+    b"\n\n",
+    b"b\n",
+    b"b\na",
+    "é".encode(),
+    "éa".encode(),
+    b"",
+    b"\xff",
+]
+_BYTES = [*_PIECES, *(bytes([byte]) for byte in "é€😀".encode()), b"\x9f\x98", b"\x80a", b"a\xe2", b"\x82\xacb"]
+_STOPS = ["a", "ab", "aab", "bab", "\n", "\n\n", "b\na", "é", "aé", "€", "€b", "😀", "\ufffd", "abab"]
+
+
+def _whole_characters(data: bytes) -> str:
+    """`data` without the bytes of a character that is still open at its end."""
+    for start in range(max(0, len(data) - 3), len(data)):
+        try:
+            data[start:].decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data" and error.start == 0:
+                return data[:start].decode("utf-8", "replace")
+    return data.decode("utf-8", "replace")
+
+
+def _naive(ids: list[int], stops: list[str]) -> tuple[str, bool, int]:
+    """(final text, stopped, tokens up to the one that completes the stop)."""
+    for count in range(len(ids) + 1):
+        text = _whole_characters(b"".join(_BYTES[i] for i in ids[:count]))
+        for end in range(len(text) + 1):
+            hits = [stop for stop in stops if text[:end].endswith(stop)]
+            if hits:
+                return text[: end - max(map(len, hits))], True, count
+    return b"".join(_BYTES[i] for i in ids).decode("utf-8", "replace"), False, len(ids)
+
+
+def _check(ids: list[int], stops: list[str]) -> None:
+    stream = StopStream(_BYTES, stops)
+    emitted, seen = [], 0
+    for token in ids:
+        emitted.append(stream.push(token))
+        seen += 1
+        if stream.match is not None:
+            break
+        emitted_now = "".join(emitted)
+        known = _whole_characters(b"".join(_BYTES[i] for i in ids[:seen]))
+        assert known.startswith(emitted_now)
+        # No more is held back than could begin a stop string.
+        held = known[len(emitted_now) :]
+        assert not held or any(stop.startswith(held) for stop in stops)
+    emitted.append(stream.finish())
+    text, stopped, count = _naive(ids, stops)
+    assert "".join(emitted) == text == stream.text
+    assert (stream.match is not None) == stopped
+    assert seen == count
+    assert stream.finish() == ""
+    kept = [b"".join(_BYTES[i] for i in ids[:n]).decode("utf-8", "replace") for n in range(len(ids) + 1)]
+    if stream.match is not None:
+        assert kept[stream.match.kept_tokens] + stream.match.tail == text
+        assert stream.match.cut == len(text)
+        whole = [_whole_characters(b"".join(_BYTES[i] for i in ids[:n])) for n in range(seen + 1)]
+        best = max(n for n in range(seen + 1) if kept[n] == whole[n] and text.startswith(kept[n]))
+        assert stream.match.kept_tokens == best
+
+
+@given(
+    st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
+    st.lists(st.sampled_from(_STOPS), max_size=3, unique=True),
+)
+@settings(max_examples=1500, deadline=None, derandomize=True)
+@example([0, 7, 0], ["b\na"])
+def test_equals_the_naive_method(ids: list[int], stops: list[str]) -> None:
+    _check(ids, stops)
+
+
+def test_equals_the_naive_method_on_long_random_streams() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        ids = [rng.randrange(len(_BYTES)) for _ in range(rng.randrange(60))]
+        _check(ids, rng.sample(_STOPS[3:], rng.randrange(4)))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stops", "text", "kept", "tail"),
+    [
+        pytest.param(["one", "\n\nUs", "er:", " x"], ["\nUser:"], "one\n", 1, "\n", id="spans-tokens"),
+        pytest.param(["one two"], ["two"], "one ", 0, "one ", id="begins-inside-a-token"),
+        pytest.param(["one", " two"], [" two"], "one", 1, "", id="at-a-seam"),
+        pytest.param(["abcdef"], ["f", "cd"], "ab", 0, "ab", id="earliest-of-several"),
+        pytest.param(["ab", "cd", "ef"], ["abcdef", "cd"], "ab", 1, "", id="completed-first-wins"),
+        pytest.param(["abcdef"], ["bcde", "cd"], "ab", 0, "ab", id="completed-first-wins-within-a-token"),
+        pytest.param(["x", "STOP"], ["STOP"], "x", 1, "", id="a-whole-token"),
+        pytest.param(["STOP", "x"], ["STOP"], "", 0, "", id="at-once"),
+        pytest.param(["aa", "ab"], ["aab"], "a", 0, "a", id="overlaps-its-own-beginning"),
+    ],
+)
+def test_stops(tokens: list[str], stops: list[str], text: str, kept: int, tail: str) -> None:
+    stream = StopStream([token.encode() for token in tokens], stops)
+    emitted = "".join([*(stream.push(i) for i in range(len(tokens))), stream.finish()])
+    assert stream.match is not None
+    assert (emitted, stream.match.kept_tokens, stream.match.tail) == (text, kept, tail)
+
+
+def test_text_given_out_before_the_stop_began_is_part_of_the_tail() -> None:
+    """The token ` ab` gives out ` a` at once; when the stop `bc` completes, no id can stand for it."""
+    stream = StopStream([b"x", b" ab", b"c"], ["bc"])
+    assert [stream.push(0), stream.push(1), stream.push(2)] == ["x", " a", ""]
+    assert stream.text == "x a"
+    assert stream.match == StopMatch("bc", 3, 1, " a")
+
+
+def test_a_character_in_several_tokens_is_given_out_once_it_is_complete() -> None:
+    stream = StopStream([bytes([byte]) for byte in "😀".encode()])
+    assert [stream.push(i) for i in range(4)] == ["", "", "", "😀"]
+    assert stream.finish() == ""
+
+
+def test_an_open_character_at_the_end_becomes_a_replacement_character() -> None:
+    stream = StopStream([b"a", b"\xf0\x9f"])
+    assert [stream.push(0), stream.push(1), stream.finish(), stream.finish()] == ["a", "", "\ufffd", ""]
+    assert (stream.text, stream.match) == ("a\ufffd", None)

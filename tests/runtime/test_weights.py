@@ -1,0 +1,207 @@
+"""Configs and weights against what transformers saves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from sglc.errors import BackendError
+from sglc.runtime.model_config import RopeScaling, load_config, tensor_shapes
+from sglc.runtime.models import prepare
+from sglc.runtime.weights import dummy_weights, load_weights
+from tests.runtime.tiny_model import CONFIGS, save_tiny_model, tiny_model
+
+_KINDS = ["llama", "mistral", "qwen2", "qwen3"]
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_weights_equal_the_models_own(tmp_path: Path, kind: str, tied: bool, shard: str) -> None:
+    model = tiny_model(kind, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == "10KB")
+    config = load_config(tmp_path)
+    weights = load_weights(tmp_path, config, torch.float32, "cpu")
+    wanted = dict(model.named_parameters())
+    assert weights.keys() == wanted.keys() == tensor_shapes(config).keys()
+    for name, parameter in wanted.items():
+        assert torch.equal(weights[name], parameter), name
+    half = load_weights(tmp_path, config, torch.bfloat16, "cpu")
+    assert all(torch.equal(half[name], wanted[name].to(torch.bfloat16)) for name in wanted)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_config_fields(tmp_path: Path, kind: str) -> None:
+    model = save_tiny_model(tmp_path, kind, rms_norm_eps=1e-5, rope_theta=5e5)
+    config = load_config(tmp_path)
+    assert config.architecture == type(model).__name__
+    assert (config.vocab_size, config.hidden, config.intermediate, config.layers) == (262, 32, 48, 2)
+    assert (config.heads, config.kv_heads, config.head_dim, config.max_len) == (4, 2, 8, 256)
+    assert (config.rope_theta, config.rope_scaling, config.rms_eps) == (
+        model.config.rope_parameters["rope_theta"],
+        None,
+        1e-5,
+    )
+    assert (config.tied, config.eos_ids) == (False, (0,))
+    assert (config.qkv_bias, config.qk_norm) == (kind == "qwen2", kind == "qwen3")
+
+
+def test_the_default_model(smollm2: Path) -> None:
+    config = load_config(smollm2)
+    assert (config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim) == (30, 576, 9, 3, 64)
+    assert (config.vocab_size, config.max_len, config.tied, config.eos_ids) == (49152, 8192, True, (2,))
+    assert (config.rope_theta, config.rms_eps) == (100000.0, 1e-5)
+    weights = load_weights(smollm2, config, torch.float32, "cpu")
+    assert sum(tensor.numel() for tensor in weights.values()) == 134_515_008
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("fields", "scaling"),
+    [
+        ({"rope_scaling": None, "rope_parameters": None}, None),
+        ({"rope_parameters": None, "rope_scaling": _LLAMA3 | {"rope_theta": 7.0}},
+         RopeScaling(kind="llama3", factor=32.0, original_max_len=128)),
+        ({"rope_parameters": _YARN}, RopeScaling(kind="yarn", factor=4.0, original_max_len=64)),
+        ({"rope_parameters": _YARN
+          | {"factor": None, "attention_factor": 1.5, "truncate": False, "beta_fast": 16}},
+         RopeScaling(kind="yarn", factor=4.0, original_max_len=64, attention_factor=1.5, truncate=False,
+                     beta_fast=16.0)),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
+         RopeScaling(kind="linear", factor=2.0, original_max_len=256)),
+    ],
+)  # fmt: skip
+def test_rope_scaling(tmp_path: Path, fields: dict[str, object], scaling: RopeScaling | None) -> None:
+    save_tiny_model(tmp_path)
+    _edit(tmp_path, **fields)
+    assert load_config(tmp_path).rope_scaling == scaling
+
+
+def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
+    rope = _YARN | {"mscale": 1.0, "mscale_all_dim": 0.707, "rope_theta": 10000.0}
+    model = save_tiny_model(tmp_path, rope_parameters=rope)
+    _, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](model.config, "cpu")
+    scaling = load_config(tmp_path).rope_scaling
+    assert scaling is not None
+    assert scaling.attention_factor == pytest.approx(attention_factor)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "max_len"),
+    [
+        ("mistral", {"sliding_window": 100}, 100),
+        ("mistral", {"sliding_window": None}, 256),
+        ("mistral", {"sliding_window": 4096}, 256),
+        ("qwen2", {"sliding_window": 100, "use_sliding_window": False}, 256),
+        ("qwen2", {"sliding_window": 100, "use_sliding_window": True}, 100),
+    ],
+)
+def test_a_sliding_window_limits_the_length(tmp_path: Path, kind: str, fields, max_len: int) -> None:
+    save_tiny_model(tmp_path, kind)
+    _edit(tmp_path, **fields)
+    assert load_config(tmp_path).max_len == max_len
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: str) -> None:
+    CONFIGS[kind]().save_pretrained(tmp_path)
+    assert load_config(tmp_path).architecture == f"{kind.capitalize()}ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"architectures": ["GemmaForCausalLM"]}, "`GemmaForCausalLM`\nnote: it runs `LlamaForCausalLM`"),
+        ({"architectures": None, "model_type": "bert"}, "`bert`"),
+        ({"hidden_act": "gelu"}, "`hidden_act` `gelu`"),
+        ({"mlp_bias": True}, "`mlp_bias` `True`"),
+        ({"attention_bias": True}, "`attention_bias` `True`"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "type `dynamic`"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"hidden_size": None}, "`hidden_size`"),
+        ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(tmp_path: Path, fields: dict[str, object], message: str) -> None:
+    save_tiny_model(tmp_path)
+    _edit(tmp_path, **fields)
+    with pytest.raises(BackendError, match=message) as caught:
+        load_config(tmp_path)
+    assert caught.value.code == "SGLC517"
+
+
+def test_no_config(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"holds no `config.json`") as caught:
+        load_config(tmp_path)
+    assert caught.value.code == "SGLC510"
+
+
+def test_weights_that_do_not_fit_the_config(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    config = load_config(tmp_path)
+    wider = replace(config, intermediate=50)
+    with pytest.raises(BackendError, match=r"gate_proj.weight` of shape \(48, 32\), not \(50, 32\)") as caught:
+        load_weights(tmp_path, wider, torch.float32, "cpu")
+    assert caught.value.code == "SGLC518"
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(BackendError, match=r"has no tensor `model.norm.weight`"):
+        load_weights(tmp_path, config, torch.float32, "cpu")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BackendError, match=r"holds no `model.safetensors`"):
+        load_weights(tmp_path, config, torch.float32, "cpu")
+
+
+def test_shards_that_are_missing(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path, max_shard_size="10KB")
+    config = load_config(tmp_path)
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(BackendError, match=f"lacks `{shard.name}`"):
+        load_weights(tmp_path, config, torch.float32, "cpu")
+    index = tmp_path / "model.safetensors.index.json"
+    data = json.loads(index.read_text())
+    del data["weight_map"]["lm_head.weight"]
+    index.write_text(json.dumps(data))
+    with pytest.raises(BackendError, match=r"has no tensor `lm_head.weight`"):
+        load_weights(tmp_path, config, torch.float32, "cpu")
+
+
+def test_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path / "cache"))
+    save_tiny_model(tmp_path / "model", "qwen2", hidden_size=256)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    folder = prepare(f"dummy:{tmp_path / 'model'}")
+    config = load_config(folder)
+    weights = load_weights(folder, config, torch.float32, "cpu")
+    assert {name: tuple(tensor.shape) for name, tensor in weights.items()} == tensor_shapes(config)
+    matrices = torch.cat([tensor.flatten() for tensor in weights.values() if tensor.dim() == 2])
+    assert matrices.std() == pytest.approx(0.02, rel=0.02)
+    assert abs(matrices.mean()) < 1e-4
+    assert torch.equal(weights["model.norm.weight"], torch.ones(256))
+    again = dummy_weights(config, torch.float32, "cpu")
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    other = dummy_weights(config, torch.float32, "cpu", seed=1)
+    assert not torch.equal(other["lm_head.weight"], weights["lm_head.weight"])
