@@ -1,0 +1,39 @@
+"""sglc: an optimizing compiler for LLM programs."""
+
+from typing import Any
+
+from sglc.api import Function, function, set_default_backend
+from sglc.errors import SglcError
+from sglc.frontend.expr import assistant, gen, select, system, user
+from sglc.result import Result
+
+__all__ = [
+    "Function",
+    "Result",
+    "SglcError",
+    "assistant",
+    "function",
+    "gen",
+    "select",
+    "set_default_backend",
+    "system",
+    "user",
+]
+
+# Names that programs written for SGLang import, resolved when they are used.
+_SGLANG = {
+    "assistant_begin": "sglc.frontend.expr",
+    "assistant_end": "sglc.frontend.expr",
+    "system_begin": "sglc.frontend.expr",
+    "system_end": "sglc.frontend.expr",
+    "user_begin": "sglc.frontend.expr",
+    "user_end": "sglc.frontend.expr",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SGLANG:
+        raise AttributeError(f"module `sglc` has no `{name}`")
+    from importlib import import_module
+
+    return getattr(import_module(_SGLANG[name]), name)

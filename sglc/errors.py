@@ -95,6 +95,7 @@ def render(error: SglcError) -> str:
 
 def _excerpt(loc: Loc) -> list[str]:
     head = [f" --> {loc}"]
+    linecache.checkcache(loc.file)  # an editor may have changed it since another error was shown
     source = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not source:
         return head

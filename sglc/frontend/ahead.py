@@ -8,7 +8,9 @@ recording stops, so that compiling a program never has its effects.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -32,6 +34,12 @@ _PURE_BUILTINS: frozenset[Any] = frozenset((
     Exception, AssertionError, KeyError, RuntimeError, TypeError, ValueError,
 ))
 # fmt: on
+_CHANGING = frozenset(
+    (
+        *("add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update"),
+        *("pop", "popitem", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update"),
+    )
+)
 # Methods of these are pure, or change only what the program itself made.
 _PLAIN_DATA = (str, int, float, bool, list, tuple, dict, set, frozenset, bytes, range, type(None))
 
@@ -77,7 +85,7 @@ def failed(definition: Definition, error: BaseException) -> RunError:
 
 def _copy(function: Any, loc: Loc) -> FunctionType:
     try:
-        return rewrite(function, _call, _format)
+        return rewrite(function, partial(_call, function), _format)
     except (OSError, SyntaxError) as error:
         raise Boundary(f"the source of `{function.__name__}` is not available ({error})", loc) from None
 
@@ -97,7 +105,7 @@ def _split(definition: Definition, arguments: dict[str, Any]) -> tuple[list[Any]
     return positional, named
 
 
-def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(caller: FunctionType, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Make a call that is known to be harmless; stop before any other."""
     symbolic = any(_is_symbolic(arg) for arg in (*args, *kwargs.values()))
     owner = getattr(function, "__self__", None)
@@ -110,6 +118,8 @@ def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)  # observes: a boundary with its own reason
         case BuiltinFunctionType() if isinstance(owner, str) and owner.__class__ is str and symbolic:
             return _text_method(owner, function.__name__, args, kwargs)
+        case BuiltinFunctionType() if function.__name__ in _CHANGING and _from_outside(owner, caller):
+            raise Boundary(f"`.{function.__name__}(...)` changes what outlives the program", here())
         case BuiltinFunctionType() if type(owner) in _PLAIN_DATA and owner is not None:
             return function(*args, **kwargs)
         case _ if _hashable(function) and function in _PURE_BUILTINS and not _calls_back(args, kwargs):
@@ -121,6 +131,20 @@ def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
         case _:
             name = getattr(function, "__qualname__", type(function).__name__)
             raise Boundary(f"`{name}(...)` is ordinary Python", here())
+
+
+def _from_outside(owner: Any, caller: FunctionType) -> bool:
+    """Whether a container is a global, a closure's or a default, or lies directly in one of these."""
+    seen = [*caller.__globals__.values(), *(cell.cell_contents for cell in caller.__closure__ or ())]
+    seen += [*(caller.__defaults__ or ()), *(caller.__kwdefaults__ or {}).values()]
+    for value in seen:
+        inner = value if isinstance(value, list | tuple) else getattr(value, "__dict__", value)
+        items = (
+            inner.values() if isinstance(inner, Mapping) else inner if isinstance(inner, list | tuple) else ()
+        )
+        if value is owner or any(item is owner for item in items):
+            return True
+    return False
 
 
 def _is_ours(function: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -61,8 +62,9 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
+        problem = re.sub("'([^']*)'", r"`\1`", str(error))
         raise UsageError(
-            "SGLC011", f"`{definition.name}`: {error}", definition.loc,
+            "SGLC011", f"`{definition.name}`: {problem}", definition.loc,
             note=f"its arguments are: {describe(definition) or 'none'}",
         ) from None  # fmt: skip
     bound.apply_defaults()

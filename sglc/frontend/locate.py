@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 from itertools import islice
 from pathlib import Path
@@ -12,6 +14,8 @@ from sglc.errors import Loc
 from sglc.ir.core import NOWHERE
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_DEFINITION = re.compile(r"\s*((?:async +)?def +\w+)")
+_MOST_DECORATOR_LINES = 50
 # Calls come from few places many times (batches, loops), and decoding positions is slow.
 _CACHE: dict[tuple[CodeType, int], Loc] = {}
 
@@ -40,8 +44,13 @@ def of_exception(error: BaseException, file: str) -> Loc | None:
 
 
 def of_code(code: CodeType) -> Loc:
-    """The line of a function's definition."""
-    return Loc(shown_path(code.co_filename), code.co_firstlineno)
+    """The line of a function's definition, behind its decorators."""
+    first = code.co_firstlineno
+    for line in range(first, first + _MOST_DECORATOR_LINES):
+        found = _DEFINITION.match(linecache.getline(code.co_filename, line))
+        if found:
+            return Loc(shown_path(code.co_filename), line, found.start(1) + 1, found.end(1) + 1)
+    return Loc(shown_path(code.co_filename), first)
 
 
 def shown_path(path: str) -> str:

@@ -150,7 +150,7 @@ class State:
     def _open_role(self, role: str, loc: Loc) -> None:
         if self._stream.turns.open:
             raise TraceError(
-                "SGLC106", f"a `{role}` turn begins inside a `{self._stream.turns.open}` turn", loc,
+                "SGLC106", f"a turn of `{role}` begins inside one of `{self._stream.turns.open}`", loc,
                 hint=f"end the `{self._stream.turns.open}` turn first: chat turns do not nest",
             )  # fmt: skip
         self._instance.recorder.role_open(self._stream, role, loc)
@@ -158,10 +158,10 @@ class State:
 
     def _close_role(self, role: str, loc: Loc) -> None:
         if self._stream.turns.open != role:
-            is_open = self._stream.turns.open
+            is_open = f"`{self._stream.turns.open}`" if self._stream.turns.open else "none"
             raise TraceError(
-                "SGLC106", f"a `{role}` turn ends, but {f'`{is_open}` is open' if is_open else 'none is open'}",
-                loc, hint=f"begin it with `{role}_begin()`",
+                "SGLC106", f"a turn of `{role}` ends, and {is_open} is open", loc,
+                hint=f"begin it with `{role}_begin()`",
             )  # fmt: skip
         self._instance.recorder.role_close(self._stream, loc)
         self._history = History(self._history, "close", role)

@@ -98,5 +98,9 @@ def joined(items: tuple[str | SymbolicText, ...]) -> SymbolicText:
     """The concatenation of texts, as one."""
     parts: list[Value | str] = []
     for item in items:
-        parts += (item,) if isinstance(item, str) else item.parts
-    return SymbolicText(tuple(part for part in parts if part != ""))
+        for part in (item,) if isinstance(item, str) else item.parts:
+            if isinstance(part, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += part
+            elif part != "":
+                parts.append(part)
+    return SymbolicText(tuple(parts))

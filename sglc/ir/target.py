@@ -65,6 +65,9 @@ class Backend(Protocol):
     def target(self) -> Target:
         """Capabilities; reading them may load a tokenizer, never a model."""
 
+    def start(self) -> None:
+        """Begin what the first `submit` would have to wait for, in the background. Idempotent."""
+
     def submit(self, segment: Segment) -> AsyncIterator[Event]:
         """Start `segment`; yields its events and ends when every node is done or failed.
 

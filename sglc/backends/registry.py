@@ -1,0 +1,49 @@
+"""Back ends by name, as `--backend` and `backend=` take them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sglc.errors import UsageError
+from sglc.ir.target import Backend, Target
+from sglc.knobs import model
+
+# Named in design and documents, and not in this release.
+_LATER = ("http", "https", "openai", "azure", "anthropic", "gemini", "vertex", "litellm", "scripted")
+_CONNECTED: dict[tuple[str, str, str], Backend] = {}
+
+
+def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> Backend:
+    """The back end that `spec` names, made once per process; nothing is loaded yet.
+
+    Args:
+        spec: `local` (the model of `SGLC_MODEL`, else the embedded default), or `local:MODEL` with a
+            registry name, a directory, a GGUF file, a Hugging Face id or `dummy:CONFIG_DIR`.
+        device: `auto`, `cpu` or `cuda`.
+        dtype: `auto`, `float32`, `bfloat16` or `float16`.
+
+    Raises:
+        UsageError: SGLC012 an unknown name, SGLC013 a back end of a later release.
+    """
+    from sglc.backends.local import LocalBackend, LocalOptions
+
+    name, _, rest = (spec or "local").partition(":")
+    if name in _LATER:
+        raise UsageError(
+            "SGLC013", f"the back end `{name}` is not in this release",
+            note="back ends here: local, local:MODEL", hint="run on `local`",
+        )  # fmt: skip
+    if name != "local" or (spec or "").endswith(":"):
+        raise UsageError(
+            "SGLC012", f"no back end is called `{spec}`",
+            note="back ends here: local, local:MODEL", hint="for a model of your own: `local:MODEL`",
+        )  # fmt: skip
+    key = (rest or model(), device, dtype)
+    if key not in _CONNECTED:
+        _CONNECTED[key] = LocalBackend(LocalOptions(*key))
+    return _CONNECTED[key]
+
+
+def offline_target(name: str) -> Target:
+    """The capabilities of `local` without a model: no tokenizer, so chat turns cannot be lowered."""
+    return replace(Target(name=name), scores_tokens=True, continues_text=True)

@@ -1,0 +1,67 @@
+"""Program + target -> plan: runs the target's pipeline and remembers the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sglc.ir.core import Program
+from sglc.ir.plan import Plan
+from sglc.ir.target import Target
+from sglc.passes.base import Remark, run_pipeline
+from sglc.passes.lower_plan import lower_plan
+from sglc.passes.pipelines import pipeline_for
+
+_CACHE_SIZE = 1024
+_CACHE: dict[Hashable, Compiled] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program, what the pipeline made of it, and the plan."""
+
+    source: Program
+    lowered: Program
+    plan: Plan
+    remarks: tuple[Remark, ...]
+
+
+def compile_program(
+    program: Program,
+    target: Target,
+    passes: Sequence[str] | None = None,
+    observe: Callable[[str, Program], None] | None = None,
+) -> Compiled:
+    """Run `passes` (default: the target's pipeline) and lower to a plan.
+
+    Args:
+        observe: is called with every pass's name and the program it gave.
+
+    Raises:
+        VerifyError: the program, or what a pass made of it, breaks an invariant.
+        LegalizeError: the target cannot do it.
+    """
+    names = pipeline_for(target) if passes is None else tuple(passes)
+    lowered, remarks = run_pipeline(program, target, names, observe=observe)
+    return Compiled(program, lowered, lower_plan(lowered, target), remarks)
+
+
+def cached(program: Program, target: Target) -> Compiled:
+    """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
+    tokenizer = target.tokenizer.hash if target.tokenizer else ""
+    key = (program.name, program.params, program.ops, _frozen(program.returns), program.ops[0].loc,
+           target.name, tokenizer)  # fmt: skip
+    if key not in _CACHE:
+        if len(_CACHE) >= _CACHE_SIZE:
+            del _CACHE[next(iter(_CACHE))]  # the oldest
+        _CACHE[key] = compile_program(program, target)
+    return _CACHE[key]
+
+
+def _frozen(tree: object) -> Hashable:
+    if isinstance(tree, Mapping):
+        return tuple((key, _frozen(value)) for key, value in tree.items())
+    if isinstance(tree, tuple):
+        return tuple(_frozen(value) for value in tree)
+    assert isinstance(tree, Hashable)
+    return tree

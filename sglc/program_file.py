@@ -1,0 +1,158 @@
+"""Opens what the command line names: a Python file with programs, an IR file, or a plan."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sglc.api import Function
+from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
+from sglc.frontend.locate import of_exception, shown_path
+from sglc.ir.core import Program
+from sglc.ir.plan import Plan
+from sglc.ir.plan_json import plan_from_json
+from sglc.ir.text import from_text
+
+
+def open_functions(spec: str) -> list[Function]:
+    """The programs of `FILE.py` in their order in the file, or the one that `FILE.py:NAME` names.
+
+    Raises:
+        UsageError: no such file or function, or no program in the file.
+        TraceError: a syntax error (SGLC111).
+        RunError: the file raised while it was imported (SGLC401).
+    """
+    path, name = _split(spec)
+    module = _import(path)
+    found = {
+        function.__name__: function
+        for function in vars(module).values()
+        if isinstance(function, Function) and function.definition.call.__module__ == module.__name__
+    }
+    if not found:
+        raise UsageError(
+            "SGLC004", f"`{path}` has no program", Loc(str(path), 1),
+            hint="decorate a function with `@sglc.function`",
+        )  # fmt: skip
+    if not name:
+        return list(found.values())
+    if name not in found:
+        raise UsageError("SGLC005", f"`{path}` has no program `{name}`", note=f"it has: {', '.join(found)}")
+    return [found[name]]
+
+
+def open_function(spec: str) -> Function:
+    """The one program that `spec` names.
+
+    Raises:
+        UsageError: SGLC006 if there are several and no name; else as `open_functions`.
+    """
+    functions = open_functions(spec)
+    if len(functions) > 1:
+        names = [function.__name__ for function in functions]
+        raise UsageError(
+            "SGLC006", f"`{spec}` has {len(names)} programs: which one?", functions[1].definition.loc,
+            note=f"it has: {', '.join(names)}", hint=f"name one: `{spec}:{names[0]}`",
+        )  # fmt: skip
+    return functions[0]
+
+
+def open_ir(path: str) -> Program:
+    """The program of an `.sglir` file.
+
+    Raises:
+        UsageError: no such file. VerifyError: it does not parse.
+    """
+    return from_text(_read(Path(path)), path)
+
+
+def open_plan(path: str) -> Plan:
+    """The plan of a `.json` file.
+
+    Raises:
+        UsageError: no such file, or no JSON. VerifyError: no plan of this version.
+    """
+    return plan_from_json(parse_json(_read(Path(path)), path))
+
+
+def open_rows(path: str) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file: one object a line; blank lines are skipped.
+
+    Raises:
+        UsageError: no such file; a line is no JSON object, with its place.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(_read(Path(path)).splitlines(), 1):
+        if line.strip():
+            row = parse_json(line, path, number)
+            if not isinstance(row, dict):
+                raise UsageError("SGLC008", "a row is a JSON object", Loc(path, number))
+            rows.append(row)
+    return rows
+
+
+def parse_json(text: str, name: str, line: int = 1) -> Any:
+    """JSON that starts at `line` of what `name` calls it.
+
+    Raises:
+        UsageError: SGLC008, with the place.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        loc = Loc(name, line + error.lineno - 1, error.colno)
+        raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None
+
+
+def _split(spec: str) -> tuple[Path, str]:
+    path, colon, name = spec.rpartition(":")
+    if colon and re.fullmatch(r"[^\W\d]\w*", name) and not Path(spec).exists():
+        return Path(path), name
+    return Path(spec), ""
+
+
+def _read(path: Path) -> str:
+    if not path.exists():
+        raise UsageError("SGLC002", f"there is no file `{path}`")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("SGLC002", f"`{path}` cannot be read: {error}") from None
+
+
+def _import(path: Path) -> ModuleType:
+    source = _read(path)
+    if path.suffix != ".py":
+        raise UsageError(
+            "SGLC003", f"`{path}` is no Python file", hint="give a `.py`, `.sglir` or `.json` file"
+        )
+    shown = shown_path(str(path))
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        loc = Loc(shown, error.lineno or 1, error.offset or 0, error.end_offset or 0)
+        raise TraceError("SGLC111", f"syntax error: {error.msg}", loc) from None
+    except ValueError as error:  # a null byte
+        raise TraceError("SGLC111", f"syntax error: {error}", Loc(shown, 1)) from None
+    name = f"sglc_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickles of the program look here
+    sys.path.insert(0, str(path.resolve().parent))  # its own imports work as under `python FILE`
+    try:
+        spec.loader.exec_module(module)
+    except SglcError:
+        raise
+    except (Exception, SystemExit) as error:
+        loc = of_exception(error, str(path.resolve())) or Loc(shown, 1)
+        raise RunError(
+            "SGLC401", f"`{type(error).__name__}` while `{shown}` was imported: {error}", loc
+        ) from None
+    return module
