@@ -29,6 +29,7 @@ from sglc.ir.plan import (
     GenDone,
     GenNode,
     HostStep,
+    Joined,
     KeepNode,
     Node,
     NodeFailed,
@@ -375,6 +376,8 @@ def _resolve(run: Run, steps: Sequence[Segment], arguments: Mapping[str, str], t
             return run.text_of_site(made.site)
         case Slot(name):
             return arguments[name]
+        case Joined(parts):
+            return "".join(_first(_resolve(run, steps, arguments, part)) for part in parts)
         case tuple():
             return [_resolve(run, steps, arguments, item) for item in tree]
         case Mapping():

@@ -17,7 +17,7 @@ def debug_level() -> int:
 
 
 def dump_dir() -> Path | None:
-    """`SGLC_DUMP`: folder that receives the IR after every pass (`01-fold_text.sglir`, ...)."""
+    """`SGLC_DUMP`: folder that receives the IR after every pass, as `PROGRAM-HASH/01-fold_text.sglir`."""
     raw = os.environ.get("SGLC_DUMP", "")
     return Path(raw) if raw else None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.runtime.models import prepare
 
 
@@ -13,6 +15,14 @@ from sglc.runtime.models import prepare
 def smollm2() -> Path:
     """The folder of the embedded default model, fetched into the user's cache once."""
     return prepare("smollm2")
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[LocalBackend]:
+    """The back end with the default model, loaded once for the whole test run."""
+    backend = LocalBackend(LocalOptions("smollm2"))
+    yield backend
+    backend.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

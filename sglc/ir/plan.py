@@ -125,9 +125,25 @@ class Output:
     node: int
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Several texts as one: what a function returns as an f-string."""
+
+    parts: tuple[str | Slot | Output, ...]
+
+
 # A plan's results: outputs, arguments and constants inside ordinary JSON-like data.
 OutputTree = (
-    Output | Slot | str | int | float | bool | None | tuple["OutputTree", ...] | Mapping[str, "OutputTree"]
+    Output
+    | Joined
+    | Slot
+    | str
+    | int
+    | float
+    | bool
+    | None
+    | tuple["OutputTree", ...]
+    | Mapping[str, "OutputTree"]
 )
 
 

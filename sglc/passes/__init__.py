@@ -1,1 +1,8 @@
-"""Rewrites of programs, and the last one, which lowers a program to a plan."""
+"""Rewrites of programs, and their lowering to plans. Passes see a `Target`, never a back end.
+
+Importing this package registers every pass; passes never import each other.
+"""
+
+import sglc.passes.fold_text
+import sglc.passes.lower_roles
+import sglc.passes.share_prefixes  # noqa: F401

@@ -1,0 +1,95 @@
+"""A program as a graph: who reads whom, what can run at once, the longest chain, drawings.
+
+networkx does the algorithms on a view that is built on demand; the ops stay the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sglc.ir.core import Op, Program, operands
+from sglc.ir.ops import Gen, Select
+from sglc.ir.text import statement, value_names
+
+Graph = Any  # networkx.DiGraph: the package has no types, and is not loaded before it is needed
+
+
+def dataflow(program: Program) -> Graph:
+    """A node for each op (its position, parameters first; attribute `op`), an edge for each read."""
+    import networkx as nx
+
+    graph: Graph = nx.DiGraph()
+    made: dict[int, int] = {}
+    for position, op in enumerate((*program.params, *program.ops)):
+        graph.add_node(position, op=op)
+        graph.add_edges_from((made[value.id], position) for value in operands(op))
+        made.update((value.id, position) for value in op.results)
+    return graph
+
+
+def waves(program: Program) -> tuple[tuple[Op, ...], ...]:
+    """Generations by how many others must be done before them: those of a wave can run at once."""
+    import networkx as nx
+
+    graph = dataflow(program)
+    depth: dict[int, int] = {}  # generations up to and including this op
+    for position in nx.topological_sort(graph):
+        before = max((depth[other] for other in graph.predecessors(position)), default=0)
+        depth[position] = before + isinstance(graph.nodes[position]["op"], Gen | Select)
+    ops = [(position, graph.nodes[position]["op"]) for position in sorted(graph)]
+    calls = [(depth[position], op) for position, op in ops if isinstance(op, Gen | Select)]
+    last = max((number for number, _ in calls), default=0)
+    return tuple(tuple(op for number, op in calls if number == wave) for wave in range(1, last + 1))
+
+
+def critical_path(program: Program) -> tuple[Op, ...]:
+    """A chain of ops, each reading the one before it, with the most generations on it."""
+    import networkx as nx
+
+    graph = dataflow(program)
+    weighted = nx.DiGraph()
+    weighted.add_nodes_from(graph.nodes)
+    for before, after in graph.edges:
+        # A generation outweighs any number of other ops: those cost next to nothing.
+        heavy = isinstance(graph.nodes[after]["op"], Gen | Select)
+        weighted.add_edge(before, after, weight=len(graph) + 1 if heavy else 1)
+    return tuple(graph.nodes[position]["op"] for position in nx.dag_longest_path(weighted))
+
+
+def to_dot(program: Program) -> str:
+    """The dataflow graph for Graphviz; generations are boxes with a bold border."""
+    lines = [
+        f"digraph {_quoted(program.name)} {{",
+        "  rankdir=TB;",
+        '  node [shape=box, fontname="monospace"];',
+    ]
+    graph, names = dataflow(program), value_names(program)
+    for position, op in graph.nodes(data="op"):
+        style = ", style=bold" if isinstance(op, Gen | Select) else ", color=gray"
+        lines.append(f"  n{position} [label={_quoted(_label(op, program, names))}{style}];")
+    lines += [f"  n{before} -> n{after};" for before, after in graph.edges]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def to_mermaid(program: Program) -> str:
+    """The dataflow graph for Mermaid; generations are rounded."""
+    lines = ["flowchart TD"]
+    graph, names = dataflow(program), value_names(program)
+    for position, op in graph.nodes(data="op"):
+        # Mermaid reads labels as Markdown with entities: anything else than plain characters is written as one.
+        text = re.sub(r"[^\w\s(),.=:+-]", lambda m: f"#{ord(m[0])};", _label(op, program, names))
+        left, right = ('(["', '"])') if isinstance(op, Gen | Select) else ('["', '"]')
+        lines.append(f"  n{position}{left}{text}{right}")
+    lines += [f"  n{before} --> n{after}" for before, after in graph.edges]
+    return "\n".join(lines) + "\n"
+
+
+def _label(op: Op, program: Program, names: dict[int, str]) -> str:
+    text = statement(op, program, names)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

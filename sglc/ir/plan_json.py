@@ -1,0 +1,227 @@
+"""A plan as JSON, both ways and exactly: `plan_from_json(plan_to_json(p)) == p`.
+
+Every class is an object with its name under `is`; the classes' own annotations say what each
+field holds, so a new node kind needs one entry in `_CLASSES` and a new version.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from sglc.errors import Loc, VerifyError
+from sglc.ir import plan as plan_module
+from sglc.ir.core import Site
+from sglc.ir.plan import (
+    ControlText,
+    Estimate,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    HostStep,
+    Joined,
+    KeepNode,
+    OpenNode,
+    Output,
+    OutputTree,
+    Plan,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectNode,
+    Slot,
+)
+from sglc.ir.sampling import Sampling
+
+PLAN_VERSION = 1
+
+_CLASSES: dict[str, type] = {
+    "control": ControlText,
+    "slot": Slot,
+    "result": Result,
+    "open": OpenNode,
+    "extend": ExtendNode,
+    "gen": GenNode,
+    "select": SelectNode,
+    "fork": ForkNode,
+    "keep": KeepNode,
+    "release": ReleaseNode,
+    "segment": Segment,
+    "host": HostStep,
+    "output": Output,
+    "joined": Joined,
+    "estimate": Estimate,
+    "site": Site,
+    "sampling": Sampling,
+    "loc": Loc,
+    "plan": Plan,
+}
+_KINDS = {made: kind for kind, made in _CLASSES.items()}
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as data that `json.dumps` takes."""
+    return cast(dict[str, Any], _dump(plan))
+
+
+def plan_from_json(data: object) -> Plan:
+    """The plan that `plan_to_json` wrote.
+
+    Raises:
+        VerifyError: SGLC220 another version; SGLC221 data that is no plan, with the path of the fault.
+    """
+    if not isinstance(data, Mapping) or data.get("is") != "plan":
+        raise _malformed("", "a plan", data)
+    if data.get("version") != PLAN_VERSION:
+        raise VerifyError(
+            "SGLC220", f"this plan has version `{data.get('version')}`, and this sglc reads `{PLAN_VERSION}`",
+            hint="compile the program again",
+        )  # fmt: skip
+    plan = cast(Plan, _load(data, Plan, ""))
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, Segment):
+            _check_order(step, f".steps[{number}]")
+    _check_tree(plan, plan.returns, ".returns")
+    _check_tree(plan, plan.variables, ".variables")
+    return plan
+
+
+def _dump(item: object) -> object:
+    match item:
+        case tuple():
+            return [_dump(part) for part in item]
+        case Mapping():
+            # Wrapped, so that a user's key `is` cannot be taken for a class.
+            return {"is": "map", "items": {key: _dump(part) for key, part in item.items()}}
+        case _ if is_dataclass(item) and type(item) in _KINDS:
+            made = {field.name: _dump(getattr(item, field.name)) for field in fields(item)}
+            return {"is": _KINDS[type(item)], **made}
+        case None | str() | bool() | int() | float():
+            return item
+        case _:
+            raise AssertionError(f"a plan cannot hold {item!r}")
+
+
+def _load(data: object, wanted: Any, path: str) -> Any:
+    """`data` as the annotation `wanted` says."""
+    origin, args = get_origin(wanted), get_args(wanted)
+    if Joined in args:  # an `OutputTree`, which is the only recursive annotation
+        return _load_tree(data, path)
+    if origin in (Union, types.UnionType):
+        return _load_union(data, args, path)
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise _malformed(path, "a list", data)
+        return tuple(_load(part, args[0], f"{path}[{i}]") for i, part in enumerate(data))
+    if origin is Mapping:
+        return {key: _load(part, args[1], f"{path}.{key}") for key, part in _items(data, path).items()}
+    if wanted in _KINDS:
+        return _load_class(data, wanted, path)
+    exact = type(data) is wanted or (wanted is float and type(data) is int)
+    if not exact:
+        raise _malformed(path, getattr(wanted, "__name__", str(wanted)), data)
+    return data
+
+
+def _load_union(data: object, options: tuple[Any, ...], path: str) -> Any:
+    kind = _kind(data)
+    for option in options:
+        if option is type(None):
+            if data is None:
+                return None
+        elif option in _KINDS:
+            if kind == _KINDS[option]:
+                return _load_class(data, option, path)
+        elif type(data) is option:
+            return data
+    names = " or ".join(_KINDS.get(option, getattr(option, "__name__", "")) for option in options)
+    raise _malformed(path, names, data)
+
+
+def _load_class(data: object, wanted: type, path: str) -> Any:
+    if not isinstance(data, Mapping) or _kind(data) != _KINDS[wanted]:
+        raise _malformed(path, f"`{_KINDS[wanted]}`", data)
+    hints = _hints(wanted)
+    given = {key: value for key, value in data.items() if key != "is"}
+    if given.keys() != hints.keys():
+        odd = ", ".join(sorted(given.keys() ^ hints.keys()))
+        raise VerifyError(
+            "SGLC221", f"this is no plan: `{_KINDS[wanted]}` at `{path or '.'}` and its fields: {odd}"
+        )
+    return wanted(**{name: _load(value, hints[name], f"{path}.{name}") for name, value in given.items()})
+
+
+def _load_tree(data: object, path: str) -> Any:
+    match data:
+        case None | str() | bool() | int() | float():
+            return data
+        case list():
+            return tuple(_load_tree(part, f"{path}[{i}]") for i, part in enumerate(data))
+        case _ if _kind(data) == "map":
+            return {key: _load_tree(part, f"{path}.{key}") for key, part in _items(data, path).items()}
+        case _:
+            return _load_union(data, (Output, Slot, Joined), path)
+
+
+def _items(data: object, path: str) -> Mapping[str, object]:
+    items = data.get("items") if isinstance(data, Mapping) and _kind(data) == "map" else None
+    if not isinstance(items, Mapping):
+        raise _malformed(path, "a map", data)
+    return items
+
+
+def _kind(data: object) -> object:
+    return data.get("is") if isinstance(data, Mapping) else None
+
+
+@cache
+def _hints(made: type) -> dict[str, Any]:
+    return get_type_hints(made, vars(plan_module))
+
+
+def _check_order(segment: Segment, path: str) -> None:
+    """Each node reads only earlier ones, and a text only from a node that makes one."""
+    for index, node in enumerate(segment.nodes):
+        here = f"{path}.nodes[{index}]"
+        match node:
+            case OpenNode() | ReleaseNode():
+                continue
+            case _ if not 0 <= node.stream < index or isinstance(
+                segment.nodes[node.stream], KeepNode | ReleaseNode
+            ):
+                raise VerifyError("SGLC221", f"this is no plan: `{here}` reads node {node.stream}")
+        for part in (*getattr(node, "parts", ()), *getattr(node, "choices", ())):
+            if isinstance(part, Result):
+                made = segment.nodes[part.node] if 0 <= part.node < index else None
+                if not isinstance(made, GenNode | SelectNode):
+                    raise VerifyError(
+                        "SGLC221", f"this is no plan: `{here}` reads the text of node {part.node}"
+                    )
+
+
+def _check_tree(plan: Plan, tree: OutputTree, path: str) -> None:
+    match tree:
+        case Output(step, node):
+            found = plan.steps[step] if 0 <= step < len(plan.steps) else None
+            if not isinstance(found, Segment) or not 0 <= node < len(found.nodes):
+                raise VerifyError("SGLC221", f"this is no plan: `{path}` reads node {node} of step {step}")
+        case Joined():
+            for i, text in enumerate(tree.parts):
+                _check_tree(plan, text, f"{path}.parts[{i}]")
+        case tuple():
+            for i, part in enumerate(tree):
+                _check_tree(plan, part, f"{path}[{i}]")
+        case Mapping():
+            for key, part in tree.items():
+                _check_tree(plan, part, f"{path}.{key}")
+        case _:
+            return
+
+
+def _malformed(path: str, wanted: str, data: object) -> VerifyError:
+    shown = repr(data)
+    found = shown if len(shown) <= 60 else shown[:57] + "..."
+    return VerifyError("SGLC221", f"this is no plan: `{path or '.'}` is not {wanted}", note=f"found: {found}")

@@ -1,0 +1,139 @@
+"""What a pass is, the register of all of them, and the loop that runs a list of them.
+
+A pass is a pure function of a program and a target. The program is verified before the first
+pass and after each one, so a broken rewrite is found where it happens.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sglc import knobs
+from sglc.errors import Loc, UsageError
+from sglc.ir.core import Program
+from sglc.ir.target import Target
+from sglc.ir.text import identity, to_text
+from sglc.ir.verify import verify
+
+
+class Exactness(StrEnum):
+    """What a pass promises not to change."""
+
+    TOKENS = "token-exact"  # the ids that every generation sees
+    TEXT = "text-exact"  # the text that every generation sees
+    DISTRIBUTION = "distribution-exact"  # how likely each result is
+    AGGRESSIVE = "aggressive"  # nothing: the user asks for it by name
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that a pass did or could not do, and where."""
+
+    source: str  # the pass
+    message: str
+    loc: Loc | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.message}" + (f" ({self.loc})" if self.loc else "")
+
+
+def place(loc: Loc) -> Loc | None:
+    """`loc` for a report; None where an op has no place in the user's source."""
+    return loc if loc.line else None
+
+
+# A pass with nothing to say gives the program alone.
+Rewrite = Program | tuple[Program, tuple[Remark, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A registered rewrite."""
+
+    name: str
+    exactness: Exactness
+    run: Callable[[Program, Target], Rewrite]
+    summary: str  # one line, for listings
+
+
+PASSES: dict[str, Pass] = {}
+
+
+def register(
+    name: str, exactness: Exactness, summary: str
+) -> Callable[[Callable[[Program, Target], Rewrite]], Callable[[Program, Target], Rewrite]]:
+    """Enter the decorated function in `PASSES` under `name`."""
+
+    def enter(run: Callable[[Program, Target], Rewrite]) -> Callable[[Program, Target], Rewrite]:
+        assert name not in PASSES, name
+        PASSES[name] = Pass(name, exactness, run, summary)
+        return run
+
+    return enter
+
+
+def run_pipeline(
+    program: Program,
+    target: Target,
+    names: Sequence[str],
+    *,
+    observe: Callable[[str, Program], None] | None = None,
+) -> tuple[Program, tuple[Remark, ...]]:
+    """`program` after the passes `names`, in that order, and what they remarked.
+
+    `observe` sees each pass's name and the program behind it. `SGLC_DEBUG` and `SGLC_DUMP` report
+    the same to stderr and to files.
+
+    Raises:
+        UsageError: SGLC020, a name that is no pass.
+        VerifyError: the program, or what a pass made of it, breaks an invariant.
+        LegalizeError: the target cannot do what the program asks.
+    """
+    passes = [_lookup(name) for name in names]
+    report = _reporter(program)
+    verify(program)
+    report(0, "input", program, 0.0)
+    remarks: list[Remark] = []
+    for number, chosen in enumerate(passes, 1):
+        begin_s = time.perf_counter()
+        match chosen.run(program, target):
+            case Program() as program:
+                pass
+            case (program, said):
+                remarks += said
+        verify(program)
+        report(number, chosen.name, program, time.perf_counter() - begin_s)
+        if observe is not None:
+            observe(chosen.name, program)
+    return program, tuple(remarks)
+
+
+def _lookup(name: str) -> Pass:
+    if name not in PASSES:
+        raise UsageError("SGLC020", f"unknown pass `{name}`", note=f"passes: {', '.join(sorted(PASSES))}")
+    return PASSES[name]
+
+
+def _reporter(program: Program) -> Callable[[int, str, Program, float], None]:
+    """What `SGLC_DEBUG` and `SGLC_DUMP` ask for; each program gets a folder of its own in the dump."""
+    level, dump = knobs.debug_level(), knobs.dump_dir()
+    if level < 1 and dump is None:
+        return lambda number, name, after, seconds: None
+    letters = "".join(c if c.isalnum() or c in "_-" else "_" for c in program.name)
+    folder = None if dump is None else dump / f"{letters}-{identity(program)[:8]}"
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def report(number: int, name: str, after: Program, seconds: float) -> None:
+        if level >= 1 and number:
+            print(f"pass {name}: {seconds * 1e3:.2f} ms, {len(after.ops)} ops", file=sys.stderr)
+        if level >= 2:
+            print(to_text(after, locs=True), file=sys.stderr)
+        if folder is not None:
+            (folder / f"{number:02}-{name}.sglir").write_text(to_text(after, locs=True), encoding="utf-8")
+
+    return report

@@ -1,0 +1,106 @@
+"""The loop that runs passes: order, checks between them, what it reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sglc.errors import UsageError, VerifyError
+from sglc.ir.core import Program
+from sglc.ir.target import Target
+from sglc.ir.text import from_text, to_text
+from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
+from sglc.passes.pipelines import LOCAL, pipeline_for
+
+PLAIN = Target("plain")
+TEXT = """\
+def f():
+    s0 = root()
+    s1 = append(s0, 'a')
+    s2 = append(s1, 'b')
+    s3 = root()
+    s4 = append(s3, 'ab')
+    return (s2, s4)
+"""
+
+
+def program() -> Program:
+    return from_text(TEXT, "f.sglir")
+
+
+def test_passes_run_in_order_and_are_observed() -> None:
+    seen: list[tuple[str, int]] = []
+    run_pipeline(
+        program(),
+        PLAIN,
+        ["fold_text", "share_prefixes"],
+        observe=lambda name, p: seen.append((name, len(p.ops))),
+    )
+    assert seen == [("fold_text", 4), ("share_prefixes", 2)]
+    seen.clear()
+    run_pipeline(
+        program(),
+        PLAIN,
+        ["share_prefixes", "fold_text"],
+        observe=lambda name, p: seen.append((name, len(p.ops))),
+    )
+    assert seen == [("share_prefixes", 4), ("fold_text", 3)]
+
+
+def test_no_passes_still_verify() -> None:
+    assert run_pipeline(program(), PLAIN, []) == (program(), ())
+    with pytest.raises(VerifyError):
+        run_pipeline(Program("f", (), program().ops[1:]), PLAIN, [])
+
+
+def test_unknown_pass_is_refused_before_anything_runs() -> None:
+    seen: list[str] = []
+    with pytest.raises(UsageError, match="SGLC020") as caught:
+        run_pipeline(program(), PLAIN, ["fold_text", "foldtext"], observe=lambda name, _: seen.append(name))
+    assert seen == []
+    for name in PASSES:
+        assert name in caught.value.note
+
+
+def test_a_broken_pass_is_found_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(p: Program, _: Target) -> Program:
+        return Program(p.name, p.params, p.ops[1:], p.returns)
+
+    monkeypatch.setitem(PASSES, "broken", Pass("broken", Exactness.TOKENS, broken, "drops the first op"))
+    seen: list[str] = []
+    with pytest.raises(VerifyError, match="SGLC203"):
+        run_pipeline(program(), PLAIN, ["fold_text", "broken"], observe=lambda name, _: seen.append(name))
+    assert seen == ["fold_text"]
+
+
+def test_debug_and_dump(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLC_DUMP", str(tmp_path / "dump"))
+    monkeypatch.setenv("SGLC_DEBUG", "2")
+    after, _ = run_pipeline(program(), PLAIN, ["fold_text", "share_prefixes"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "pass fold_text: " in err
+    assert to_text(after, locs=True) in err
+    (folder,) = (tmp_path / "dump").iterdir()
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == ["00-input.sglir", "01-fold_text.sglir", "02-share_prefixes.sglir"]
+    assert (folder / files[0]).read_text(encoding="utf-8") == to_text(program(), locs=True)
+    assert (folder / files[2]).read_text(encoding="utf-8") == to_text(after, locs=True)
+
+
+def test_nothing_is_printed_without_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    run_pipeline(program(), PLAIN, LOCAL)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_pass_says_what_it_is() -> None:
+    for name, made in PASSES.items():
+        assert made.name == name
+        assert made.summary
+        assert made.run.__doc__
+        assert "->" in made.run.__doc__
+        assert isinstance(made.exactness, Exactness)
+    assert set(pipeline_for(PLAIN)) <= set(PASSES)

@@ -1,0 +1,368 @@
+"""Plans: what is in them, what they cost, and their JSON and text forms. Meaning is in test_semantics."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from random_programs import random_program
+from templates import TEMPLATES, ByteTokenizer
+
+from sglc.errors import Loc, VerifyError
+from sglc.ir.core import Site
+from sglc.ir.graph import critical_path, dataflow, to_dot, to_mermaid, waves
+from sglc.ir.plan import (
+    ControlText,
+    Estimate,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    HostStep,
+    Joined,
+    KeepNode,
+    OpenNode,
+    Output,
+    Plan,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectNode,
+    Slot,
+)
+from sglc.ir.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
+from sglc.ir.plan_text import plan_text
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
+from sglc.ir.text import from_text, to_text
+from sglc.passes.base import run_pipeline
+from sglc.passes.lower_plan import lower_plan
+from sglc.passes.pipelines import LOCAL
+
+CHATML = Target("local", ByteTokenizer(TEMPLATES["chatml"]))
+
+
+def planned(body: str, params: str = "", target: Target = CHATML) -> Plan:
+    lines = "".join(f"    {line.strip()}\n" for line in body.strip().splitlines())
+    program, _ = run_pipeline(from_text(f"def f({params}):\n{lines}", "f.sglir"), target, LOCAL)
+    return lower_plan(program, target)
+
+
+def nodes(plan: Plan) -> tuple[object, ...]:
+    (segment,) = plan.steps
+    assert isinstance(segment, Segment)
+    return segment.nodes
+
+
+def test_literal_gen_literal_gen_is_one_segment() -> None:
+    plan = planned(
+        """
+        s0 = root()
+        s1 = append(s0, 'Q: ')
+        s2 = append(s1, q)
+        s3, t0 = gen(s2, 'a', max_tokens=8)  # f.py:3:5-9
+        s4 = append(s3, '\\nB:')
+        s5, t1 = gen(s4, 'b', temperature=0)
+        return t1
+        """,
+        "q",
+    )
+    first = GenNode(1, Site("f", (), "a"), Sampling(max_tokens=8), Loc("f.py", 3, 5, 9))
+    assert nodes(plan)[:4] == (
+        OpenNode(), ExtendNode(0, ("Q: ", Slot("q"))), first, ExtendNode(2, ("\nB:",)),
+    )  # fmt: skip
+    assert plan.params == ("q",)
+    assert plan.variables == {"a": Output(0, 2), "b": Output(0, 4)}
+    assert plan.returns == Output(0, 4)
+    assert plan.estimate == Estimate(calls=2, literal_tokens=6, max_new_tokens=136, critical_path=2)
+
+
+def test_what_feeds_nothing_is_left_out_but_generations_stay() -> None:
+    plan = planned(
+        """
+        s0 = root()
+        s1 = append(s0, 'a')
+        s2 = append(s1, 'nobody reads this')
+        s3, s4 = fork(s1)
+        t0 = format(('unused', q))
+        s5, t1 = gen(s0, 'named')
+        return
+        """,
+        "q",
+    )
+    assert [type(node) for node in nodes(plan)] == [OpenNode, GenNode]
+
+
+def test_a_stream_between_two_readers_has_a_node_of_its_own() -> None:
+    plan = planned(
+        """
+        s0 = root()
+        s1 = append(s0, 'shared')
+        s2 = append(s1, 'a')
+        s3 = append(s1, 'b')
+        s4, t0 = gen(s2, 'x')
+        s5, t1 = gen(s3, 'y')
+        return
+        """
+    )
+    extends = [node for node in nodes(plan) if isinstance(node, ExtendNode)]
+    assert extends == [ExtendNode(0, ("shared",)), ExtendNode(1, ("a",)), ExtendNode(1, ("b",))]
+    assert plan.estimate.literal_tokens == 8  # the shared prefix counts once
+    assert plan.estimate.critical_path == 1
+
+
+def test_text_of_one_branch_in_another() -> None:
+    plan = planned(
+        """
+        s0 = root()
+        s1, s2 = fork(s0)
+        s3, t0 = gen(s1, 'x', fork=(0,))
+        s4 = append(s2, t0)
+        s5, t1 = select(s4, 'y', (t0, 'no', q), fork=(1,))
+        return
+        """,
+        "q",
+    )
+    assert nodes(plan)[1:] == (
+        ForkNode(0, 2),
+        GenNode(1, Site("f", (0,), "x"), Sampling(), Loc("f.sglir", 4, 5, 17)),
+        ExtendNode(1, (Result(2),)),
+        SelectNode(
+            3,
+            Site("f", (1,), "y"),
+            (Result(2), "no", Slot("q")),
+            "token_length_normalized",
+            Loc("f.sglir", 6, 5, 20),
+        ),
+    )
+    assert plan.variables == {}  # variables of branches are named by a join
+    assert plan.estimate.critical_path == 2
+
+
+def test_the_newest_occurrence_of_a_name_is_the_variable() -> None:
+    plan = planned(
+        """
+        s0 = root()
+        s1, t0 = gen(s0, 'x')
+        s2, t1 = gen(s1, 'x', occurrence=1)
+        l0 = join('y', (t0, None))
+        l1 = join('y', (l0, t1), occurrence=1)
+        return l1
+        """
+    )
+    assert plan.variables == {"x": Output(0, 2), "y": ((Output(0, 1), None), Output(0, 2))}
+    assert plan.returns == plan.variables["y"]
+
+
+def test_returned_texts_and_streams() -> None:
+    plan = planned(
+        """
+        s1, t0 = gen(s0, 'x')
+        t1 = format(('<', t0, q, '>'))
+        return {'text': t1, 'streams': (s1, {'again': s1}), 'q': q, 'n': 1.5}
+        """,
+        "q, s0: resume('k0')",
+    )
+    assert nodes(plan)[0] == OpenNode("k0")
+    assert nodes(plan)[2:] == (KeepNode(1, "streams.0"), KeepNode(1, "streams.1.again"))
+    assert plan.returns == {
+        "text": Joined(("<", Output(0, 1), Slot("q"), ">")),
+        "streams": (Output(0, 2), {"again": Output(0, 3)}),
+        "q": Slot("q"),
+        "n": 1.5,
+    }
+    assert plan.params == ("q",)
+
+
+def test_host_call_comes_last_and_alone_it_needs_no_segment() -> None:
+    plan = planned("host_call('why')\nreturn")
+    assert plan.steps == (HostStep("why", Loc("f.sglir", 2, 5, 14)),)
+    plan = planned("s0 = root()\ns1, t0 = gen(s0, 'x')\nhost_call('why', reads=(t0,))\nreturn")
+    assert [type(step) for step in plan.steps] == [Segment, HostStep]
+
+
+def test_control_tokens_reach_the_plan_and_name_their_tokenizer() -> None:
+    plan = planned("s0 = root()\ns1 = role_open(s0, 'user')\ns2, t0 = gen(s1, 'x')\nreturn")
+    assert nodes(plan)[1] == ExtendNode(0, (ControlText("<|im_start|>", (258,)), "user\n"))
+    assert plan.tokenizer == "byte-tokenizer"
+    assert planned("s0 = root()\nreturn", target=Target("t")).tokenizer == ""
+
+
+def test_a_dumped_program_gives_the_same_plan() -> None:
+    """What `--dump-ir` prints can be compiled instead of the program."""
+    for seed in range(30):
+        program = random_program(seed, chat=True)
+        dumped = from_text(to_text(program, locs=True), "dump.sglir")
+        assert to_text(dumped, locs=True) == to_text(program, locs=True)
+        one, two = (lower_plan(run_pipeline(p, CHATML, LOCAL)[0], CHATML) for p in (program, dumped))
+        assert json.dumps(plan_to_json(one)) == json.dumps(plan_to_json(two))
+        assert plan_text(one) == plan_text(two)
+
+
+# -- JSON --------------------------------------------------------------------------------------------
+
+EVERYTHING = Plan(
+    version=PLAN_VERSION,
+    program="f",
+    target="local",
+    tokenizer="abc",
+    params=("a", "b c"),
+    steps=(
+        Segment(
+            (
+                OpenNode(),
+                OpenNode("k0"),
+                OpenNode(7),
+                ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"))),
+                GenNode(
+                    3,
+                    Site("f", (0, 1), "x", 2),
+                    Sampling(n=2, stop=("\n",), seed=2**64 - 1),
+                    Loc("f.py", 1, 2, 3),
+                ),
+                SelectNode(4, Site("f", (), "y"), ("no", Slot("a"), Result(4)), "m", Loc("f.py", 4)),
+                ForkNode(5, 3),
+                KeepNode(6, "streams.0"),
+                KeepNode(6, 9),
+                ReleaseNode(9),
+            )
+        ),
+        HostStep("why", Loc("f.py", 5, 6, 7)),
+    ),
+    variables={"x": (Output(0, 4), None), "is": Output(0, 5)},
+    returns={"is": "map", "items": (Joined(("a", Slot("a"), Output(0, 4))), 1, -0.5, True, None, {})},
+    estimate=Estimate(1, 2, 3, 4),
+)
+
+
+def test_json_is_exact() -> None:
+    text = json.dumps(plan_to_json(EVERYTHING))
+    again = plan_from_json(json.loads(text))
+    assert again == EVERYTHING
+    assert json.dumps(plan_to_json(again)) == text
+    assert plan_text(again) == plan_text(EVERYTHING)
+
+
+def test_another_version_is_refused() -> None:
+    data = plan_to_json(EVERYTHING)
+    for version in (0, PLAN_VERSION + 1, None, "1", True):
+        if version == PLAN_VERSION and not isinstance(version, bool):
+            continue
+        with pytest.raises(VerifyError) as caught:
+            plan_from_json({**data, "version": version})
+        assert caught.value.code == ("SGLC221" if version is True else "SGLC220")
+
+
+@pytest.mark.parametrize("data", [None, [], "plan", {}, {"is": "segment"}, 3], ids=str)
+def test_what_is_no_plan_is_refused(data: object) -> None:
+    with pytest.raises(VerifyError) as caught:
+        plan_from_json(data)
+    assert caught.value.code == "SGLC221"
+
+
+def test_every_damaged_place_is_refused_or_another_plan() -> None:
+    """Replace each item of the JSON in turn: an error that names the place, never a crash."""
+    data = json.loads(json.dumps(plan_to_json(EVERYTHING)))
+    refused = 0
+    for path in list(_paths(data)):
+        for wrong in (None, -1, "wrong", [], {"is": "gen"}, True, 1.5):
+            damaged = copy.deepcopy(data)
+            place: Any = damaged
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = wrong
+            try:
+                plan = plan_from_json(damaged)
+            except VerifyError as error:
+                refused += 1
+                code = error.code
+            else:
+                code = ""
+                assert isinstance(plan, Plan)
+            assert code in ("", "SGLC220", "SGLC221")
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (("steps", 0, "nodes", 3, "stream"), 3),  # reads itself
+        (("steps", 0, "nodes", 3, "stream"), -1),
+        (("steps", 0, "nodes", 8, "stream"), 7),  # a keep makes no stream
+        (("steps", 0, "nodes", 5, "choices", 2, "node"), 3),  # an extend makes no text
+        (("steps", 0, "nodes", 5, "choices", 2, "node"), 6),  # a later node
+        (("variables", "items", "is", "node"), 10),
+        (("variables", "items", "x", 0, "step"), 1),  # ordinary Python has no nodes
+        (("returns", "items", "items", 0, "parts", 2, "step"), 2),
+        (("returns", "items", "items", 0, "parts", 2, "node"), -1),
+    ],
+    ids=str,
+)
+def test_references_to_nothing_are_refused(path: tuple[str | int, ...], wrong: int) -> None:
+    data: Any = json.loads(json.dumps(plan_to_json(EVERYTHING)))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    assert place[path[-1]] != wrong
+    place[path[-1]] = wrong
+    with pytest.raises(VerifyError, match="reads") as caught:
+        plan_from_json(data)
+    assert caught.value.code == "SGLC221"
+
+
+def test_missing_and_unknown_fields_are_refused() -> None:
+    data = json.loads(json.dumps(plan_to_json(EVERYTHING)))
+    for change in ({"extra": 1}, None):
+        damaged = copy.deepcopy(data)
+        if change is None:
+            del damaged["steps"][0]["nodes"][4]["site"]
+        else:
+            damaged["steps"][0]["nodes"][4].update(change)
+        with pytest.raises(VerifyError, match="SGLC221"):
+            plan_from_json(damaged)
+
+
+def _paths(data: Any, path: tuple[Any, ...] = ()) -> Any:
+    if path:
+        yield path
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, part in items:
+        yield from _paths(part, (*path, key))
+
+
+# -- the graph view ----------------------------------------------------------------------------------
+
+TREE = """\
+def f(q):
+    s0 = root()
+    s1 = append(s0, q)
+    s2, s3 = fork(s1)
+    s4, t0 = gen(s2, 'a', fork=(0,))
+    s5, t1 = gen(s3, 'b', fork=(1,))
+    s6 = append(s1, t1)
+    s7, t2 = select(s6, 'c', ('"yes"', 'no'))
+    return t2
+"""
+
+
+def test_waves_and_critical_path() -> None:
+    program = from_text(TREE, "f.sglir")
+    assert [[op.mnemonic for op in wave] for wave in waves(program)] == [["gen", "gen"], ["select"]]
+    path = [op.mnemonic for op in critical_path(program)]
+    assert path[1:] == ["append", "fork", "gen", "append", "select"]  # the first is `root` or `arg`
+    assert waves(from_text("def f():\n    s0 = root()\n    return\n", "f.sglir")) == ()
+    for seed in range(30):
+        plan = lower_plan(run_pipeline(random_program(seed, chat=True), CHATML, LOCAL)[0], CHATML)
+        assert plan.estimate.critical_path == len(waves(random_program(seed, chat=True)))
+
+
+def test_drawings_name_every_op() -> None:
+    program = from_text(TREE, "f.sglir")
+    graph = dataflow(program)
+    assert len(graph) == len(program.ops) + 1
+    dot, mermaid = to_dot(program), to_mermaid(program)
+    assert dot.count("label=") == len(graph)
+    assert dot.count("->") == mermaid.count("-->") == graph.number_of_edges()
+    assert "('\\\"yes\\\"', 'no')" in dot
+    assert '"yes"' not in mermaid

@@ -1,0 +1,85 @@
+"""Runs tests/golden/*.md: an `ir` block with what to do, and behind it the block that must come out.
+
+The first line of the input block names passes (or `verify`, or `plan` last), and `@style` a chat
+template of tests/templates.py. `pytest --bless` rewrites the second block of each pair.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from templates import TEMPLATES, ByteTokenizer
+
+from sglc.errors import SglcError, render
+from sglc.ir.plan_text import plan_text
+from sglc.ir.target import Target
+from sglc.ir.text import canonical, from_text, to_text
+from sglc.ir.verify import verify
+from sglc.passes.base import run_pipeline
+from sglc.passes.lower_plan import lower_plan
+
+FOLDER = Path(__file__).parent / "golden"
+_PAIR = re.compile(
+    r"^```ir (\S.*?)\n(.*?)^```\n(?:\s*)^```(ir|error|plan)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    file: str
+    number: int
+    orders: tuple[str, ...]
+    source: str
+    kind: str
+    expected: str
+
+
+def cases() -> list[Case]:
+    found = []
+    for path in sorted(FOLDER.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        pairs = list(_PAIR.finditer(text))
+        assert text.count("```") == 4 * len(pairs), f"{path.name}: blocks come in pairs"
+        for number, pair in enumerate(pairs):
+            orders, source, kind, expected = pair.groups()
+            found.append(Case(path.name, number, tuple(orders.split()), source, kind, expected))
+    return found
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.file}-{case.number}")
+def test_golden(case: Case, request: pytest.FixtureRequest) -> None:
+    kind, found = outcome(case)
+    if request.config.getoption("--bless"):
+        path = FOLDER / case.file
+        text = path.read_text(encoding="utf-8")
+        pair = list(_PAIR.finditer(text))[case.number]
+        block = f"{text[: pair.start(3)]}{kind}\n{found}```{text[pair.end() :]}"
+        path.write_text(block, encoding="utf-8")
+        return
+    assert (kind, found) == (case.kind, case.expected)
+
+
+def outcome(case: Case) -> tuple[str, str]:
+    styles = [order[1:] for order in case.orders if order.startswith("@")]
+    tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
+    target = Target("local", tokenizer)
+    passes = [order for order in case.orders if not order.startswith("@") and order not in ("verify", "plan")]
+    # The source is no file: this is where carets are drawn from.
+    linecache.cache["program.sglir"] = (len(case.source), None, case.source.splitlines(True), "program.sglir")
+    try:
+        program = from_text(case.source, "program.sglir")
+        if "verify" in case.orders:
+            verify(program)
+        after, remarks = run_pipeline(program, target, passes)
+        if "plan" in case.orders:
+            return "plan", plan_text(lower_plan(after, target))
+    except SglcError as error:
+        return "error", render(error) + "\n"
+    text = to_text(after)
+    assert to_text(from_text(text, "again.sglir")) == text
+    assert canonical(after) == from_text(text, "again.sglir")
+    return "ir", text + "".join(f"# {remark}\n" for remark in remarks)

@@ -1,0 +1,290 @@
+"""Every pass keeps the meaning of random programs, and broken passes are found out by the same test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from random_programs import ARGS, STREAMS, random_program
+from templates import TEMPLATES, ByteTokenizer
+
+from sglc.errors import VerifyError
+from sglc.ir.core import Op, Program, Site, Value, attributes, substitute
+from sglc.ir.interpret import Meaning, Model, meaning, plan_meaning
+from sglc.ir.ops import Append, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
+from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.target import Target
+from sglc.ir.text import canonical, from_text, to_text
+from sglc.ir.verify import verify
+from sglc.passes.base import PASSES, run_pipeline
+from sglc.passes.chat_markup import ChatMarkup
+from sglc.passes.lower_plan import lower_plan
+from sglc.passes.pipelines import LOCAL
+
+PLAIN = Target("plain")
+SEEDS = range(150)
+# Templates that keep contents as they are, so that the whole text can be compared.
+STYLES = ("chatml", "smollm2", "moving", "countdown", "qwen3")
+# These write the last answer of a closed conversation as they write no other. Generations are compared.
+LAST_ANSWER_DIFFERS = ("countdown", "qwen3")
+
+
+def answer(site: Site, prefix: str) -> str:
+    return blake2b(f"{site}|{prefix}".encode(), digest_size=2).hexdigest()
+
+
+def choose(site: Site, prefix: str, choices: tuple[str, ...]) -> int:
+    return blake2b(f"{site}|{prefix}|{choices}".encode(), digest_size=1).digest()[0] % len(choices)
+
+
+def model(tokenizer: ByteTokenizer | None = None) -> Model:
+    if tokenizer is None:
+        return Model(answer, choose)
+    return Model(answer, choose, lambda messages, generate: tokenizer.render(messages, generate=generate))
+
+
+def means(program: Program, tokenizer: ByteTokenizer | None = None) -> Meaning:
+    return meaning(program, model(tokenizer), ARGS, STREAMS)
+
+
+@pytest.mark.parametrize("name", ["fold_text", "share_prefixes"])
+def test_pass_keeps_meaning(name: str) -> None:
+    changed = 0
+    for seed in SEEDS:
+        program = random_program(seed)
+        after, _ = run_pipeline(program, PLAIN, [name])
+        assert means(after) == means(program), to_text(program)
+        changed += canonical(after) != canonical(program)
+    assert changed > len(SEEDS) // 3  # the programs give the pass something to do
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_lower_roles_keeps_meaning(style: str) -> None:
+    tokenizer = ByteTokenizer(TEMPLATES[style])
+    target = Target("local", tokenizer)
+    lowered = 0
+    for seed in SEEDS:
+        program = random_program(seed, chat=True)
+        expected = means_or_refused(program, tokenizer)
+        if expected is None:
+            continue
+        after, _ = run_pipeline(program, target, ["lower_roles"])
+        found = means(after)
+        assert found.calls == expected.calls, to_text(program)
+        assert found.returns == expected.returns or style in LAST_ANSWER_DIFFERS, to_text(program)
+        assert not any(isinstance(op, RoleOpen | RoleClose) for op in after.ops)
+        lowered += 1
+    assert lowered >= len(SEEDS) // 4
+
+
+def means_or_refused(program: Program, tokenizer: ByteTokenizer) -> Meaning | None:
+    """None where a returned stream stands inside a turn that the template does not write yet."""
+    try:
+        return means(program, tokenizer)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("style", ["chatml", "smollm2"])
+def test_pipeline_and_plan_keep_meaning(style: str) -> None:
+    tokenizer = ByteTokenizer(TEMPLATES[style])
+    target = Target("local", tokenizer)
+    for seed in SEEDS:
+        program = random_program(seed, chat=True)
+        expected = means(program, tokenizer)
+        after, _ = run_pipeline(program, target, LOCAL)
+        assert means(after) == expected, to_text(program)
+        assert run_pipeline(after, target, ["lower_roles"])[0] == after  # it has nothing more to do
+        plan = lower_plan(after, target)
+        found = plan_meaning(plan, model(), ARGS, STREAMS)
+        assert found == expected, to_text(program)
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+        assert lower_plan(canonical(after), target) == plan
+
+
+def test_plan_of_raw_text_keeps_meaning() -> None:
+    for seed in SEEDS:
+        program = without_roles(random_program(seed))
+        expected = means(program)
+        after, _ = run_pipeline(program, PLAIN, LOCAL)
+        assert plan_meaning(lower_plan(after, PLAIN), model(), ARGS, STREAMS) == expected, to_text(program)
+
+
+def without_roles(program: Program) -> Program:
+    """Roles as plain text."""
+    return replace(program, ops=tuple(map(_as_text, program.ops)))
+
+
+def _as_text(op: Op) -> Op:
+    match op:
+        case RoleOpen():
+            return Append(op.stream, f"<{op.role}>", results=op.results)
+        case RoleClose():
+            return Append(op.stream, f"</{op.role}>", results=op.results)
+        case _:
+            return op
+
+
+def test_text_form_is_exact() -> None:
+    for seed in SEEDS:
+        program = random_program(seed)
+        text = to_text(program)
+        parsed = from_text(text, "random.sglir")
+        assert to_text(parsed) == text
+        assert parsed == canonical(program)
+        with_locs = to_text(parsed, locs=True)
+        assert to_text(from_text(with_locs, "elsewhere.sglir"), locs=True) == with_locs
+
+
+# -- broken passes -----------------------------------------------------------------------------------
+
+
+def merge_generations(program: Program) -> Program:
+    """CSE that forgets that a generation samples: the second of two alike takes the first one's text."""
+    first: dict[Any, Gen] = {}
+    rename: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in program.ops:
+        op = _rewired(op, rename)
+        if isinstance(op, Gen):
+            twin = first.setdefault((op.site.name, op.sampling), op)
+            if twin is not op:
+                rename[op.results[1]] = twin.results[1]
+        ops.append(op)
+    return replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
+
+
+def drop_literal(program: Program) -> Program:
+    """A fold that loses the last literal of a format."""
+    return replace(program, ops=tuple(_shorter(op) for op in program.ops))
+
+
+def _shorter(op: Op) -> Op:
+    match op:
+        case Format(parts=(*rest, str())):
+            return replace(op, parts=tuple(rest))
+        case _:
+            return op
+
+
+def swap_branches(program: Program) -> Program:
+    """A join that gathers its branches in the wrong order."""
+    swapped = (replace(op, values=op.values[::-1]) if isinstance(op, Join) else op for op in program.ops)
+    return replace(program, ops=tuple(swapped))
+
+
+def fold_used_stream(program: Program) -> Program:
+    """A fold that does not look whether the middle stream is read elsewhere."""
+    literals: dict[Value, int] = {}
+    rename: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in program.ops:
+        op = _rewired(op, rename)
+        match op:
+            case Append(text=str()) if op.stream in literals:
+                # The earlier append takes both texts, and everything that read it reads the sum.
+                before = ops[literals[op.stream]]
+                assert isinstance(before, Append)
+                ops[literals[op.stream]] = replace(before, text=f"{before.text}{op.text}")
+                rename[op.results[0]] = op.stream
+                continue
+            case Append(text=str()):
+                literals[op.results[0]] = len(ops)
+        ops.append(op)
+    return replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
+
+
+def merge_forks(program: Program) -> Program:
+    """CSE that takes a second fork of one stream for the first."""
+    first: dict[Any, Fork] = {}
+    rename: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in program.ops:
+        op = _rewired(op, rename)
+        if isinstance(op, Fork):
+            twin = first.setdefault((op.stream, len(op.results)), op)
+            if twin is not op:
+                rename.update(zip(op.results, twin.results, strict=True))
+                continue
+        ops.append(op)
+    return replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
+
+
+def share_without_fork(program: Program) -> Program:
+    """CSE that lets two generations meet in one stream."""
+    first: dict[Op, Op] = {}
+    rename: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in program.ops:
+        op = _rewired(op, rename)
+        twin = first.setdefault(replace(op, results=()), op) if op.pure and not isinstance(op, Fork) else op
+        if twin is op:
+            ops.append(op)
+        else:
+            rename.update(zip(op.results, twin.results, strict=True))
+    return replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
+
+
+def swap_choices(program: Program) -> Program:
+    """A rewrite that lists a select's choices in another order."""
+    turned = (replace(op, choices=op.choices[::-1]) if isinstance(op, Select) else op for op in program.ops)
+    return replace(program, ops=tuple(turned))
+
+
+def append_too_late(program: Program) -> Program:
+    """A rewrite that moves an append behind the op that reads it."""
+    ops = list(program.ops)
+    for i, op in enumerate(ops[:-1]):
+        if isinstance(op, Append):
+            ops[i], ops[i + 1] = ops[i + 1], ops[i]
+            break
+    return replace(program, ops=tuple(ops))
+
+
+def _rewired(op: Op, rename: dict[Value, Value]) -> Op:
+    return replace(op, **{name: substitute(item, rename) for name, item in attributes(op)})
+
+
+MUTANTS = [
+    merge_generations, drop_literal, swap_branches, fold_used_stream, merge_forks, share_without_fork,
+    swap_choices, append_too_late,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_broken_pass_is_caught(mutant: Callable[[Program], Program]) -> None:
+    assert any(is_caught(random_program(seed, length=60), mutant) for seed in SEEDS)
+
+
+def is_caught(program: Program, mutant: Callable[[Program], Program]) -> bool:
+    after = mutant(program)
+    try:
+        verify(after)
+    except VerifyError:
+        return True
+    return means(after) != means(program)
+
+
+def test_wrong_role_history_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowering that writes every turn as if it were the first."""
+    tokenizer = ByteTokenizer(TEMPLATES["smollm2"])
+    right = ChatMarkup.opened
+
+    def forgetful(self: ChatMarkup, roles: tuple[str, ...]) -> Any:
+        view = right(self, roles)
+        return view.replace("user", "usr") if isinstance(view, str) and len(roles) > 1 else view
+
+    monkeypatch.setattr(ChatMarkup, "opened", forgetful)
+    target = Target("local", tokenizer)
+    assert any(
+        means(run_pipeline(program, target, ["lower_roles"])[0]) != means(program, tokenizer)
+        for program in (random_program(seed, chat=True) for seed in SEEDS)
+    )
+
+
+def test_every_pass_has_a_property_test() -> None:
+    assert sorted(PASSES) == ["fold_text", "lower_roles", "share_prefixes"]
