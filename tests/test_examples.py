@@ -1,0 +1,53 @@
+"""Every example runs on the default model and does what its file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sglc.backends.local import LocalBackend
+from sglc.program_file import open_function
+from sglc.result import Result
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(local: LocalBackend, name: str, **arguments: str) -> Result:
+    result = open_function(str(EXAMPLES / f"{name}.py")).run(backend=local, seed=0, **arguments)
+    assert result.error() is None
+    return result
+
+
+def test_every_example_is_tested() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {"quickstart", "judge", "few_shot", "tree", "tools"}
+
+
+def test_quickstart(local: LocalBackend) -> None:
+    result = run(local, "quickstart", question="What is the capital of France?")
+    assert "Paris" in result["answer"]
+    assert [turn["role"] for turn in result.messages()] == ["user", "assistant"]
+
+
+def test_judge(local: LocalBackend) -> None:
+    result = run(local, "judge", essay="Rain is good for the garden.")
+    assert len(result["score"]) == 3
+    assert result["verdict"] in ("weak", "fair", "strong")
+    assert result.ret_value == {"score": result["score"]}
+
+
+def test_few_shot(local: LocalBackend) -> None:
+    assert run(local, "few_shot", review="The best evening of the year.")["label"] == " positive"
+    assert run(local, "few_shot", review="I waited for two hours and left.")["label"] == " negative"
+
+
+def test_tree(local: LocalBackend) -> None:
+    result = run(local, "tree", goal="learn to swim")
+    assert len(result["plan"]) == 2
+    assert [len(remarks) for remarks in result["remark"]] == [2, 2]
+    assert len(result.calls) == 6
+
+
+def test_tools(local: LocalBackend) -> None:
+    result = run(local, "tools", question="A box holds 12 eggs. How many eggs are in 7 boxes?")
+    assert "\nResult: 84\n" in result.text()
+    assert "84" in result["answer"]
