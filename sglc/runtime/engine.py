@@ -1,0 +1,442 @@
+"""The engine: requests on token sequences in, events out, one step of the executor at a time.
+
+`step` decides (scheduler), builds and launches a step, and drains the oldest one when `depth` steps
+are in flight. Prompt pages enter the tree at the launch that computes them, generated ones when
+their sample ends. A page or lock is given up only after the last step that touches it is drained.
+Results are told apart by (row, generation), so what arrives for a row that ended is dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sglc.errors import BackendError, RunError, SglcError
+from sglc.ir.sampling import Sampling
+from sglc.runtime import scheduler
+from sglc.runtime.handles import Handles
+from sglc.runtime.placement import Placement
+from sglc.runtime.radix import Node
+from sglc.runtime.requests import (
+    EngineEvent,
+    Flight,
+    Handle,
+    Kind,
+    Part,
+    Request,
+    RequestDone,
+    RequestFailed,
+    RequestId,
+    SampleDone,
+    SampleState,
+    Scored,
+    Token,
+    check_size,
+    first_part,
+    later_parts,
+    scored_positions,
+    scores_of,
+)
+from sglc.runtime.rows import Chunk
+from sglc.runtime.step import Executor, Step, StepResult
+
+__all__ = [
+    "Engine", "EngineConfig", "EngineEvent", "Handle", "RequestDone", "RequestFailed", "RequestId",
+    "SampleDone", "Scored", "Token",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Limits of the engine."""
+
+    token_budget: int = 2048  # tokens of one step (decode + extend chunks)
+    max_rows: int = 64  # rows in flight
+    cache: bool = True  # False: nothing is shared between requests
+    max_len: int = 8192  # longest sequence (from the model's config)
+
+
+class Engine:
+    """Runs requests against one executor. Single-threaded; knows ids, not text."""
+
+    def __init__(self, executor: Executor, config: EngineConfig) -> None:
+        self.executor = executor
+        self.config = config
+        self.placement = Placement(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self.tree = self.placement.tree
+        self.rows = self.placement.rows
+        self._waiting: list[Part] = []
+        self._flights: deque[Flight] = deque()
+        self._requests: dict[RequestId, Request] = {}
+        self.handles = Handles(self.tree, config.cache)
+        self._events: list[EngineEvent] = []
+        self._next_request = 0
+        self._next_step = 0
+
+    # -- handles
+
+    def extend(self, base: Handle | None, ids: Sequence[int]) -> Handle:
+        """A new handle on the ids of `base` (none: nothing) followed by `ids`."""
+        array = np.asarray(ids, np.int64)
+        assert not array.size or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
+        return self.handles.extend(base, tuple(array.tolist()))
+
+    def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
+        """`n` new handles on the same ids."""
+        return tuple(self.handles.fork(handle) for _ in range(n))
+
+    def release(self, handle: Handle) -> None:
+        """The handle ends; requests made from it go on."""
+        self.handles.release(handle)
+
+    def ids(self, handle: Handle) -> tuple[int, ...]:
+        """The ids that a handle names."""
+        return self.handles.ids(handle)
+
+    # -- requests
+
+    def gen(
+        self,
+        handle: Handle,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        *,
+        eos_ids: Sequence[int],
+        fork_group: int | None = None,
+    ) -> RequestId:
+        """Sample len(seeds) continuations of the handle's ids.
+
+        A sample ends at an id of `eos_ids` (unless `ignore_eos`) or of `stop_token_ids`, once it has
+        `min_tokens`; at `max_tokens`; or at `cut`. Rows of one `fork_group` are kept side by side.
+
+        Raises:
+            RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do.
+        """
+        ids = self.handles.ids(handle)
+        assert len(seeds) == sampling.n, "one seed for each sample"
+        if not ids or sampling.max_tokens < 1 or not seeds:
+            raise RunError(
+                "SGLC442",
+                f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
+                hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
+            )
+        self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
+        request = self._request(handle, len(seeds))
+        request.sampling = sampling
+        request.seeds = tuple(seeds)
+        request.stop_ids = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            request.stop_ids |= frozenset(eos_ids)
+        request.group = -1 if fork_group is None else fork_group
+        request.samples = [SampleState() for _ in seeds]
+        return self._submit(request)
+
+    def score(self, handle: Handle, choices: Sequence[Sequence[int]]) -> RequestId:
+        """Log-probabilities of the ids of each choice after the handle's ids (at least one).
+
+        Raises:
+            RunError: SGLC440, SGLC441, too long to ever run.
+        """
+        ids = self.handles.ids(handle)
+        assert ids, "a prompt of one id at least"
+        assert choices, "one choice at least"
+        longest = max(len(choice) for choice in choices)
+        self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
+        request = self._request(handle, 1 + sum(len(choice) > 1 for choice in choices))
+        request.choices = tuple(tuple(choice) for choice in choices)
+        request.logprobs = [[0.0] * len(choice) for choice in choices]
+        return self._submit(request)
+
+    def warm(self, handle: Handle) -> RequestId:
+        """Compute the KV of the handle's ids.
+
+        Raises:
+            RunError: SGLC440, SGLC441, too long to ever run.
+        """
+        ids = self.handles.ids(handle)
+        self._check_size(len(ids), len(ids))
+        return self._submit(self._request(handle, 1))
+
+    def cut(self, request: RequestId, sample: int, length: int) -> None:
+        """The sample ends with its first `length` tokens. Ignored if it has ended already."""
+        owner = self._requests.get(request)
+        if owner is None or owner.samples[sample].done:
+            return
+        state = owner.samples[sample]
+        assert state.row >= 0, "a cut before the sample began"
+        assert 0 <= length <= len(state.ids), "a cut behind the tokens reported"
+        del state.ids[length:], state.logprobs[length:]
+        self._end_sample(owner, sample, "stop", 0)
+
+    def abort(self, request: RequestId) -> None:
+        """Forget a request: nothing more of it is computed, cached or reported. Unknown ones are ignored."""
+        owner = self._requests.get(request)
+        if owner is not None:
+            self._forget(owner)
+        self._events = [event for event in self._events if event.request != request]
+
+    # -- the loop
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, runs, is in flight or is left to report."""
+        return not (self._requests or self._flights or self._events)
+
+    def step(self) -> list[EngineEvent]:
+        """Launch at most one step; drain the oldest if `depth` are in flight or none was launched."""
+        launched = len(self._flights) < self.executor.depth and self._launch()
+        full = len(self._flights) >= self.executor.depth
+        if drains := bool(self._flights) and (full or not launched):
+            self._drain()
+        events, self._events = self._events, []
+        assert launched or drains or events or not self._requests, "requests, but nothing can run"
+        return events
+
+    def _launch(self) -> bool:
+        decode = self.rows.decoding()
+        unfinished = self.placement.unfinished
+        rest = [int(self.rows.prompt_len[row] - self.rows.seq_len[row]) for row in unfinished]
+        shares = scheduler.divide(self.config.token_budget, decode.size, rest)
+        work = self.placement.work
+        chunks = [
+            self._chunk(work[row].part, row, tokens)
+            for row, tokens in zip(unfinished, shares.chunks, strict=True)
+            if tokens
+        ]
+        chunks += self._admit(shares.left)
+        if not decode.size and not chunks:
+            return False
+        step = self.placement.build(self._next_step, decode, chunks)
+        try:
+            ticket = self.executor.launch(step)
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            return True
+        self._next_step += 1
+        self._launched(step, ticket, chunks)
+        return True
+
+    def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
+        first = int(self.rows.seq_len[row])
+        return Chunk(row, tokens, scored_positions(part, first, tokens))
+
+    def _admit(self, left: int) -> list[Chunk]:
+        """Give rows to waiting parts, in order, while tokens, rows and pages last."""
+        chunks: list[Chunk] = []
+        at = 0
+        # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
+        while left and self.rows.free and at < min(len(self._waiting), self.config.max_rows):
+            part = self._waiting[at]
+            match = self.tree.match(part.ids, part.limit, self._start(part.request))
+            if match.length == len(part.ids):  # a `warm` with nothing to do
+                del self._waiting[at]
+                part.request.cached += match.length
+                self._end_part(part.request)
+                continue
+            if self.placement.shared_soon(part, match.length):
+                at += 1
+                continue
+            opened = self.placement.open(part, match, left)
+            if opened is None:
+                break
+            del self._waiting[at]
+            row, known, tokens = opened
+            self._admitted(part, row, known)
+            chunks.append(self._chunk(part, row, tokens))
+            left -= tokens
+        return chunks
+
+    def _start(self, request: Request) -> Node:
+        return self.handles.start(request.handle, request.root)
+
+    def _admitted(self, part: Part, row: int, known: int) -> None:
+        """`part` has a row, whose first `known` tokens are cached."""
+        request = part.request
+        request.started = True
+        if part.kind is Kind.SAMPLE:
+            assert request.sampling is not None
+            request.samples[part.index].row = row
+            self.rows.sample_with(row, request.sampling, request.seeds[part.index], request.group)
+        match part.kind:
+            case Kind.CHOICE:
+                request.scored += len(part.ids) - len(request.ids)
+                request.computed += len(request.ids) - known
+            case Kind.SAMPLE if part.index:
+                request.computed += len(part.ids) - 1 - known
+            case _:
+                request.cached += known
+                request.computed += len(part.ids) - known
+                if request.pending > 1:
+                    self._prepare_fork(part, row)
+
+    def _prepare_fork(self, part: Part, row: int) -> None:
+        """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
+        request = part.request
+        wanted = len(part.ids) - (part.kind is Kind.SAMPLE)
+        if self.tree.match(part.ids, wanted, self._start(request)).length == wanted:
+            self._fork(part)
+        elif part.kind is Kind.SAMPLE and len(part.ids) % self.executor.page_size > 1:
+            self.placement.publish(row)
+
+    def _fork(self, part: Part) -> None:
+        """The later parts of a request join the queue, its prompt pinned while they wait."""
+        request = part.request
+        match = self.tree.match(request.ids, len(request.ids), self._start(request))
+        request.pinned = match.source or match.node
+        self.tree.pin(request.pinned)
+        for later in later_parts(request, part):
+            insort(self._waiting, later, key=lambda waiting: waiting.order)
+        request.forked = True
+
+    def _launched(self, step: Step, ticket: Any, chunks: list[Chunk]) -> None:
+        """Record a launched step and what ends with it on the host's side."""
+        flight = Flight(
+            step.index,
+            ticket,
+            step.rows,
+            self.rows.generation[step.rows],
+            np.flatnonzero(step.sample).astype(np.int32),
+        )
+        self._flights.append(flight)
+        for chunk in chunks:
+            if chunk.scored:
+                flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
+        for row in self.placement.launched(step, chunks):
+            part = self.placement.work[row].part
+            if part.kind is not Kind.SAMPLE:
+                keep = len(part.ids) if part.kind is Kind.PROMPT else 0
+                self.placement.retire(row, keep)
+                flight.ended.append(part.request)
+            if part.kind is not Kind.CHOICE:
+                self.handles.follow(part.request.handle)
+                if part.request.pending > 1 and not part.request.forked:
+                    self._fork(part)
+
+    def _drain(self) -> None:
+        flight = self._flights[0]
+        try:
+            result = self.executor.drain(flight.ticket)
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._flights.popleft()
+            self._fail(error)
+            return
+        self._flights.popleft()
+        assert result.index == flight.index, "steps are drained out of order"
+        self.placement.drained(flight.index)
+        at = 0
+        for score in flight.scored:
+            values = result.scores[at : at + score.count].tolist()
+            score.request.logprobs[score.choice][score.first : score.first + score.count] = values
+            at += score.count
+        self._take_tokens(flight, result)
+        for request in flight.ended:
+            if request.live:
+                self._end_part(request)
+
+    def _take_tokens(self, flight: Flight, result: StepResult) -> None:
+        rows = flight.rows[flight.sampled]
+        current = self.rows.generation[rows] == flight.generation[flight.sampled]
+        offsets = flight.sampled[current]
+        rows = rows[current]
+        ids, logprobs = result.tokens[offsets].tolist(), result.logprobs[offsets].tolist()
+        for row, token, logprob in zip(rows.tolist(), ids, logprobs, strict=True):
+            assert row in self.placement.work, f"a result for row {row}, which nobody uses"
+            part = self.placement.work[row].part
+            request = part.request
+            assert request.sampling is not None
+            state = request.samples[part.index]
+            if token in request.stop_ids and len(state.ids) >= request.sampling.min_tokens:
+                self._end_sample(request, part.index, "stop", 1)
+                continue
+            self.rows.tokens[row, len(request.ids) + len(state.ids)] = token
+            state.ids.append(token)
+            state.logprobs.append(logprob)
+            self._events.append(Token(request.id, part.index, token, logprob))
+            if len(state.ids) == request.sampling.max_tokens:
+                self._end_sample(request, part.index, "length", 0)
+
+    # -- ends
+
+    def _end_sample(self, request: Request, sample: int, finish: str, extra: int) -> None:
+        """A sample is complete; `extra` ids were decoded but are not kept."""
+        state = request.samples[sample]
+        state.done = True
+        request.completion += len(state.ids) + extra
+        written = min(len(request.ids) + len(state.ids), int(self.rows.seq_len[state.row]))
+        self.placement.retire(state.row, 0 if request.root.scratch else written)
+        if sample == 0:
+            self.handles.follow(request.handle)
+        ids, logprobs = tuple(state.ids), tuple(state.logprobs)
+        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish))
+        self._end_part(request)
+
+    def _end_part(self, request: Request) -> None:
+        request.pending -= 1
+        if request.pending:
+            return
+        if request.choices:
+            self._events.append(Scored(request.id, tuple(map(tuple, request.logprobs))))
+        self._events.append(request.done())
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        """A request is over: what it still holds is given back."""
+        del self._requests[request.id]
+        request.live = False
+        if request.pending:
+            self._waiting = [part for part in self._waiting if part.request is not request]
+            for row in [row for row, work in self.placement.work.items() if work.part.request is request]:
+                self.placement.retire(row, 0)
+        if request.pinned is not None:
+            self.tree.unpin(request.pinned)
+
+    def _fail(self, cause: Exception) -> None:
+        """The executor failed: so do the requests that it worked on, and no KV can be trusted any more."""
+        for flight in self._flights:
+            # An executor gives its steps back in order; what the others hold is of no use now.
+            with suppress(Exception):
+                self.executor.drain(flight.ticket)
+        self._flights.clear()
+        self.placement.reset(self._next_step - 1)
+        self.handles.reset()
+        for request in [request for request in self._requests.values() if request.started]:
+            request.pinned = None
+            self._forget(request)
+            self._events.append(RequestFailed(request.id, _as_error(cause)))
+        for request in self._requests.values():
+            request.root = self.tree.root if self.config.cache else self.tree.scratch()
+
+    # -- small things
+
+    def _request(self, handle: Handle, parts: int) -> Request:
+        self._next_request += 1
+        root = self.tree.root if self.config.cache else self.tree.scratch()
+        return Request(self._next_request, handle, self.handles.ids(handle), root, parts)
+
+    def _check_size(self, tokens: int, written: int) -> None:
+        check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
+
+    def _submit(self, request: Request) -> RequestId:
+        self._requests[request.id] = request
+        self._waiting.append(first_part(request))
+        return request.id
+
+
+def _as_error(cause: Exception) -> SglcError:
+    if isinstance(cause, SglcError):
+        return cause
+    error = BackendError(
+        "SGLC520", f"the model's executor failed: {type(cause).__name__}: {cause}", hint="run it again"
+    )
+    error.__cause__ = cause
+    return error

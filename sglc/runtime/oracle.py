@@ -1,0 +1,237 @@
+"""An executor without a model, which checks what a model would only suffer from.
+
+Its "KV" of a token is (id, position, hash of the history up to it). A launch reads every row's
+history back through the page table and refuses, with AssertionError, one that is not what was
+written there; so it does with slots that a step in flight still touches. What is sampled is a
+function of (history, sampling, seed, position): `Oracle.continuation` gives it without any scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from sglc.ir.sampling import Sampling
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Step, StepResult
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_A = np.uint64(0xBF58476D1CE4E5B9)
+_B = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(values: U64) -> U64:
+    """A bijective scramble (the finaliser of splitmix64) of uint64 [n]."""
+    values = (values ^ (values >> np.uint64(30))) * _A
+    values = (values ^ (values >> np.uint64(27))) * _B
+    return values ^ (values >> np.uint64(31))
+
+
+def _terms(tokens: I32, positions: I32) -> U64:
+    """What a token adds to the hash of its history: uint64 [n]. Depends on the position, so order counts."""
+    return _mix((tokens.astype(np.uint64) << np.uint64(32)) + positions.astype(np.uint64) + _ODD)
+
+
+def history_hashes(ids: Sequence[int]) -> U64:
+    """Hash of the history up to and with each of `ids`, a sequence from its start: uint64 [n]."""
+    tokens = np.array(ids, np.int32)
+    return np.cumsum(_terms(tokens, np.arange(tokens.size, dtype=np.int32)), dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """What of a row's sampling its next token depends on, arrays of [n]."""
+
+    seeds: U64
+    temperature: F32
+    top_p: F32
+    top_k: I32
+    min_p: F32
+
+
+class Oracle:
+    """Implements `Executor`.
+
+    Args:
+        depth: steps that may be launched before the oldest is drained.
+        eos_ids: what `no_eos` rows may not sample.
+    """
+
+    def __init__(
+        self, *, pages: int, page_size: int, depth: int = 1, vocab_size: int = 29, eos_ids: Sequence[int] = ()
+    ) -> None:
+        self.page_size = page_size
+        self.pages = pages
+        self.depth = depth
+        self.vocab_size = vocab_size
+        self.eos_ids = tuple(eos_ids)
+        self.extended = 0  # tokens of all steps
+        slots = pages * page_size
+        self._ids: I32 = np.full(slots, -1, np.int32)
+        self._at: I32 = np.full(slots, -1, np.int32)
+        self._hash: U64 = np.zeros(slots, np.uint64)
+        self._touched: I32 = np.full(slots, -1, np.int32)  # the last step that read or wrote the slot
+        self._writer: I32 = np.full(slots, -1, np.int32)  # the last step that wrote it
+        self._last: I32 = np.full(0, -1, np.int32)  # last sampled id by row number
+        self._results: deque[StepResult] = deque()
+        self._next = 0
+        self._drained = -1
+
+    def launch(self, step: Step) -> int:
+        """Run `step`; the result is handed out by `drain`."""
+        assert step.index == self._next, "a step is launched out of order"
+        assert len(self._results) < self.depth, "more steps in flight than the depth allows"
+        assert step.rows.size == np.unique(step.rows).size, "a row occurs twice in a step"
+        self._next += 1
+        self.extended += step.tokens.size
+        self._copy(step)
+        tokens = self._write(step)
+        hashes = self._read(step, tokens)
+        self._results.append(self._sample(step, hashes))
+        return step.index
+
+    def drain(self, ticket: int) -> StepResult:
+        """The oldest step's result."""
+        result = self._results.popleft()
+        assert ticket == result.index, "steps are drained out of order"
+        self._drained = ticket
+        return result
+
+    def _copy(self, step: Step) -> None:
+        size = self.page_size
+        if not step.copies.size:
+            return
+        counts = step.copies[:, 2]
+        assert counts.min() > 0, "a copy of nothing"
+        assert counts.max() < size, "a copy of a whole page"
+        offsets = np.concatenate([np.arange(count) for count in counts.tolist()])
+        source = np.repeat(step.copies[:, 0], counts) * size + offsets
+        target = np.repeat(step.copies[:, 1], counts) * size + offsets
+        self._claim(step, target)
+        assert (self._writer[source] < step.index).all(), "a copy of what the same step writes"
+        for field in (self._ids, self._at, self._hash):
+            field[target] = field[source]
+        self._touched[source] = step.index
+        self._writer[target] = step.index
+
+    def _claim(self, step: Step, slots: I32) -> None:
+        assert slots.min() >= 0, "a token without a page"
+        assert np.unique(slots).size == slots.size, "a slot is written twice in a step"
+        assert (self._touched[slots] <= self._drained).all(), "a slot is written that a step in flight touches"
+        self._touched[slots] = step.index
+
+    def _write(self, step: Step) -> I32:
+        assert (np.diff(step.starts) > 0).all(), "a row without tokens"
+        row_of = np.repeat(step.rows, np.diff(step.starts))
+        if row_of.max() >= self._last.size:
+            grown: I32 = np.full(int(row_of.max()) + 1, -1, np.int32)
+            grown[: self._last.size] = self._last
+            self._last = grown
+        tokens = np.where(step.tokens == SAMPLED, self._last[row_of], step.tokens)
+        assert tokens.min() >= 0, "a row's sampled id is used before it has one"
+        assert tokens.max() < self.vocab_size, "a token outside the vocabulary"
+        self._claim(step, step.slots)
+        self._ids[step.slots] = tokens
+        self._at[step.slots] = step.positions
+        self._writer[step.slots] = step.index
+        return tokens
+
+    def _read(self, step: Step, tokens: I32) -> U64:
+        """Hash of the history of every token of the step, uint64 [T], after checking it."""
+        hashes: U64 = np.zeros(step.tokens.size, np.uint64)
+        starts = step.starts.tolist()
+        bounds = list(pairwise(starts))
+        for i, (first, last) in enumerate(bounds):
+            length = int(step.positions[last - 1]) + 1
+            old = length - (last - first)
+            assert length <= step.pages.shape[1] * self.page_size, "a row is longer than its page table"
+            where = np.arange(length)
+            pages = step.pages[i, where // self.page_size]
+            assert pages.min() >= 0, "a row's page table has a hole"
+            behind = step.pages[i, -(-length // self.page_size) :]
+            assert (behind == -1).all(), "a row's page table goes on behind its end"
+            slots = pages * self.page_size + where % self.page_size
+            assert (slots[old:] == step.slots[first:last]).all(), "slots and page table differ"
+            assert (self._at[slots] == where).all(), "a row reads a slot of another position"
+            history = np.cumsum(_terms(self._ids[slots], where.astype(np.int32)), dtype=np.uint64)
+            assert (history[:old] == self._hash[slots[:old]]).all(), "a row reads another history than its own"
+            self._hash[slots[old:]] = history[old:]
+            hashes[first:last] = history[old:]
+            self._touched[slots] = step.index
+        # A step's own tokens are for their row only: others may read them from the next step on.
+        owner: I32 = np.full(self._ids.size, -1, np.int32)
+        owner[step.slots] = np.repeat(step.rows, np.diff(step.starts))
+        for i in range(step.rows.size):
+            length = int(step.positions[bounds[i][1] - 1]) + 1
+            pages = step.pages[i, : -(-length // self.page_size)]
+            slots = (pages[:, None] * self.page_size + np.arange(self.page_size)).ravel()[:length]
+            other = (owner[slots] >= 0) & (owner[slots] != step.rows[i])
+            assert not other.any(), "a row reads what another row writes in the same step"
+        return hashes
+
+    def _sample(self, step: Step, hashes: U64) -> StepResult:
+        ends = step.starts[1:] - 1
+        noise = _Noise(step.seeds, step.temperature, step.top_p, step.top_k, step.min_p)
+        drawn = self._draw(hashes[ends], step.positions[ends], noise, step.no_eos)
+        tokens = np.where(step.sample, drawn, np.int32(-1)).astype(np.int32)
+        logprobs = np.where(step.sample, self._logprobs(hashes[ends], drawn), np.float32(0))
+        self._last[step.rows[step.sample]] = tokens[step.sample]
+        scores = self._logprobs(hashes[step.score_at], step.score_ids)
+        return StepResult(step.index, tokens, logprobs.astype(np.float32), scores)
+
+    def _draw(self, hashes: U64, positions: I32, noise: _Noise, no_eos: np.ndarray) -> I32:
+        filters = noise.temperature.view(np.uint32).astype(np.uint64)
+        filters = filters * _A + noise.top_p.view(np.uint32).astype(np.uint64)
+        filters = filters * _A + noise.min_p.view(np.uint32).astype(np.uint64)
+        filters = filters * _A + noise.top_k.astype(np.int64).view(np.uint64)
+        key = _mix(noise.seeds + _ODD) ^ _mix(positions.astype(np.uint64) + _A) ^ filters
+        mixed = _mix(hashes + np.where(noise.temperature > 0, key, np.uint64(0)))
+        drawn = (mixed % np.uint64(self.vocab_size)).astype(np.int32)
+        for _ in self.eos_ids:
+            banned = no_eos & np.isin(drawn, self.eos_ids)
+            drawn = np.where(banned, (drawn + 1) % self.vocab_size, drawn).astype(np.int32)
+        return drawn
+
+    def _logprobs(self, hashes: U64, ids: I32) -> F32:
+        mixed = _mix(hashes ^ _mix(ids.astype(np.uint64) + _B))
+        return -((mixed % np.uint64(1000)).astype(np.float32) + np.float32(1)) / np.float32(100)
+
+    # -- the truth, without pages and steps
+
+    def scores(self, prompt: Sequence[int], choice: Sequence[int]) -> tuple[float, ...]:
+        """What `score` has to give for `choice` after `prompt`."""
+        ids = np.array([*prompt, *choice], np.int32)
+        history = history_hashes([*prompt, *choice])
+        return tuple(self._logprobs(history[len(prompt) - 1 : -1], ids[len(prompt) :]).tolist())
+
+    def continuation(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int
+    ) -> tuple[tuple[int, ...], tuple[float, ...], str]:
+        """(ids, logprobs, finish) of a sample of `prompt`, stop strings aside."""
+        stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(self.eos_ids))
+        noise = _Noise(
+            np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64),
+            np.array([sampling.temperature], np.float32),
+            np.array([sampling.top_p], np.float32),
+            np.array([sampling.top_k], np.int32),
+            np.array([sampling.min_p], np.float32),
+        )
+        ids = list(prompt)
+        history = history_hashes(ids)[-1:]
+        made: list[int] = []
+        logprobs: list[float] = []
+        while len(made) < sampling.max_tokens:
+            position = np.array([len(ids) - 1], np.int32)
+            early = np.array([len(made) < sampling.min_tokens])
+            drawn = self._draw(history, position, noise, early)
+            token = int(drawn[0])
+            if token in stops and not early[0]:
+                return tuple(made), tuple(logprobs), "stop"
+            made.append(token)
+            logprobs.append(float(self._logprobs(history, drawn)[0]))
+            history = history + _terms(drawn, np.array([len(ids)], np.int32))
+            ids.append(token)
+        return tuple(made), tuple(logprobs), "length"

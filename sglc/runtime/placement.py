@@ -1,0 +1,274 @@
+"""Where the rows in flight keep their KV: pages and locks from admission to the end of a row.
+
+A row's pages are those of the locked path to its `node`, then private ones. Prompt pages enter the
+tree at the launch that computes them, other pages when the row retires. Pages and locks are given
+up only when the last step that touches them is drained. `owed` pages are promised to rows: there
+are always as many free or evictable ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sglc.runtime import scheduler
+from sglc.runtime.pages import PagePool
+from sglc.runtime.radix import Match, Node, RadixTree
+from sglc.runtime.requests import Kind, Part
+from sglc.runtime.rows import Chunk, Rows
+from sglc.runtime.step import I32, Step
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What a row works on. `node` is locked and covers the row's first `shared` pages."""
+
+    part: Part
+    node: Node
+    shared: int
+    publish: bool = False  # its partial prompt page goes to the tree, the row goes on in a copy
+    diverged: bool = False  # an equal page was in the tree first: its pages stay private for now
+    source: Node | None = None  # locked: the row's next page begins with `copied` tokens of this one
+    copied: int = 0
+
+
+class Placement:
+    """Pool, tree and rows, and the rules that tie them together."""
+
+    def __init__(self, pages: int, page_size: int, max_rows: int, max_len: int) -> None:
+        self.page_size = page_size
+        self.pool = PagePool(pages)
+        self.tree = RadixTree(page_size, lambda page: self.pool.drop(page))
+        self.rows = Rows(max_rows, max_len, page_size)
+        self.work: dict[int, Work] = {}
+        self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
+        self.owed = 0
+        self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
+        self._unlocks: list[tuple[int, Node]] = []
+        self._drained = -1
+
+    @property
+    def available(self) -> int:
+        """Pages that are free or can be freed, less those promised."""
+        return self.pool.free + self.tree.evictable - self.owed
+
+    # -- admission
+
+    def open(self, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
+        """A row for `part`: (row, tokens known, tokens of its first chunk <= left), None if it must wait."""
+        pages = -(-part.end // self.page_size) - match.node.end // self.page_size
+        # Without room for the page to copy from too, the row does without the copy.
+        for source in (match.source, None) if match.source else (None,):
+            known = match.length if source else match.node.end
+            self.tree.lock(match.node)
+            if source:
+                self.tree.lock(source, held=match.node)
+            tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
+            if tokens is not None:
+                return self._occupy(part, match, source, pages), known, tokens
+            self.tree.unlock(source or match.node)
+        return None
+
+    def _occupy(self, part: Part, match: Match, source: Node | None, pages: int) -> int:
+        path: list[int] = []
+        node = match.node
+        while node.parent is not None:
+            path.append(node.page)
+            node = node.parent
+        known = match.node.end + (match.tokens if source else 0)
+        row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
+        self.owed += pages
+        work = Work(part, match.node, len(path))
+        self.work[row] = work
+        self.unfinished.append(row)
+        if source:
+            self.tree.lock(match.node)  # the lock on `source` covers its path too, but ends earlier
+            work.source, work.copied = source, match.tokens
+            self._copying[row] = None
+        return row
+
+    def publish(self, row: int) -> bool:
+        """Share the row's partial last prompt page too, if there is a page for the row to go on in."""
+        work = self.work[row]
+        if not work.publish and self.available > 0:
+            work.publish = True
+            self.rows.owed[row] += 1
+            self.owed += 1
+        return work.publish
+
+    def shared_soon(self, part: Part, known: int) -> bool:
+        """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
+
+        Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
+        """
+        if not self.unfinished or part.limit <= known:
+            return False
+        # The first unknown id tells most rows apart, at little cost.
+        near = self.rows.tokens[self.unfinished, known] == part.array[known]
+        candidates = [row for row, equal in zip(self.unfinished, near.tolist(), strict=True) if equal]
+        rows = [row for row in candidates if self._shares(self.work[row], part)]
+        if not rows:
+            return False
+        lengths = self.rows.prompt_len[rows]
+        width = min(part.limit, int(lengths.max()))
+        differs = self.rows.tokens[rows, :width] != part.array[:width]
+        differs |= np.arange(width) >= lengths[:, None]
+        common = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
+        for i in np.argsort(-common, kind="stable").tolist():
+            row, reach, prompt = rows[i], int(common[i]), int(lengths[i])
+            if not scheduler.worth_waiting(known, reach, part.limit):
+                return False
+            whole = prompt // self.page_size * self.page_size
+            if reach > whole and self.work[row].part.kind is Kind.SAMPLE and not self.publish(row):
+                reach = whole
+            if scheduler.worth_waiting(known, reach, part.limit):
+                return True
+        return False
+
+    def _shares(self, work: Work, part: Part) -> bool:
+        same_root = work.part.request.root is part.request.root
+        return same_root and work.part.kind is not Kind.CHOICE and not work.diverged
+
+    # -- a step
+
+    def build(self, index: int, decode: I32, chunks: list[Chunk]) -> Step:
+        """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
+        size = self.page_size
+        fresh = decode[self.rows.seq_len[decode] >= self.rows.held[decode] * size]
+        wants = [fresh]
+        for chunk in chunks:
+            pages = -(-(int(self.rows.seq_len[chunk.row]) + chunk.tokens) // size)
+            wants.append(np.full(pages - int(self.rows.held[chunk.row]), chunk.row, np.int32))
+        takers = np.concatenate(wants)
+        if takers.size:
+            while self.pool.free < takers.size:
+                self.tree.evict()
+            self.rows.add_pages(takers, self.pool.take(takers.size))
+            self.owed -= takers.size
+        return self.rows.build(index, decode, chunks, self._copies(index, decode, chunks))
+
+    def _copies(self, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+        if not self._copying:
+            return np.empty((0, 3), np.int32)
+        present = np.zeros(self.rows.active.size, np.bool_)
+        present[decode] = True
+        present[[chunk.row for chunk in chunks]] = True
+        copies = []
+        for row in [row for row in self._copying if present[row]]:
+            work = self.work[row]
+            assert work.source is not None
+            target = int(self.rows.seq_len[row]) // self.page_size
+            copies.append((work.source.page, int(self.rows.table[row, target]), work.copied))
+            self._end_copy(row, index)
+        return np.array(copies, np.int32).reshape(-1, 3)
+
+    def _end_copy(self, row: int, step: int) -> None:
+        work = self.work[row]
+        if work.source is not None:
+            self._unlock(work.source, step)
+            work.source = None
+            del self._copying[row]
+
+    def launched(self, step: Step, chunks: Iterable[Chunk]) -> list[int]:
+        """`step` is launched: its prompt pages enter the tree. Gives the rows whose prompt is through."""
+        self.rows.advance(step)
+        ended = []
+        for chunk in chunks:
+            row, work = chunk.row, self.work[chunk.row]
+            if work.part.kind is not Kind.CHOICE:
+                self._insert_prompt(row, work, step.index)
+            if self.rows.seq_len[row] >= self.rows.prompt_len[row]:
+                self.unfinished.remove(row)
+                ended.append(row)
+        return ended
+
+    def _insert_prompt(self, row: int, work: Work, step: int) -> None:
+        size, done = self.page_size, int(self.rows.seq_len[row])
+        ids = work.part.ids
+        while not work.diverged and (work.shared + 1) * size <= done:
+            key = ids[work.shared * size : (work.shared + 1) * size]
+            page = int(self.rows.table[row, work.shared])
+            node, new = self.tree.insert(work.node, key, page, step)
+            work.diverged = not new
+            if new:
+                self.pool.adopt(page)
+                self.tree.lock(node, held=work.node)
+                work.node = node
+                work.shared += 1
+        if work.publish and not work.diverged and done == len(ids) and done % size:
+            page = int(self.rows.table[row, work.shared])
+            leaf, new = self.tree.insert(work.node, ids[work.shared * size :], page, step)
+            if new:
+                self.pool.adopt(page)
+                self.tree.lock(leaf)  # until the row's next step has copied it
+                work.source, work.copied = leaf, done % size
+                self._copying[row] = None
+                self.rows.drop_last_page(row)
+
+    # -- the end of a row
+
+    def retire(self, row: int, keep: int) -> Node:
+        """End a row. The KV of its first `keep` tokens enters the tree; gives the deepest node of them.
+
+        The row's last launched step may still run: what it touches stays until it is drained.
+        """
+        work = self.work.pop(row)
+        self.owed -= int(self.rows.owed[row])
+        size, last = self.page_size, int(self.rows.last_step[row])
+        pages = self.rows.table[row, work.shared : self.rows.held[row]]
+        spare = np.ones(pages.size, np.bool_)
+        node = work.node
+        for i in range(pages.size):
+            at = (work.shared + i) * size
+            if at >= keep:
+                break
+            key = tuple(self.rows.tokens[row, at : min(at + size, keep)].tolist())
+            page = int(pages[i])
+            child, new = self.tree.insert(node, key, page, last)
+            if new:
+                self.pool.adopt(page)
+                spare[i] = False
+            elif last > self._drained and not child.refs and self.available < 1:
+                break  # to lock that page and keep ours in quarantine would break a promise
+            self.tree.lock(child, held=node)
+            node = child
+        self._unlock(node, last)
+        self.pool.retire(pages[spare], last)
+        if work.source is not None:
+            self._unlock(work.source, last)
+            del self._copying[row]
+        if row in self.unfinished:
+            self.unfinished.remove(row)
+        self.rows.close(row)
+        return node
+
+    def drained(self, step: int) -> None:
+        """`step` and all before it are over."""
+        self._drained = step
+        self.pool.drained(step)
+        due = [node for until, node in self._unlocks if until <= step]
+        self._unlocks = [entry for entry in self._unlocks if entry[0] > step]
+        for node in due:
+            self.tree.unlock(node)
+
+    def _unlock(self, node: Node, step: int) -> None:
+        if step <= self._drained:
+            self.tree.unlock(node)
+        else:
+            self._unlocks.append((step, node))
+
+    def reset(self, drained: int) -> None:
+        """Forget all KV and all rows, after a failure of the executor. No step is in flight."""
+        for row in list(self.work):
+            self.rows.close(row)
+        self.work.clear()
+        self.unfinished.clear()
+        self._copying.clear()
+        self._unlocks.clear()
+        self.owed = 0
+        self.pool = PagePool(self.pool.owner.size)
+        self.tree.clear()
+        self._drained = drained
+        self.pool.drained(drained)

@@ -1,0 +1,231 @@
+"""The prefix tree: which token sequences have their KV in which pages.
+
+One node is one page: `page_size` ids, or fewer in a leaf. A node's children are sorted by their ids,
+so the best match of a page, whole or in part, is a neighbour of its place in that order.
+`refs` counts the locks on a node and below it: a node with locks is never evicted. `pins` wish that
+a node stays: pinned leaves are evicted last. Only leaves are evicted. Time is a logical tick.
+No node is reachable whose page a step that is not launched yet will write.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Key = tuple[int, ...]
+_Rank = tuple[int, int, int]  # (pinned, last use, serial): the lowest is evicted first
+
+
+class Node:
+    """One page of a cached sequence. `end` is the length of the sequence up to and with this page."""
+
+    __slots__ = (
+        "children", "end", "key", "keys", "last_use", "moved", "page", "parent",
+        "pins", "queued", "refs", "scratch", "serial", "step",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, key: Key, page: int, step: int, serial: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.page = page
+        self.step = step  # the step whose launch writes the page
+        self.serial = serial
+        self.end: int = len(key) + (parent.end if parent else 0)
+        self.scratch: bool = parent.scratch if parent else False
+        self.keys: list[Key] = []
+        self.children: list[Node] = []
+        self.refs = 0
+        self.pins = 0
+        self.last_use = 0
+        self.queued: _Rank | None = None  # its valid entry in the eviction heap
+        self.moved: Node | None = None  # after removal: the node that took over its pins
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest known prefix: `node` is matched whole, then `tokens` ids of `source`'s page."""
+
+    node: Node
+    source: Node | None
+    tokens: int
+
+    @property
+    def length(self) -> int:
+        """Tokens known."""
+        return self.node.end + self.tokens
+
+
+class RadixTree:
+    """The tree of one pool. `drop` gives a removed node's page back.
+
+    `evictable` counts pages that eviction can free now: those of nodes without locks.
+    """
+
+    __slots__ = ("_drop", "_heap", "_pushes", "_serial", "_tick", "evictable", "page_size", "root")
+
+    def __init__(self, page_size: int, drop: Callable[[int], None]) -> None:
+        self.page_size = page_size
+        self.evictable = 0
+        self.root = Node(None, (), -1, -1, 0)
+        self._drop = drop
+        self._heap: list[tuple[_Rank, int, Node]] = []  # the count of pushes breaks ties
+        self._pushes = 0
+        self._serial = 0
+        self._tick = 0
+
+    def scratch(self) -> Node:
+        """A root of its own. What is below it goes as soon as nobody locks or pins it."""
+        root = Node(None, (), -1, -1, 0)
+        root.scratch = True
+        return root
+
+    def match(self, ids: Key, limit: int, start: Node) -> Match:
+        """The longest known prefix of ids[:limit]; `start` is a node known to match whole (a root does)."""
+        size = self.page_size
+        node = start
+        while True:
+            key = ids[node.end : min(node.end + size, limit)]
+            at = bisect_left(node.keys, key)
+            if len(key) == size and at < len(node.keys) and node.keys[at] == key:
+                node = node.children[at]
+                continue
+            source, tokens = None, 0
+            for i in (at, at - 1):
+                if 0 <= i < len(node.keys) and (common := common_prefix(node.keys[i], key)) > tokens:
+                    source, tokens = node.children[i], common
+            self._tick += 1
+            node.last_use = self._tick
+            if source is not None:
+                source.last_use = self._tick
+            return Match(node, source, tokens)
+
+    def insert(self, parent: Node, key: Key, page: int, step: int) -> tuple[Node, bool]:
+        """The node that holds `key` below `parent`, and whether it is new and now owns `page`.
+
+        An existing node that begins with `key` is left as it is: the caller keeps its page. A leaf
+        that `key` only continues makes room for the new node, unless it is locked.
+        """
+        assert 0 < len(key) <= self.page_size
+        assert parent.end % self.page_size == 0, "a partial page has no children"
+        at = bisect_left(parent.keys, key)
+        if at < len(parent.keys) and parent.keys[at][: len(key)] == key:
+            return parent.children[at], False
+        self._tick += 1
+        self._serial += 1
+        node = Node(parent, key, page, step, self._serial)
+        node.last_use = self._tick
+        parent.keys.insert(at, key)
+        parent.children.insert(at, node)
+        self.evictable += 1
+        if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1] and not parent.children[at - 1].refs:
+            self._remove(parent.children[at - 1], node)
+        self._queue(node)
+        return node, True
+
+    def lock(self, node: Node, held: Node | None = None) -> None:
+        """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
+        while node.parent is not None and node is not held:
+            if not node.refs:
+                self.evictable -= 1
+            node.refs += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        """Take a lock back."""
+        leaf = node
+        self._tick += 1
+        node.last_use = self._tick
+        while node.parent is not None:
+            assert node.refs > 0, "a node is unlocked more often than locked"
+            node.refs -= 1
+            if not node.refs:
+                self.evictable += 1
+            node = node.parent
+        self._settle(leaf)
+
+    def pin(self, node: Node) -> None:
+        """Wish that `node` stays: it is evicted after all that nobody pins."""
+        node.pins += 1
+
+    def unpin(self, node: Node) -> None:
+        """Take a pin back, from wherever eviction has moved it."""
+        node = resolve(node)
+        assert node.pins > 0, "a node is unpinned more often than pinned"
+        node.pins -= 1
+        self._settle(node)
+
+    def evict(self) -> None:
+        """Free one page. There is one: the caller has looked at `evictable`."""
+        while True:
+            assert self._heap, "nothing left to evict"
+            rank, _, node = heapq.heappop(self._heap)
+            if node.queued != rank:
+                continue  # superseded by a lower entry
+            node.queued = None
+            if node.moved or node.children or node.refs:
+                continue  # queued again when it becomes an unlocked leaf
+            if self._rank(node) != rank:
+                self._queue(node)
+                continue
+            parent = node.parent
+            assert parent is not None
+            self._remove(node, parent)
+            self._settle(parent)
+            return
+
+    def clear(self) -> None:
+        """Forget everything without giving pages back: the pool starts afresh too."""
+        self.root = Node(None, (), -1, -1, 0)
+        self._heap.clear()
+        self.evictable = 0
+
+    def _remove(self, node: Node, successor: Node) -> None:
+        assert not node.refs, "a locked node is removed"
+        assert not node.children, "a node with children is removed"
+        parent = node.parent
+        assert parent is not None
+        at = bisect_left(parent.keys, node.key)
+        assert parent.children[at] is node
+        del parent.keys[at], parent.children[at]
+        self._drop(node.page)
+        self.evictable -= 1
+        node.moved = successor
+        successor.pins += node.pins
+        successor.last_use = max(successor.last_use, node.last_use)
+        node.pins = 0
+
+    def _settle(self, node: Node) -> None:
+        """Queue a node for eviction that became a free leaf; in a scratch tree it goes at once."""
+        while node.scratch and node.parent and not (node.children or node.refs or node.pins or node.moved):
+            self._remove(node, node.parent)
+            node = node.parent
+        self._queue(node)
+
+    def _queue(self, node: Node) -> None:
+        if node.parent is None or node.moved or node.children or node.refs:
+            return
+        rank = self._rank(node)
+        if node.queued is None or rank < node.queued:
+            node.queued = rank
+            self._pushes += 1
+            heapq.heappush(self._heap, (rank, self._pushes, node))
+
+    def _rank(self, node: Node) -> _Rank:
+        return (int(node.pins > 0), node.last_use, node.serial)
+
+
+def resolve(node: Node) -> Node:
+    """`node`, or after its removal the one that took over."""
+    while node.moved is not None:
+        node = node.moved
+    return node
+
+
+def common_prefix(a: Key, b: Key) -> int:
+    """How many leading ids are equal."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

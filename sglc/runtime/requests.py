@@ -1,0 +1,246 @@
+"""What the engine reports, and its records of requests and their parts.
+
+A request is done in parts, each one row: a sample of a generation, the prompt of a `warm` or `score`,
+or one choice after it. Parts wait in the order of (request, part).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sglc.errors import RunError, SglcError
+from sglc.ir.sampling import Sampling
+from sglc.runtime.radix import Node
+from sglc.runtime.step import I32
+
+Handle = int
+RequestId = int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The next kept token of a sample; ids that end a generation are not among them."""
+
+    request: RequestId
+    sample: int
+    id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDone:
+    """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`."""
+
+    request: RequestId
+    sample: int
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDone:
+    """The last event of a request that succeeded: its token counts.
+
+    `prompt_tokens` = `cached_tokens` + `computed_tokens`. A prompt counts once, whatever the number of
+    samples: the step that reads its last id again for a further sample is decode. Only if eviction
+    took a prompt away in between, the ids computed again count again, as prompt and as computed.
+    """
+
+    request: RequestId
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    scored_tokens: int  # ids of choices passed through extend
+    completion_tokens: int  # kept ids, and the id that ended a sample
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probabilities (natural) of the ids of every choice after the prompt."""
+
+    request: RequestId
+    logprobs: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The last event of a request that failed."""
+
+    request: RequestId
+    error: SglcError
+
+
+EngineEvent = Token | SampleDone | RequestDone | Scored | RequestFailed
+
+
+class Kind(Enum):
+    """What a part does with its row."""
+
+    SAMPLE = "sample"  # pass the prompt through, then decode
+    PROMPT = "prompt"  # pass the prompt through; of a `score`, rank the choices' first ids
+    CHOICE = "choice"  # behind the prompt, pass a choice through but for its last id
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call of `gen`, `score` or `warm`."""
+
+    id: RequestId
+    handle: Handle
+    ids: tuple[int, ...]
+    root: Node  # where its prefixes are looked up
+    pending: int  # parts not done yet
+    sampling: Sampling | None = None
+    seeds: Sequence[int] = ()
+    stop_ids: frozenset[int] = frozenset()
+    group: int = -1
+    choices: tuple[tuple[int, ...], ...] = ()
+    logprobs: list[list[float]] = field(default_factory=list)
+    samples: list[SampleState] = field(default_factory=list)
+    started: bool = False
+    live: bool = True
+    forked: bool = False  # its later parts wait or run
+    pinned: Node | None = None  # its prompt, while parts wait
+    cached: int = 0
+    computed: int = 0
+    scored: int = 0
+    completion: int = 0
+
+    def done(self) -> RequestDone:
+        """Its last event."""
+        prompt = self.cached + self.computed
+        return RequestDone(self.id, prompt, self.cached, self.computed, self.scored, self.completion)
+
+
+@dataclass(slots=True, eq=False)
+class SampleState:
+    """One sample so far: what is drained and kept. `row` is -1 while it has none."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    row: int = -1
+    done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One row's work. `ids` are passed through; at most `limit` of them may come from the tree."""
+
+    request: Request
+    index: int  # order within the request; of a sample or choice, its number
+    kind: Kind
+    ids: tuple[int, ...]
+    limit: int
+    end: int  # tokens whose KV it writes at most
+    array: I32
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place in the queue."""
+        return self.request.id, self.index
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Where the next scores of a step belong."""
+
+    request: Request
+    choice: int
+    first: int  # scores the choice's ids first : first + count
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A launched step, until it is drained."""
+
+    index: int
+    ticket: Any
+    rows: I32
+    generation: I32  # of `rows` at the launch
+    sampled: I32  # offsets into `rows`
+    scored: list[Score] = field(default_factory=list)  # in the order of the scores
+    ended: list[Request] = field(default_factory=list)  # a part of each ends with this step
+
+
+def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
+    """Whose scores the pairs of `scored_positions` give, in their order."""
+    request = part.request
+    if part.kind is Kind.CHOICE:
+        return [Score(request, part.index, scored[0][0] - len(request.ids) + 1, len(scored))]
+    return [Score(request, i, 0, 1) for i, choice in enumerate(request.choices) if choice]
+
+
+def first_part(request: Request) -> Part:
+    """The part that passes a request's prompt through."""
+    ids = request.ids
+    array = np.array(ids, np.int32)
+    if request.sampling is not None:
+        return Part(
+            request, 0, Kind.SAMPLE, ids, len(ids) - 1, len(ids) + request.sampling.max_tokens - 1, array
+        )
+    # A prompt whose logits are wanted is never taken from the tree as a whole.
+    limit = len(ids) - 1 if request.choices else len(ids)
+    return Part(request, -1, Kind.PROMPT, ids, limit, len(ids), array)
+
+
+def later_parts(request: Request, first: Part) -> list[Part]:
+    """The parts that start from the prompt which `first` passes through."""
+    if request.sampling is not None:
+        return [
+            Part(request, i, Kind.SAMPLE, first.ids, first.limit, first.end, first.array)
+            for i in range(1, len(request.seeds))
+        ]
+    parts = []
+    for i, choice in enumerate(request.choices):
+        if len(choice) > 1:
+            ids = request.ids + choice[:-1]
+            array = np.array(ids, np.int32)
+            parts.append(Part(request, i, Kind.CHOICE, ids, len(request.ids), len(ids), array))
+    return parts
+
+
+def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
+    """(position, id) pairs to score while ids first : first + tokens of a part are passed through.
+
+    The logits of a position score the id that follows it: those of the prompt's last one the first id
+    of every choice, those of a choice's ids its next ones.
+    """
+    choices, last = part.request.choices, len(part.request.ids) - 1
+    match part.kind:
+        case Kind.CHOICE:
+            choice = choices[part.index]
+            return tuple((at, choice[at - last]) for at in range(max(first, last + 1), first + tokens))
+        case Kind.PROMPT if first + tokens > last:
+            return tuple((last, choice[0]) for choice in choices if choice)
+        case _:
+            return ()
+
+
+def check_size(tokens: int, written: int, max_len: int, pages: int, page_size: int) -> None:
+    """Refuse a request of `tokens`, the KV of `written` of them written, that could never run.
+
+    Raises:
+        RunError: SGLC440, longer than the model allows; SGLC441, larger than the pool.
+    """
+    if tokens > max_len:
+        raise RunError(
+            "SGLC440",
+            f"a request of {tokens} tokens is longer than the model's {max_len}",
+            note=f"prompt and `max_tokens` together may take {max_len} tokens",
+            hint="shorten the prompt or lower `max_tokens`",
+        )
+    needed = -(-written // page_size)
+    if needed > pages:
+        raise RunError(
+            "SGLC441",
+            f"a request of {tokens} tokens needs {needed} KV pages, the pool has {pages}",
+            note=f"a page holds {page_size} tokens",
+            hint="give the runtime more KV memory, shorten the prompt or lower `max_tokens`",
+        )

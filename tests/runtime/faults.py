@@ -1,0 +1,309 @@
+"""Bugs planted in the runtime, each as a patch: the fuzz test must find every one of them.
+
+A fault is a function that patches classes through pytest's `MonkeyPatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine import Engine
+from sglc.runtime.pages import PagePool
+from sglc.runtime.placement import Placement
+from sglc.runtime.radix import Key, Match, Node, RadixTree
+from sglc.runtime.requests import Kind, Part, Request
+from sglc.runtime.rows import Chunk, Rows
+from sglc.runtime.step import I32, Step
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_copy_on_write(patch: pytest.MonkeyPatch) -> None:
+    """A row writes on in the shared partial page instead of a copy."""
+    original = Placement._copies
+
+    def copies(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+        made = original(self, index, decode, chunks)
+        for source, target, _ in made.tolist():
+            self.rows.table[self.rows.table == target] = source
+        return made[:0]
+
+    patch.setattr(Placement, "_copies", copies)
+
+
+def copy_one_token_short(patch: pytest.MonkeyPatch) -> None:
+    """A copied page lacks its last token."""
+    original = Placement._copies
+
+    def copies(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+        made = original(self, index, decode, chunks)
+        made[:, 2] -= made[:, 2] > 1
+        return made
+
+    patch.setattr(Placement, "_copies", copies)
+
+
+def insert_after_abort(patch: pytest.MonkeyPatch) -> None:
+    """What an aborted row has computed enters the tree."""
+    original = Engine._forget
+
+    def forget(self: Engine, request: Request) -> None:
+        for row, work in list(self.placement.work.items()):
+            if work.part.request is request and work.part.kind is Kind.SAMPLE:
+                self.placement.retire(row, int(self.rows.seq_len[row]))
+        original(self, request)
+
+    patch.setattr(Engine, "_forget", forget)
+
+
+def tail_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """The last kept token is taken for written although it has no KV yet."""
+    original = Placement.retire
+
+    def retire(self: Placement, row: int, keep: int) -> Node:
+        return original(self, row, keep + 1 if keep else 0)
+
+    patch.setattr(Placement, "retire", retire)
+
+
+def double_free(patch: pytest.MonkeyPatch) -> None:
+    """A retired row gives its pages back twice."""
+    original = PagePool.retire
+
+    def retire(self: PagePool, pages: I32, step: int) -> None:
+        original(self, pages, step)
+        original(self, pages, step)
+
+    patch.setattr(PagePool, "retire", retire)
+
+
+def stale_generation(patch: pytest.MonkeyPatch) -> None:
+    """A reused row takes its predecessor's late results for its own."""
+    original = Rows.close
+
+    def close(self: Rows, row: int) -> None:
+        original(self, row)
+        self.generation[row] -= 1
+
+    patch.setattr(Rows, "close", close)
+
+
+def evict_locked_page(patch: pytest.MonkeyPatch) -> None:
+    """Eviction takes a leaf that a row still reads."""
+    original = RadixTree.evict
+
+    def evict(self: RadixTree) -> None:
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            stack += node.children
+            if node.refs and not node.children:
+                refs, node.refs = node.refs, 0
+                assert node.parent is not None
+                self._remove(node, node.parent)
+                node.refs = refs
+                return
+        original(self)
+
+    patch.setattr(RadixTree, "evict", evict)
+
+
+def pending_used_in_same_step(patch: pytest.MonkeyPatch) -> None:
+    """Prompt pages are in the tree before the step that computes them is launched."""
+    original = Placement.open
+
+    def open_row(self: Placement, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
+        opened = original(self, part, match, left)
+        if opened is not None and part.kind is Kind.SAMPLE:
+            row, known, tokens = opened
+            count = -(-(known + tokens) // self.page_size) - int(self.rows.held[row])
+            while self.pool.free < count:
+                self.tree.evict()
+            self.rows.add_pages(np.full(count, row, np.int32), self.pool.take(count))
+            self.owed -= count
+            self.rows.seq_len[row] = known + tokens
+            self._insert_prompt(row, self.work[row], 0)
+            self.rows.seq_len[row] = known
+        return opened
+
+    patch.setattr(Placement, "open", open_row)
+
+
+def quarantine_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Pages are free while a step in flight still touches them."""
+    original = PagePool.retire
+    patch.setattr(PagePool, "retire", lambda self, pages, step: original(self, pages, -1))
+
+
+def unlock_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Locks end although a step in flight still reads the nodes."""
+    patch.setattr(Placement, "_unlock", lambda self, node, step: self.tree.unlock(node))
+
+
+def leaked_lock(patch: pytest.MonkeyPatch) -> None:
+    """The lock on a page that was copied from is never taken back."""
+    original = Placement._end_copy
+
+    def end_copy(self: Placement, row: int, step: int) -> None:
+        source = self.work[row].source
+        assert source is not None
+        self.tree.lock(source)
+        original(self, row, step)
+
+    patch.setattr(Placement, "_end_copy", end_copy)
+
+
+def seed_of_first_sample(patch: pytest.MonkeyPatch) -> None:
+    """Every row samples with the seed of the first that ran."""
+    original = Rows.sample_with
+
+    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int) -> None:
+        original(self, row, sampling, seed, group)
+        self.seeds[row] = self.seeds[0]
+
+    patch.setattr(Rows, "sample_with", sample_with)
+
+
+def wrong_seed_position(patch: pytest.MonkeyPatch) -> None:
+    """Decode rows give the position of the token to come, not of the one passed in."""
+    original = Rows.build
+
+    def build(self: Rows, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
+        step = original(self, index, decode, chunks, copies)
+        positions = step.positions.copy()
+        positions[: decode.size] += 1
+        return replace(step, positions=positions)
+
+    patch.setattr(Rows, "build", build)
+
+
+def stale_min_tokens(patch: pytest.MonkeyPatch) -> None:
+    """A reused row keeps its predecessor's `min_tokens`."""
+    original = Rows.sample_with
+
+    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int) -> None:
+        before = int(self.min_tokens[row])
+        original(self, row, sampling, seed, group)
+        self.min_tokens[row] = before
+
+    patch.setattr(Rows, "sample_with", sample_with)
+
+
+def dropped_cut(patch: pytest.MonkeyPatch) -> None:
+    """A cut does nothing."""
+    patch.setattr(Engine, "cut", lambda self, request, sample, length: None)
+
+
+def partial_match_one_too_long(patch: pytest.MonkeyPatch) -> None:
+    """A partial match claims one token more than is equal."""
+    original = RadixTree.match
+
+    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+        found = original(self, ids, limit, start)
+        longer = found.source is not None and found.tokens + 1 < len(found.source.key)
+        if longer and found.length < limit:
+            return replace(found, tokens=found.tokens + 1)
+        return found
+
+    patch.setattr(RadixTree, "match", match)
+
+
+def whole_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
+    """A partial match is as long as the page allows, whatever the limit that keeps a token to compute."""
+    original = RadixTree.match
+
+    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+        return original(self, ids, len(ids), start)
+
+    patch.setattr(RadixTree, "match", match)
+
+
+def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
+    """Inserting what is there replaces the page."""
+    original = RadixTree.insert
+
+    def insert(self: RadixTree, parent: Node, key: Key, page: int, step: int) -> tuple[Node, bool]:
+        node, new = original(self, parent, key, page, step)
+        if not new and node.page != page:
+            node.page = page
+            return node, True
+        return node, new
+
+    patch.setattr(RadixTree, "insert", insert)
+
+
+def score_rows_inserted(patch: pytest.MonkeyPatch) -> None:
+    """Choices that were only scored enter the tree."""
+    original = Placement.retire
+
+    def retire(self: Placement, row: int, keep: int) -> Node:
+        choice = self.work[row].part.kind is Kind.CHOICE
+        return original(self, row, int(self.rows.seq_len[row]) if choice else keep)
+
+    patch.setattr(Placement, "retire", retire)
+
+
+def evictable_leaf_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A node whose last child goes is not queued for eviction."""
+    patch.setattr(RadixTree, "_settle", lambda self, node: None)
+
+
+def promises_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Admission counts pages that running rows will still take."""
+    patch.setattr(Placement, "available", property(lambda self: self.pool.free + int(self.tree.evictable)))
+
+
+def scores_shifted(patch: pytest.MonkeyPatch) -> None:
+    """A choice is scored one position too early."""
+    original = Engine._chunk
+
+    def chunk(self: Engine, part: Part, row: int, tokens: int) -> Chunk:
+        made = original(self, part, row, tokens)
+        first = int(self.rows.seq_len[row])
+        return replace(made, scored=tuple((max(first, at - 1), token) for at, token in made.scored))
+
+    patch.setattr(Engine, "_chunk", chunk)
+
+
+def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
+    """The pins of an evicted node do not move to the node that takes over."""
+    original = RadixTree._remove
+
+    def remove(self: RadixTree, node: Node, successor: Node) -> None:
+        before = successor.pins
+        original(self, node, successor)
+        successor.pins = before
+
+    patch.setattr(RadixTree, "_remove", remove)
+
+
+FAULTS: tuple[Fault, ...] = (
+    no_copy_on_write,
+    copy_one_token_short,
+    insert_after_abort,
+    tail_off_by_one,
+    double_free,
+    stale_generation,
+    evict_locked_page,
+    pending_used_in_same_step,
+    quarantine_skipped,
+    unlock_too_early,
+    leaked_lock,
+    seed_of_first_sample,
+    wrong_seed_position,
+    stale_min_tokens,
+    dropped_cut,
+    partial_match_one_too_long,
+    whole_prompt_from_cache,
+    duplicate_insert_overwrites,
+    score_rows_inserted,
+    evictable_leaf_forgotten,
+    promises_forgotten,
+    scores_shifted,
+    pins_lost_by_eviction,
+)

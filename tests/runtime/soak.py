@@ -1,0 +1,516 @@
+"""Random work for the engine on the oracle, every invariant checked after every step.
+
+`python -m tests.runtime.soak --steps N --seed S` runs it for longer than the tests do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sglc.errors import BackendError, RunError
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine import (
+    Engine,
+    EngineConfig,
+    EngineEvent,
+    RequestDone,
+    RequestFailed,
+    SampleDone,
+    Scored,
+    Token,
+)
+from sglc.runtime.oracle import Oracle, history_hashes
+from sglc.runtime.pages import Owner
+from sglc.runtime.radix import Node, resolve
+from sglc.runtime.step import Step, StepResult
+
+EOS = (3,)
+VOCAB = 13  # small, so that ends, equal pages and near misses are common
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One engine."""
+
+    page_size: int
+    pages: int
+    depth: int
+    token_budget: int
+    max_rows: int
+    max_len: int
+    cache: bool
+    failures: float  # probability that a launch or a drain fails
+
+    @staticmethod
+    def draw(rng: random.Random) -> Setup:
+        page_size = rng.choice((1, 4, 16))
+        return Setup(
+            page_size=page_size,
+            pages=rng.choice((32, 48, 80, 160)) // page_size + rng.randrange(3),
+            depth=rng.randint(1, 4),
+            token_budget=rng.choice((2, 5, 16, 64, 256)),
+            max_rows=rng.choice((1, 2, 5, 8)),
+            max_len=rng.choice((40, 96)),
+            cache=rng.random() < 0.85,
+            failures=rng.choice((0.0, 0.0, 0.0, 0.01)),
+        )
+
+
+class ShakyOracle(Oracle):
+    """An oracle whose launches and drains fail at random."""
+
+    def __init__(self, setup: Setup, rng: random.Random) -> None:
+        super().__init__(
+            pages=setup.pages,
+            page_size=setup.page_size,
+            depth=setup.depth,
+            vocab_size=VOCAB,
+            eos_ids=EOS,
+        )
+        self.rng = rng
+        self.failures = setup.failures
+        self.failed = False
+
+    def launch(self, step: Step) -> int:
+        if self.rng.random() < self.failures:
+            self.failed = True
+            raise RuntimeError("no launch")
+        return super().launch(step)
+
+    def drain(self, ticket: int) -> StepResult:
+        result = super().drain(ticket)
+        if self.rng.random() < self.failures:
+            self.failed = True
+            raise RuntimeError("no result")
+        return result
+
+
+@dataclass(slots=True)
+class Job:
+    """What the driver knows of a request."""
+
+    ids: tuple[int, ...]
+    sampling: Sampling | None = None
+    seeds: tuple[int, ...] = ()
+    choices: list[tuple[int, ...]] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    cuts: dict[int, int] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    scored: bool = False
+
+
+class Driver:
+    """Drives one engine with random calls and compares every event with the oracle's truth."""
+
+    def __init__(self, setup: Setup, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.setup = setup
+        self.oracle = ShakyOracle(setup, random.Random(seed + 1))
+        self.engine = Engine(
+            self.oracle,
+            EngineConfig(
+                token_budget=setup.token_budget,
+                max_rows=setup.max_rows,
+                cache=setup.cache,
+                max_len=setup.max_len,
+            ),
+        )
+        self.handles: dict[int, tuple[int, ...]] = {}
+        self.jobs: dict[int, Job] = {}
+        self.allowed: set[tuple[int, ...]] = set()  # sequences whose KV may be in the tree
+        self.answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.texts = [self._random_ids(setup.max_len // 2) for _ in range(3)]
+        self.occupants: dict[int, tuple[object, int]] = {}
+        self.finished = 0
+        self.cuts = 0
+        self.cached = 0  # prompt tokens
+
+    def _random_ids(self, length: int) -> tuple[int, ...]:
+        return tuple(self.rng.randrange(VOCAB) for _ in range(length))
+
+    # -- calls
+
+    def act(self) -> None:
+        """One random call."""
+        calls = [self.new, self.new, self.grow, self.gen, self.gen, self.gen, self.score, self.warm]
+        calls += [self.cut, self.cut, self.cut, self.abort, self.fork, self.release, self.release, self.turn]
+        self.rng.choice(calls)()
+
+    def new(self) -> None:
+        text = self.rng.choice(self.texts)
+        ids = text[: self.rng.randint(0, len(text))] + self._random_ids(self.rng.choice((0, 0, 1, 3)))
+        self._keep(self.engine.extend(None, ids), ids)
+
+    def grow(self) -> None:
+        if self.handles:
+            base = self.rng.choice(list(self.handles))
+            ids = self._random_ids(self.rng.choice((0, 1, 2, 5)))
+            self._keep(self.engine.extend(base, ids), self.handles[base] + ids)
+
+    def turn(self) -> None:
+        """The prompt, its answer, and a literal: the next turn of a conversation."""
+        if self.answers:
+            prompt, answer = self.rng.choice(self.answers[-6:])
+            handle = self.engine.extend(None, prompt)
+            self._keep(handle, prompt)
+            literal = self._random_ids(self.rng.randint(0, 4))
+            self._keep(self.engine.extend(handle, answer + literal), prompt + answer + literal)
+
+    def fork(self) -> None:
+        if self.handles:
+            base = self.rng.choice(list(self.handles))
+            for handle in self.engine.fork(base, self.rng.randint(0, 3)):
+                self._keep(handle, self.handles[base])
+
+    def release(self) -> None:
+        if self.handles:
+            handle = self.rng.choice(list(self.handles))
+            self.engine.release(handle)
+            del self.handles[handle]
+
+    def _keep(self, handle: int, ids: tuple[int, ...]) -> None:
+        assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
+        self.handles[handle] = ids
+
+    def gen(self) -> None:
+        if not self._room():
+            return
+        handle = self.rng.choice(list(self.handles))
+        count = self.rng.choice((1, 1, 1, 2, 4))
+        sampling = Sampling(
+            max_tokens=self.rng.choice((1, 2, 4, 9, 17)),
+            min_tokens=self.rng.choice((0, 0, 3)),
+            n=count,
+            stop_token_ids=self.rng.choice(((), (), (5,))),
+            temperature=self.rng.choice((0.0, 0.7, 1.0)),
+            top_k=self.rng.choice((-1, 5)),
+            ignore_eos=self.rng.random() < 0.3,
+        )
+        seeds = tuple(self.rng.getrandbits(64) for _ in range(count))
+        ids = self.handles[handle]
+        fits = len(ids) > 0 and self._fits(len(ids) + sampling.max_tokens, 1)
+        group = self.rng.choice((None, 1, 2))
+        try:
+            request = self.engine.gen(handle, sampling, seeds, eos_ids=EOS, fork_group=group)
+        except RunError:
+            assert not fits, "a request that fits is refused"
+            return
+        assert fits, "a request that never fits is taken"
+        self._submitted(request, Job(ids, sampling, seeds, tokens=[[] for _ in seeds]))
+
+    def score(self) -> None:
+        if not self._room():
+            return
+        handle = self.rng.choice(list(self.handles))
+        ids = self.handles[handle]
+        if not ids:
+            return
+        choices = [self._random_ids(self.rng.choice((0, 1, 1, 2, 3, 6))) for _ in range(self.rng.randint(1, 5))]
+        if self.rng.random() < 0.5:
+            choices += [choices[0], choices[0] + (4,)]
+        longest = max(map(len, choices))
+        fits = self._fits(len(ids) + longest, min(longest, 1))
+        try:
+            request = self.engine.score(handle, choices)
+        except RunError:
+            assert not fits, "a request that fits is refused"
+            return
+        assert fits, "a request that never fits is taken"
+        self._submitted(request, Job(ids, choices=choices))
+
+    def warm(self) -> None:
+        if not self._room():
+            return
+        handle = self.rng.choice(list(self.handles))
+        try:
+            request = self.engine.warm(handle)
+        except RunError:
+            assert not self._fits(len(self.handles[handle]), 0), "a request that fits is refused"
+            return
+        self._submitted(request, Job(self.handles[handle]))
+
+    def _fits(self, tokens: int, unwritten: int) -> bool:
+        pages = -(-(tokens - unwritten) // self.setup.page_size)
+        return tokens <= self.setup.max_len and pages <= self.setup.pages
+
+    def _room(self) -> bool:
+        return bool(self.handles) and len(self.jobs) < 10
+
+    def _submitted(self, request: int, job: Job) -> None:
+        self.jobs[request] = job
+        self.allowed.add(job.ids)
+
+    def cut(self) -> None:
+        running = [
+            (request, i)
+            for request, job in self.jobs.items()
+            for i, tokens in enumerate(job.tokens)
+            if tokens and i not in job.done and i not in job.cuts
+        ]
+        if running:
+            request, i = self.rng.choice(running)
+            job = self.jobs[request]
+            length = max(0, len(job.tokens[i]) - self.rng.choice((0, 0, 1, 3)))
+            job.cuts[i] = length
+            self.allowed.add(job.ids + tuple(job.tokens[i][:length]))
+            self.engine.cut(request, i, length)
+            self.cuts += 1
+
+    def abort(self) -> None:
+        if self.jobs and self.rng.random() < 0.5:
+            request = self.rng.choice(list(self.jobs))
+            nodes = sum(1 for _ in self._nodes())
+            self.engine.abort(request)
+            assert sum(1 for _ in self._nodes()) <= nodes, "an abort adds to the tree"
+            del self.jobs[request]  # an event for it is now a KeyError
+
+    # -- events
+
+    def step(self) -> None:
+        """One step of the engine; its events and its state are checked."""
+        self.oracle.failed = False
+        for event in self.engine.step():
+            self._event(event)
+        self.check()
+
+    def _event(self, event: EngineEvent) -> None:
+        assert event.request in self.jobs, "an event of a request that is over"
+        job = self.jobs[event.request]
+        match event:
+            case Token():
+                assert event.sample not in job.cuts, "a token after the cut"
+                job.tokens[event.sample].append(event.id)
+            case SampleDone():
+                self._sample(job, event)
+            case Scored():
+                truth = tuple(self.oracle.scores(job.ids, choice) for choice in job.choices)
+                assert event.logprobs == truth, "wrong scores"
+                job.scored = True
+            case RequestDone():
+                self._usage(job, event)
+                del self.jobs[event.request]
+                self.finished += 1
+            case RequestFailed():
+                assert isinstance(event.error, BackendError)
+                assert self.oracle.failed, f"a request fails: {event.error}"
+                del self.jobs[event.request]
+
+    def _sample(self, job: Job, event: SampleDone) -> None:
+        assert job.sampling is not None
+        ids, logprobs, finish = self.oracle.continuation(job.ids, job.sampling, job.seeds[event.sample])
+        if event.sample in job.cuts:
+            length = job.cuts[event.sample]
+            ids, logprobs, finish = ids[:length], logprobs[:length], "stop"
+            del job.tokens[event.sample][length:]
+        assert (event.ids, event.logprobs, event.finish) == (ids, logprobs, finish), "a wrong sample"
+        assert tuple(job.tokens[event.sample]) == ids, "the tokens reported are not the sample's"
+        assert event.sample not in job.done, "a sample ends twice"
+        job.done.add(event.sample)
+        self.allowed.add(job.ids + ids)
+        self.answers.append((job.ids, ids))
+
+    def _usage(self, job: Job, event: RequestDone) -> None:
+        self.cached += event.cached_tokens
+        assert event.prompt_tokens == event.cached_tokens + event.computed_tokens
+        if len(job.seeds) <= 1 and not job.choices:
+            assert event.prompt_tokens == len(job.ids)
+        assert event.prompt_tokens >= len(job.ids)
+        assert event.scored_tokens == sum(max(0, len(choice) - 1) for choice in job.choices)
+        assert job.scored == bool(job.choices)
+        assert len(job.done) == len(job.seeds)
+        kept = sum(len(tokens) for tokens in job.tokens)
+        assert kept <= event.completion_tokens <= kept + len(job.seeds)
+
+    # -- invariants
+
+    def _roots(self) -> list[Node]:
+        placement = self.engine.placement
+        requests = [work.part.request for work in placement.work.values()]
+        roots = [self.engine.tree.root] + [request.root for request in requests]
+        roots += [request.root for request in self.engine._requests.values()]
+        for _, node in placement._unlocks:
+            while node.parent is not None:
+                node = node.parent
+            roots.append(node)
+        return list({id(root): root for root in roots}.values())
+
+    def _nodes(self) -> Iterator[Node]:
+        stack = self._roots()
+        while stack:
+            node = stack.pop()
+            assert node.keys == sorted(node.keys), "children are out of order"
+            assert node.keys == [child.key for child in node.children]
+            assert all(child.parent is node for child in node.children)
+            if node.parent is not None:
+                yield node
+            stack += node.children
+
+    def check(self) -> None:
+        """Every invariant of the engine's state."""
+        nodes = list(self._nodes())
+        self._check_pages(nodes)
+        self._check_counts(nodes)
+        self._check_rows()
+        self._check_content(nodes)
+
+    def _check_pages(self, nodes: list[Node]) -> None:
+        pool, rows = self.engine.placement.pool, self.engine.rows
+        owner = np.full(self.setup.pages, Owner.FREE, np.int8)
+        seen = np.zeros(self.setup.pages, np.int32)
+        private = [
+            rows.table[row, work.shared : rows.held[row]] for row, work in self.engine.placement.work.items()
+        ]
+        waiting = [pages for _, pages in pool._waiting]
+        node_pages = np.array([node.page for node in nodes], np.int32)
+        for kind, groups in (
+            (Owner.NODE, [node_pages]),
+            (Owner.PRIVATE, private),
+            (Owner.QUARANTINE, waiting),
+            (Owner.FREE, [pool._stack[: pool.free]]),
+        ):
+            for pages in groups:
+                assert not pages.size or pages.min() >= 0
+                np.add.at(seen, pages, 1)
+                owner[pages] = kind
+        assert (seen == 1).all(), "a page has no owner, or two"
+        assert (owner == pool.owner).all(), "the pool and the owners disagree"
+        flying = np.flatnonzero(self.oracle._touched > self.oracle._drained) // self.setup.page_size
+        assert (owner[flying] != Owner.FREE).all(), "a page is free that a step in flight touches"
+        locked = np.zeros(self.setup.pages, np.bool_)
+        locked[node_pages] = [node.refs > 0 for node in nodes]
+        assert (locked | (owner != Owner.NODE))[flying].all(), "a step in flight touches an unlocked node"
+
+    def _check_counts(self, nodes: list[Node]) -> None:
+        engine, placement = self.engine, self.engine.placement
+        refs = {id(node): 0 for node in nodes}
+        holders = [work.node for work in placement.work.values()]
+        holders += [work.source for work in placement.work.values() if work.source is not None]
+        for holder in holders + [node for _, node in placement._unlocks]:
+            node: Node | None = holder
+            while node is not None and node.parent is not None:
+                assert id(node) in refs, "a lock on a node outside the tree"
+                refs[id(node)] += 1
+                node = node.parent
+        pins: dict[int, int] = {}
+        pinned = engine.handles.pinned()
+        pinned += [r.pinned for r in engine._requests.values() if r.pinned is not None]
+        for node in pinned:
+            pins[id(resolve(node))] = pins.get(id(resolve(node)), 0) + 1
+        entries = {id(node): rank for rank, _, node in engine.tree._heap if node.queued == rank}
+        for node in nodes:
+            assert node.refs == refs[id(node)], "a node's locks do not add up"
+            assert node.pins == pins.get(id(node), 0), "a node's pins do not add up"
+            assert node.moved is None
+            assert node.refs or node.step <= placement._drained, "a page still being written is evictable"
+            if not node.refs and not node.children:
+                assert node.queued is not None, "an evictable leaf is not queued"
+                assert entries.get(id(node)) == node.queued, "an evictable leaf is not queued"
+                assert node.queued <= engine.tree._rank(node)
+        assert engine.tree.evictable == sum(not node.refs for node in nodes), "evictable pages are miscounted"
+        assert placement.available >= 0, "more pages are promised than there are"
+        assert placement.owed == int(engine.rows.owed[list(placement.work)].sum()), "pages owed do not add up"
+
+    def _check_rows(self) -> None:
+        placement, rows, size = self.engine.placement, self.engine.rows, self.setup.page_size
+        assert sorted(placement.work) == np.flatnonzero(rows.active).tolist()
+        for row, work in placement.work.items():
+            path: list[int] = []
+            node = work.node
+            while node.parent is not None:
+                path.append(node.page)
+                node = node.parent
+            assert work.shared * size == work.node.end == len(path) * size
+            held = int(rows.held[row])
+            assert rows.table[row, : work.shared].tolist() == path[::-1], "a row's pages are not its path"
+            assert (rows.table[row, held:] == -1).all()
+            assert rows.seq_len[row] <= held * size or work.source is not None
+            assert held + rows.owed[row] >= -(-rows.end[row] // size), "a row's end is not reserved"
+            before = self.occupants.get(row)
+            generation = int(rows.generation[row])
+            if before is not None and before[0] is not work:
+                assert generation > before[1], "a reused row keeps its generation"
+            self.occupants[row] = (work, generation)
+
+    def _check_content(self, nodes: list[Node]) -> None:
+        size = self.setup.page_size
+        allowed = sorted(self.allowed)
+        for node in nodes:
+            if node.children:
+                continue
+            path: list[Node] = []
+            step: Node | None = node
+            while step is not None and step.parent is not None:
+                path.append(step)
+                step = step.parent
+            path.reverse()
+            ids = tuple(token for part in path for token in part.key)
+            assert all(len(part.key) == size for part in path[:-1]), "a partial page has children"
+            assert len(ids) == node.end
+            at = np.arange(len(ids))
+            slots = np.array([part.page for part in path])[at // size] * size + at % size
+            assert tuple(self.oracle._ids[slots].tolist()) == ids, "a node's page holds other tokens"
+            assert (self.oracle._hash[slots] == history_hashes(ids)).all(), "a node's page has another history"
+            where = bisect_left(allowed, ids)
+            known = where < len(allowed) and allowed[where][: len(ids)] == ids
+            assert known, "the tree holds a sequence that nobody asked to keep"
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Let everything run out; nothing may be left but evictable pages."""
+        for _ in range(20_000):
+            if self.engine.idle:
+                break
+            self.step()
+        assert self.engine.idle, "the engine does not come to an end"
+        assert not self.jobs, "requests without an end"
+        for handle in list(self.handles):
+            self.engine.release(handle)
+        self.handles.clear()
+        self.check()
+        placement = self.engine.placement
+        assert placement.owed == 0
+        assert placement.pool.free + placement.tree.evictable == self.setup.pages, "pages are leaked"
+        assert self.setup.cache or placement.pool.free == self.setup.pages, (
+            "pages are cached with the cache off"
+        )
+
+
+def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
+    """Engines of all kinds, each driven for `episode` steps and then to its end, `steps` in all."""
+    left = steps
+    while left > 0:
+        driver = Driver(Setup.draw(random.Random(seed)), seed)
+        for _ in range(min(left, episode)):
+            while driver.rng.random() < 0.5:
+                driver.act()
+            driver.step()
+        driver.finish()
+        yield driver
+        left -= episode
+        seed += 1
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    start, requests, tokens = time.monotonic(), 0, 0
+    for driver in soak(arguments.steps, arguments.seed):
+        requests += driver.finished
+        tokens += driver.oracle.extended
+    seconds = time.monotonic() - start
+    print(f"{arguments.steps} steps, {requests} requests, {tokens} tokens, {seconds:.1f} s: no violation")
+
+
+if __name__ == "__main__":
+    main()

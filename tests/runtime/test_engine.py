@@ -1,0 +1,591 @@
+"""The engine on the oracle: what is computed, counted, reported and given back, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from sglc.errors import BackendError, RunError
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine import (
+    Engine,
+    EngineConfig,
+    EngineEvent,
+    RequestDone,
+    RequestFailed,
+    SampleDone,
+    Scored,
+    Token,
+)
+from sglc.runtime.oracle import Oracle
+from sglc.runtime.step import SAMPLED, Step, StepResult
+
+EOS = (3,)
+LONG = tuple(4 + i * 7 % 23 for i in range(64))  # no end id in it
+
+
+class Recorder(Oracle):
+    """An oracle that remembers its steps and fails when told to."""
+
+    def __init__(self, *, pages: int, page_size: int, depth: int) -> None:
+        super().__init__(pages=pages, page_size=page_size, depth=depth, eos_ids=EOS)
+        self.steps: list[Step] = []
+        self.fail_launch = False
+        self.fail_drain = False
+
+    def launch(self, step: Step) -> int:
+        if self.fail_launch:
+            self.fail_launch = False
+            raise RuntimeError("out of memory")
+        self.steps.append(step)
+        return super().launch(step)
+
+    def drain(self, ticket: int) -> StepResult:
+        result = super().drain(ticket)
+        if self.fail_drain:
+            self.fail_drain = False
+            raise RuntimeError("device lost")
+        return result
+
+
+@dataclass
+class Bench:
+    """An engine, its executor, and everything it reported."""
+
+    page_size: int = 4
+    pages: int = 100
+    depth: int = 1
+    token_budget: int = 256
+    max_rows: int = 8
+    max_len: int = 200
+    cache: bool = True
+    events: list[EngineEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.oracle = Recorder(pages=self.pages, page_size=self.page_size, depth=self.depth)
+        self.engine = Engine(
+            self.oracle,
+            EngineConfig(
+                token_budget=self.token_budget,
+                max_rows=self.max_rows,
+                cache=self.cache,
+                max_len=self.max_len,
+            ),
+        )
+
+    def gen(self, ids: Sequence[int], sampling: Sampling | None = None, seeds: Sequence[int] = (1,)) -> int:
+        sampling = sampling or Sampling(max_tokens=6, ignore_eos=True)
+        return self.engine.gen(self.engine.extend(None, ids), sampling, seeds, eos_ids=EOS)
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.events += self.engine.step()
+
+    def run(self) -> None:
+        for _ in range(2_000):
+            if self.engine.idle:
+                return
+            self.step()
+        raise AssertionError("the engine does not come to an end")
+
+    def of(self, request: int) -> list[EngineEvent]:
+        return [event for event in self.events if event.request == request]
+
+    def usage(self, request: int) -> tuple[int, int, int]:
+        """Cached, computed, completion."""
+        (done,) = [event for event in self.of(request) if isinstance(event, RequestDone)]
+        assert done.prompt_tokens == done.cached_tokens + done.computed_tokens
+        return done.cached_tokens, done.computed_tokens, done.completion_tokens
+
+    def samples(self, request: int) -> list[tuple[tuple[int, ...], tuple[float, ...], str]]:
+        done = [event for event in self.of(request) if isinstance(event, SampleDone)]
+        return [(event.ids, event.logprobs, event.finish) for event in sorted(done, key=lambda e: e.sample)]
+
+    def nothing_left(self) -> bool:
+        placement = self.engine.placement
+        return placement.owed == 0 and placement.pool.free + placement.tree.evictable == self.pages
+
+
+PLAIN = Sampling(max_tokens=6, ignore_eos=True)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 16])
+@pytest.mark.parametrize("max_tokens", [1, 4, 5])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_page_boundaries(length: int, max_tokens: int, page_size: int) -> None:
+    bench = Bench(page_size=page_size)
+    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True)
+    first = bench.gen(LONG[:length], sampling)
+    bench.run()
+    again = bench.gen(LONG[:length], sampling)
+    bench.run()
+    truth = bench.oracle.continuation(LONG[:length], sampling, 1)
+    assert bench.samples(first) == bench.samples(again) == [truth]
+    assert bench.usage(first) == (0, length, max_tokens)
+    assert bench.usage(again) == (length - 1, 1, max_tokens)
+    assert bench.nothing_left()
+
+
+def test_tokens_are_reported_one_by_one_in_order() -> None:
+    bench = Bench(depth=3)
+    request = bench.gen(LONG[:9], PLAIN)
+    bench.run()
+    tokens = [event for event in bench.of(request) if isinstance(event, Token)]
+    ids, logprobs, _ = bench.oracle.continuation(LONG[:9], PLAIN, 1)
+    assert [(t.sample, t.id, t.logprob) for t in tokens] == [
+        (0, i, p) for i, p in zip(ids, logprobs, strict=True)
+    ]
+    assert isinstance(bench.of(request)[-2], SampleDone)
+    assert isinstance(bench.of(request)[-1], RequestDone)
+
+
+def test_the_next_turn_computes_only_what_is_new() -> None:
+    bench = Bench(page_size=16)
+    handle = bench.engine.extend(None, LONG[:21])
+    bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    bench.run()
+    (ids, _, _), *_ = bench.samples(1)
+    turn = bench.engine.extend(handle, (*ids, 5, 6, 7))
+    bench.engine.gen(turn, PLAIN, [2], eos_ids=EOS)
+    bench.run()
+    # The last sampled id has no KV, then the literal.
+    assert bench.usage(2) == (21 + 5, 1 + 3, 6)
+
+
+def test_an_end_leaves_no_id_without_kv_behind() -> None:
+    bench = Bench(page_size=16, depth=2)
+    sampling = Sampling(max_tokens=60, stop_token_ids=tuple(range(0, 29, 4)))
+    request = bench.gen(LONG[:21], sampling, [5])
+    bench.run()
+    ((ids, _, finish),) = bench.samples(request)
+    assert finish == "stop"
+    assert bench.samples(request) == [bench.oracle.continuation(LONG[:21], sampling, 5)]
+    assert bench.usage(request)[2] == len(ids) + 1
+    turn = bench.gen((*LONG[:21], *ids, 5, 6, 7))
+    bench.run()
+    assert bench.usage(turn)[:2] == (21 + len(ids), 3)
+
+
+@pytest.mark.parametrize("length", [10, 32, 35])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_equal_prompts_at_once_are_computed_once(length: int, depth: int) -> None:
+    bench = Bench(page_size=16, depth=depth)
+    sampling = Sampling(max_tokens=1)
+    requests = [bench.gen(LONG[:length], sampling, [seed]) for seed in range(5)]
+    bench.run()
+    assert [bench.usage(request)[:2] for request in requests] == [(0, length)] + 4 * [(length - 1, 1)]
+    assert bench.oracle.extended == length + 4
+    for seed, request in enumerate(requests):
+        assert bench.samples(request) == [bench.oracle.continuation(LONG[:length], sampling, seed)]
+
+
+def test_questions_behind_one_prefix_wait_for_it_and_then_run_together() -> None:
+    bench = Bench(page_size=4, max_rows=8)
+    requests = [bench.gen((*LONG[:33], 10 + i, 11, 12), Sampling(max_tokens=1)) for i in range(8)]
+    bench.run()
+    assert [bench.usage(request)[:2] for request in requests] == [(0, 36)] + 7 * [(33, 3)]
+    assert [step.rows.size for step in bench.oracle.steps] == [1, 7]
+
+
+def test_a_short_common_beginning_is_not_worth_waiting() -> None:
+    bench = Bench(page_size=16)
+    for i in range(4):
+        bench.gen((4, *((5 + i + j) % 23 + 4 for j in range(25))), Sampling(max_tokens=1))
+    bench.run()
+    assert [step.rows.size for step in bench.oracle.steps] == [4]
+
+
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 19, 32])
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("depth", [1, 4])
+def test_samples_share_their_prompt(length: int, cache: bool, depth: int) -> None:
+    bench = Bench(page_size=16, cache=cache, depth=depth)
+    sampling = Sampling(max_tokens=5, n=4, ignore_eos=True)
+    request = bench.gen(LONG[:length], sampling, [10, 11, 12, 13])
+    bench.run()
+    truth = [bench.oracle.continuation(LONG[:length], sampling, seed) for seed in (10, 11, 12, 13)]
+    assert bench.samples(request) == truth
+    assert bench.usage(request) == (0, length, 20)
+    # The prompt, its last id once more for three samples, and four decode steps of each.
+    assert bench.oracle.extended == length + 3 + 4 * 4
+    assert bench.nothing_left()
+    assert cache or bench.engine.placement.pool.free == bench.pages
+
+
+def test_more_samples_than_rows() -> None:
+    bench = Bench(max_rows=2, token_budget=3)
+    sampling = Sampling(max_tokens=3, n=5, ignore_eos=True)
+    request = bench.gen(LONG[:9], sampling, range(5))
+    bench.run()
+    truth = [bench.oracle.continuation(LONG[:9], sampling, seed) for seed in range(5)]
+    assert bench.samples(request) == truth
+    assert bench.usage(request)[:2] == (0, 9)
+
+
+def test_without_a_cache_nothing_outlives_its_request() -> None:
+    bench = Bench(cache=False)
+    for _ in range(2):
+        request = bench.gen(LONG[:9])
+        bench.run()
+        assert bench.usage(request)[:2] == (0, 9)
+        assert bench.engine.placement.pool.free == bench.pages
+
+
+CHOICES = [(7,), (7, 8), (7, 8, 9), (7, 8), (20, 21, 22, 23, 24), ()]
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("token_budget", [2, 256])
+def test_score_single_equal_and_prefix_choices(length: int, cache: bool, token_budget: int) -> None:
+    bench = Bench(cache=cache, token_budget=token_budget, depth=2)
+    handle = bench.engine.extend(None, LONG[:length])
+    request = bench.engine.score(handle, CHOICES)
+    bench.run()
+    scored, done = bench.of(request)
+    assert scored == Scored(request, tuple(bench.oracle.scores(LONG[:length], c) for c in CHOICES))
+    assert done == RequestDone(request, length, 0, length, 1 + 2 + 1 + 4, 0)
+    # The choices are not kept, the prompt is.
+    fresh = bench.gen((*LONG[:length], 7, 8, 9, 10))
+    bench.run()
+    assert bench.usage(fresh)[0] == (length if cache else 0)
+
+
+def test_single_ids_are_scored_in_one_step() -> None:
+    bench = Bench()
+    bench.engine.score(bench.engine.extend(None, LONG[:10]), [(i,) for i in range(20)])
+    bench.run()
+    assert [step.tokens.size for step in bench.oracle.steps] == [10]
+
+
+def test_a_known_prompt_and_its_choices_are_one_step() -> None:
+    bench = Bench()
+    handle = bench.engine.extend(None, LONG[:10])
+    bench.engine.warm(handle)
+    bench.run()
+    bench.engine.score(handle, [(5, 6), (7, 8, 9)])
+    bench.run()
+    assert [step.tokens.size for step in bench.oracle.steps] == [10, 1 + 1 + 2]
+
+
+def test_warm_then_gen() -> None:
+    bench = Bench(page_size=16)
+    handle = bench.engine.extend(None, LONG[:21])
+    warm = bench.engine.warm(handle)
+    bench.run()
+    assert bench.of(warm) == [RequestDone(warm, 21, 0, 21, 0, 0)]
+    again = bench.engine.warm(handle)
+    bench.run()
+    assert bench.of(again) == [RequestDone(again, 21, 21, 0, 0, 0)]
+    branch = bench.engine.extend(handle, (1, 2))
+    request = bench.engine.gen(branch, PLAIN, [1], eos_ids=EOS)
+    bench.run()
+    assert bench.usage(request)[:2] == (21, 2)
+
+
+def test_warming_nothing_is_done_at_once() -> None:
+    bench = Bench()
+    warm = bench.engine.warm(bench.engine.extend(None, ()))
+    bench.run()
+    assert bench.of(warm) == [RequestDone(warm, 0, 0, 0, 0, 0)]
+    assert bench.oracle.steps == []
+
+
+def test_a_page_shared_in_part_is_copied() -> None:
+    bench = Bench(page_size=16)
+    bench.gen(LONG[:30])
+    bench.run()
+    request = bench.gen((*LONG[:23], 1, 2))
+    bench.run()
+    assert bench.usage(request)[:2] == (23, 2)
+    assert bench.samples(request) == [bench.oracle.continuation((*LONG[:23], 1, 2), PLAIN, 1)]
+    assert sum(len(step.copies) for step in bench.oracle.steps) == 1
+
+
+def test_long_prompts_go_in_chunks_beside_decoding_rows() -> None:
+    bench = Bench(token_budget=8)
+    bench.gen(LONG[:4], Sampling(max_tokens=20, ignore_eos=True))
+    bench.step()
+    bench.gen(LONG[5:40], Sampling(max_tokens=1))
+    bench.step(5)
+    assert [step.tokens.size for step in bench.oracle.steps] == [4, 8, 8, 8, 8, 8]
+    assert all(step.rows.size == 2 for step in bench.oracle.steps[1:])
+    bench.run()
+    assert bench.samples(2) == [bench.oracle.continuation(LONG[5:40], Sampling(max_tokens=1), 1)]
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(1, False), (3, True)])
+def test_ids_stay_on_the_device_only_while_they_are_not_drained(depth: int, expected: bool) -> None:
+    bench = Bench(depth=depth)
+    bench.gen(LONG[:4])
+    bench.run()
+    assert any((step.tokens == SAMPLED).any() for step in bench.oracle.steps) is expected
+
+
+# -- cut, abort, release
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_cut_drops_what_is_in_flight(depth: int, length: int) -> None:
+    bench = Bench(depth=depth, page_size=4)
+    sampling = Sampling(max_tokens=50, ignore_eos=True)
+    request = bench.gen(LONG[:9], sampling)
+    while sum(isinstance(event, Token) for event in bench.events) < 3:
+        bench.step()
+    bench.engine.cut(request, 0, length)
+    bench.engine.cut(request, 0, 0)  # it has ended: no effect
+    bench.run()
+    ids, logprobs, _ = bench.oracle.continuation(LONG[:9], sampling, 1)
+    assert bench.samples(request) == [(ids[:length], logprobs[:length], "stop")]
+    assert bench.usage(request)[2] == length
+    assert sum(isinstance(event, Token) for event in bench.events) == 3
+    turn = bench.gen((*LONG[:9], *ids[:length], 5, 6))
+    bench.run()
+    written = 9 + length - (depth == 1 and length == 3)  # no step has read the last token yet
+    assert bench.usage(turn)[:2] == (written, 9 + length + 2 - written)
+    assert bench.nothing_left()
+
+
+def test_cut_of_one_sample_leaves_the_others() -> None:
+    bench = Bench(depth=4)
+    sampling = Sampling(max_tokens=12, n=3, ignore_eos=True)
+    request = bench.gen(LONG[:9], sampling, [1, 2, 3])
+    while not any(isinstance(event, Token) and event.sample == 1 for event in bench.events):
+        bench.step()
+    bench.engine.cut(request, 1, 1)
+    bench.run()
+    truth = [bench.oracle.continuation(LONG[:9], sampling, seed) for seed in (1, 2, 3)]
+    truth[1] = (truth[1][0][:1], truth[1][1][:1], "stop")
+    assert bench.samples(request) == truth
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("kind", ["gen", "samples", "score", "warm"])
+def test_abort_in_every_state(depth: int, kind: str) -> None:
+    for steps in range(14):
+        bench = Bench(depth=depth, token_budget=8, max_rows=2, pages=12)
+        handle = bench.engine.extend(None, LONG[:19])
+        match kind:
+            case "gen":
+                request = bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+            case "samples":
+                sampling = Sampling(max_tokens=4, n=3, ignore_eos=True)
+                request = bench.engine.gen(handle, sampling, [1, 2, 3], eos_ids=EOS)
+            case "score":
+                request = bench.engine.score(handle, [(4, 5, 6), (7, 8), (9, 10, 11)])
+            case _:
+                request = bench.engine.warm(handle)
+        other = bench.gen((*LONG[:6], 1, 2, 3))
+        bench.step(steps)
+        before = len(bench.of(request))
+        bench.engine.abort(request)
+        bench.engine.abort(request)
+        bench.run()
+        assert len(bench.of(request)) == before, "an event after the abort"
+        assert bench.samples(other) == [bench.oracle.continuation((*LONG[:6], 1, 2, 3), PLAIN, 1)]
+        assert bench.nothing_left()
+        again = bench.engine.gen(handle, PLAIN, [4], eos_ids=EOS)
+        bench.run()
+        assert bench.samples(again) == [bench.oracle.continuation(LONG[:19], PLAIN, 4)]
+
+
+def test_abort_takes_back_events_not_reported_yet() -> None:
+    bench = Bench()
+    request = bench.gen(LONG[:9])
+    bench.step(2)
+    bench.engine.cut(request, 0, 1)
+    bench.engine.abort(request)
+    bench.run()
+    assert all(isinstance(event, Token) for event in bench.events)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_handle_may_be_released_while_its_request_runs(steps: int) -> None:
+    bench = Bench(depth=2)
+    handle = bench.engine.extend(None, LONG[:9])
+    request = bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    bench.step(steps)
+    bench.engine.release(handle)
+    with pytest.raises(KeyError):
+        bench.engine.ids(handle)
+    bench.run()
+    assert bench.samples(request) == [bench.oracle.continuation(LONG[:9], PLAIN, 1)]
+
+
+def test_handles_name_sequences() -> None:
+    bench = Bench()
+    base = bench.engine.extend(None, (1, 2))
+    one, two = bench.engine.fork(base, 2)
+    longer = bench.engine.extend(one, (5,))
+    bench.engine.release(base)
+    assert bench.engine.ids(two) == (1, 2)
+    assert bench.engine.ids(longer) == (1, 2, 5)
+    assert bench.engine.fork(two, 0) == ()
+    assert bench.engine.idle
+
+
+# -- room
+
+
+def test_a_pool_of_exactly_the_pages_needed() -> None:
+    bench = Bench(page_size=4, pages=4)
+    sampling = Sampling(max_tokens=8, ignore_eos=True)
+    for seed in range(3):  # 9 + 7 tokens with KV
+        request = bench.gen(LONG[seed : seed + 9], sampling, [seed])
+        bench.run()
+        truth = bench.oracle.continuation(LONG[seed : seed + 9], sampling, seed)
+        assert bench.samples(request) == [truth]
+    # A partly matching page is in the way: the request does without the copy.
+    request = bench.gen((*LONG[2:10], 9), sampling, [7])
+    bench.run()
+    assert bench.samples(request) == [bench.oracle.continuation((*LONG[2:10], 9), sampling, 7)]
+    with pytest.raises(RunError) as failure:
+        bench.gen(LONG[:10], sampling)
+    assert failure.value.code == "SGLC441"
+    assert "18 tokens needs 5 KV pages, the pool has 4" in failure.value.message
+
+
+def test_samples_in_a_pool_that_holds_one() -> None:
+    bench = Bench(page_size=4, pages=4, depth=2)
+    sampling = Sampling(max_tokens=8, n=3, ignore_eos=True)
+    request = bench.gen(LONG[:9], sampling, [1, 2, 3])
+    bench.run()
+    truth = [bench.oracle.continuation(LONG[:9], sampling, seed) for seed in (1, 2, 3)]
+    assert bench.samples(request) == truth
+
+
+def test_handles_never_block_admission() -> None:
+    bench = Bench(page_size=4, pages=6)
+    kept = [bench.engine.extend(None, LONG[i : i + 8]) for i in (0, 10, 20)]
+    for handle in kept:
+        bench.engine.warm(handle)
+    bench.run()
+    assert bench.engine.placement.pool.free == 0
+    request = bench.gen(LONG[30:46], Sampling(max_tokens=8, ignore_eos=True))
+    bench.run()
+    assert bench.usage(request)[:2] == (0, 16)
+    again = bench.engine.gen(kept[2], PLAIN, [1], eos_ids=EOS)
+    bench.run()
+    assert bench.samples(again) == [bench.oracle.continuation(LONG[20:28], PLAIN, 1)]
+
+
+def test_what_a_handle_names_is_evicted_last() -> None:
+    bench = Bench(page_size=4, pages=8)
+    handle = bench.engine.extend(None, LONG[:8])
+    bench.engine.warm(handle)
+    bench.run()
+    for start in (10, 20, 30):  # each needs four pages
+        passing = bench.engine.extend(None, LONG[start : start + 12])
+        bench.engine.gen(passing, Sampling(max_tokens=4, ignore_eos=True), [1], eos_ids=EOS)
+        bench.engine.release(passing)
+        bench.run()
+    request = bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    bench.run()
+    assert bench.usage(request)[:2] == (7, 1)
+
+
+def test_requests_start_in_the_order_of_arrival() -> None:
+    bench = Bench(page_size=4, pages=8, max_rows=4)
+    big = Sampling(max_tokens=20, ignore_eos=True)
+    requests = [bench.gen(LONG[i : i + 5], s) for i, s in ((0, big), (10, big), (20, Sampling(max_tokens=1)))]
+    bench.run()
+    done = [event.request for event in bench.events if isinstance(event, RequestDone)]
+    # The second does not fit beside the first; the third, which would, does not overtake it.
+    assert done == [requests[0], requests[2], requests[1]]
+    assert [step.rows.size for step in bench.oracle.steps][:2] == [1, 1]
+
+
+def test_what_can_never_run_is_refused_at_once() -> None:
+    bench = Bench(max_len=20, pages=100)
+    handle = bench.engine.extend(None, LONG[:15])
+    with pytest.raises(RunError) as failure:
+        bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    assert failure.value.code == "SGLC440"
+    assert "21 tokens is longer than the model's 20" in failure.value.message
+    with pytest.raises(RunError, match="21 tokens"):
+        bench.engine.score(handle, [(1,), (1, 2, 3, 4, 5, 6)])
+    with pytest.raises(RunError, match="30 tokens"):
+        bench.engine.warm(bench.engine.extend(handle, LONG[:15]))
+    with pytest.raises(RunError) as failure:
+        bench.engine.gen(bench.engine.extend(None, ()), PLAIN, [1], eos_ids=EOS)
+    assert failure.value.code == "SGLC442"
+    assert bench.engine.idle
+    fits = Sampling(max_tokens=5, ignore_eos=True)
+    request = bench.engine.gen(handle, fits, [1], eos_ids=EOS)
+    bench.run()
+    assert bench.samples(request) == [bench.oracle.continuation(LONG[:15], fits, 1)]
+
+
+# -- sampling
+
+
+def test_min_tokens_and_stop_ids() -> None:
+    bench = Bench(depth=2)
+    stops = tuple(range(5))
+    seen = set()
+    for seed in range(12):
+        for sampling in (
+            Sampling(max_tokens=9, stop_token_ids=stops),
+            Sampling(max_tokens=9, min_tokens=4, stop_token_ids=stops),
+            Sampling(max_tokens=9, ignore_eos=True),
+            Sampling(max_tokens=9, temperature=0.0, min_tokens=9),
+        ):
+            request = bench.gen(LONG[seed : seed + 5], sampling, [seed])
+            bench.run()
+            truth = bench.oracle.continuation(LONG[seed : seed + 5], sampling, seed)
+            assert bench.samples(request) == [truth]
+            assert len(truth[0]) >= sampling.min_tokens
+            seen.add((sampling.min_tokens, truth[2]))
+    assert seen == {(0, "stop"), (0, "length"), (4, "stop"), (4, "length"), (9, "length")}
+
+
+def test_the_same_seed_gives_the_same_sample_in_any_company() -> None:
+    alone = Bench()
+    request = alone.gen(LONG[:9], PLAIN, [42])
+    alone.run()
+    crowd = Bench(depth=3, token_budget=11, page_size=1, pages=300)
+    others = [crowd.gen(LONG[i : i + 12], PLAIN, [i]) for i in range(6)]
+    again = crowd.gen(LONG[:9], PLAIN, [42])
+    crowd.run()
+    assert crowd.samples(again) == alone.samples(request)
+    assert len({crowd.samples(other)[0][0] for other in others}) == 6
+
+
+def test_rows_of_a_group_are_side_by_side() -> None:
+    bench = Bench()
+    long = Sampling(max_tokens=9, ignore_eos=True)
+    for i, group in enumerate((2, 1, 2, 1)):
+        handle = bench.engine.extend(None, LONG[10 * i : 10 * i + 9])
+        bench.engine.gen(handle, long, [i], eos_ids=EOS, fork_group=group)
+    bench.step(2)
+    assert bench.oracle.steps[0].rows.tolist() == [0, 1, 2, 3]
+    assert bench.oracle.steps[1].rows.tolist() == [1, 3, 0, 2]
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("where", ["launch", "drain"])
+def test_a_failing_executor_fails_what_it_ran_and_nothing_else(depth: int, where: str) -> None:
+    bench = Bench(depth=depth, max_rows=1)
+    handle = bench.engine.extend(None, LONG[:9])
+    running = bench.engine.gen(handle, Sampling(max_tokens=20, ignore_eos=True), [1], eos_ids=EOS)
+    waiting = bench.gen(LONG[20:29])
+    bench.step(4)
+    setattr(bench.oracle, f"fail_{where}", True)
+    bench.run()
+    failed = bench.of(running)[-1]
+    assert isinstance(failed, RequestFailed)
+    assert isinstance(failed.error, BackendError)
+    assert failed.error.code == "SGLC520"
+    assert bench.samples(waiting) == [bench.oracle.continuation(LONG[20:29], PLAIN, 1)]
+    # Nothing that was cached before is trusted.
+    again = bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    bench.run()
+    assert bench.usage(again)[:2] == (0, 9)
+    assert bench.samples(again) == [bench.oracle.continuation(LONG[:9], PLAIN, 1)]
+    assert bench.nothing_left()

@@ -1,0 +1,31 @@
+"""Random work on tiny pools: no violation in the engine as it is, one for each planted fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.faults import FAULTS, Fault
+from tests.runtime.soak import soak
+
+STEPS = 20_000
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_work_keeps_every_invariant(part: int) -> None:
+    finished = cut = cached = 0
+    for driver in soak(STEPS // 4, seed=10_000 * part):
+        finished += driver.finished
+        cut += driver.cuts
+        cached += driver.cached
+    # The streams are not empty ones.
+    assert finished > 800
+    assert cut > 50
+    assert cached > 2_000
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        for _ in soak(STEPS, seed=0):
+            pass

@@ -1,0 +1,216 @@
+"""The prefix tree against a plain set of sequences, and its locks, pins and evictions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sglc.runtime.radix import Key, Node, RadixTree, common_prefix, resolve
+
+
+class Cache:
+    """A tree whose pages are numbered as they come; `gone` are the pages given back."""
+
+    def __init__(self, page_size: int) -> None:
+        self.gone: list[int] = []
+        self.tree = RadixTree(page_size, self.gone.append)
+        self.pages = 0
+
+    def add(self, ids: Key, root: Node | None = None) -> Node:
+        """Insert a sequence; gives its deepest node."""
+        node = root or self.tree.root
+        for at in range(0, len(ids), self.tree.page_size):
+            node, new = self.tree.insert(node, ids[at : at + self.tree.page_size], self.pages, 0)
+            self.pages += new
+        return node
+
+    def known(self, ids: Key) -> int:
+        """How many leading ids are cached."""
+        return self.tree.match(ids, len(ids), self.tree.root).length
+
+
+def test_match_is_whole_pages_then_a_part_of_one() -> None:
+    cache = Cache(4)
+    cache.add((1, 2, 3, 4, 5, 6))
+    match = cache.tree.match((1, 2, 3, 4, 5, 6, 7), 7, cache.tree.root)
+    assert (match.node.page, match.tokens, match.length) == (0, 2, 6)
+    assert match.source is not None
+    assert match.source.page == 1
+    assert cache.known((1, 2, 9)) == 2  # of a full page
+    assert cache.known((9,)) == 0
+    assert cache.known(()) == 0
+
+
+def test_limit_keeps_tokens_out_of_the_match() -> None:
+    cache = Cache(4)
+    cache.add((1, 2, 3, 4))
+    match = cache.tree.match((1, 2, 3, 4), 3, cache.tree.root)
+    assert match.node is cache.tree.root
+    assert match.tokens == 3
+
+
+def test_best_neighbour_on_either_side() -> None:
+    cache = Cache(4)
+    for key in ((1, 1, 1, 1), (1, 5, 0, 0), (1, 5, 9, 9), (2, 0, 0, 0)):
+        cache.add(key)
+    assert cache.known((1, 5, 9, 8)) == 3  # the page after it in order
+    assert cache.known((1, 5, 0, 1)) == 3  # the page before it
+    assert cache.known((1, 1, 1, 1)) == 4
+
+
+def test_an_equal_page_stays_private() -> None:
+    cache = Cache(2)
+    first = cache.add((1, 2))
+    again, new = cache.tree.insert(cache.tree.root, (1, 2), 77, 0)
+    assert again is first
+    assert not new
+    part, new = cache.tree.insert(cache.tree.root, (1,), 78, 0)
+    assert part is first
+    assert not new
+    assert cache.gone == []
+
+
+def test_a_longer_page_replaces_a_free_partial_leaf() -> None:
+    cache = Cache(4)
+    short = cache.add((1, 2))
+    cache.tree.pin(short)
+    longer = cache.add((1, 2, 3))
+    assert cache.gone == [0]
+    assert resolve(short) is longer
+    assert longer.pins == 1
+    assert cache.tree.evictable == 1
+    cache.tree.unpin(short)
+    assert longer.pins == 0
+
+
+def test_a_locked_partial_leaf_stays_beside_the_longer_page() -> None:
+    cache = Cache(4)
+    short = cache.add((1, 2))
+    cache.tree.lock(short)
+    cache.add((1, 2, 3))
+    assert cache.gone == []
+    assert cache.known((1, 2, 3)) == 3
+    cache.tree.unlock(short)
+    assert cache.tree.evictable == 2
+
+
+def test_locks_hold_the_whole_path() -> None:
+    cache = Cache(1)
+    leaf = cache.add((1, 2, 3))
+    other = cache.add((1, 9))
+    assert cache.tree.evictable == 4
+    cache.tree.lock(leaf)
+    assert cache.tree.evictable == 1
+    cache.tree.evict()
+    assert cache.gone == [other.page]
+    with pytest.raises(AssertionError, match="nothing left to evict"):
+        cache.tree.evict()
+    cache.tree.unlock(leaf)
+    assert cache.tree.evictable == 3
+    with pytest.raises(AssertionError, match="more often than locked"):
+        cache.tree.unlock(leaf)
+
+
+def test_a_lock_moves_down() -> None:
+    cache = Cache(1)
+    top = cache.add((1,))
+    cache.tree.lock(top)
+    leaf = cache.add((1, 2, 3))
+    cache.tree.lock(leaf, held=top)
+    assert [top.refs, leaf.refs] == [1, 1]
+    cache.tree.unlock(leaf)
+    assert cache.tree.evictable == 3
+
+
+def test_eviction_takes_leaves_least_recently_used_first() -> None:
+    cache = Cache(1)
+    cache.add((1, 2))  # pages 0, 1
+    cache.add((3, 4))  # pages 2, 3
+    cache.add((5,))  # page 4
+    cache.known((1, 2))
+    for _ in range(5):
+        cache.tree.evict()
+    # The page above a leaf was used when the leaf was.
+    assert cache.gone == [3, 2, 4, 1, 0]
+    assert cache.tree.evictable == 0
+
+
+def test_pinned_leaves_go_last_and_the_pin_moves_up() -> None:
+    cache = Cache(1)
+    pinned = cache.add((1, 2))  # pages 0, 1
+    cache.add((3,))
+    cache.tree.pin(pinned)
+    cache.known((3,))
+    cache.tree.evict()
+    assert cache.gone == [2]
+    cache.tree.evict()
+    assert cache.gone == [2, 1]
+    assert resolve(pinned).page == 0
+    assert resolve(pinned).pins == 1
+    cache.add((4,))
+    cache.tree.evict()
+    assert cache.gone == [2, 1, 3]
+    cache.tree.unpin(pinned)
+    with pytest.raises(AssertionError, match="more often than pinned"):
+        cache.tree.unpin(pinned)
+
+
+def test_an_unpinned_leaf_is_found_again() -> None:
+    cache = Cache(1)
+    first, second = cache.add((1,)), cache.add((2,))
+    cache.tree.pin(first)
+    cache.tree.pin(second)
+    cache.tree.lock(first)
+    cache.tree.unlock(first)
+    cache.tree.unpin(second)
+    cache.tree.evict()
+    assert cache.gone == [second.page]
+
+
+def test_a_scratch_tree_goes_with_its_last_lock_or_pin() -> None:
+    cache = Cache(2)
+    root = cache.tree.scratch()
+    leaf = cache.add((1, 2, 3), root)
+    cache.tree.lock(leaf)
+    cache.tree.pin(leaf)
+    assert cache.known((1, 2, 3)) == 0
+    cache.tree.unlock(leaf)
+    assert cache.gone == []
+    cache.tree.unpin(leaf)
+    assert cache.gone == [1, 0]
+    assert root.children == []
+    assert cache.tree.evictable == 0
+
+
+def test_the_heap_stays_small_however_often_a_leaf_is_used() -> None:
+    cache = Cache(1)
+    leaf = cache.add((1,))
+    for _ in range(1_000):
+        cache.known((1,))
+        cache.tree.lock(leaf)
+        cache.tree.pin(leaf)
+        cache.tree.unlock(leaf)
+        cache.tree.unpin(leaf)
+    assert len(cache.tree._heap) <= 2
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 4])
+def test_match_is_the_longest_common_prefix_with_anything_inserted(page_size: int) -> None:
+    rng = random.Random(page_size)
+    cache, sequences = Cache(page_size), [()]
+    for _ in range(400):
+        base = rng.choice(sequences)
+        ids = base[: rng.randint(0, len(base))] + tuple(rng.randrange(3) for _ in range(rng.randint(0, 6)))
+        whole = len(ids) // page_size * page_size
+        assert cache.known(ids) == max(common_prefix(ids, other) for other in sequences), (
+            "another prefix is longer"
+        )
+        start = cache.tree.match(ids, whole, cache.tree.root).node
+        assert cache.tree.match(ids, len(ids), start).length == cache.known(ids)
+        cache.add(ids)
+        sequences.append(ids)
+    assert len(cache.gone) + cache.tree.evictable == cache.pages
+    while cache.tree.evictable:
+        cache.tree.evict()
+    assert sorted(cache.gone) == list(range(cache.pages))

@@ -1,0 +1,49 @@
+"""The decisions of one step, as plain numbers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sglc.runtime.scheduler import Need, Shares, admit, divide, worth_waiting
+
+
+def test_decode_comes_first_then_prompts_in_order() -> None:
+    assert divide(10, 4, [3, 5, 7]) == Shares((3, 3, 0), 0)
+    assert divide(10, 0, [3]) == Shares((3,), 7)
+    assert divide(4, 4, [9]) == Shares((0,), 0)
+    assert divide(4, 1, []) == Shares((), 3)
+
+
+def test_more_rows_than_tokens_cannot_have_been_admitted() -> None:
+    with pytest.raises(AssertionError, match="more rows decode"):
+        divide(3, 4, [])
+
+
+def test_the_budget_is_never_exceeded_and_never_wasted() -> None:
+    rng = random.Random(0)
+    for _ in range(2_000):
+        budget = rng.randint(1, 64)
+        decoding = rng.randint(0, budget)
+        prompts = [rng.randint(1, 40) for _ in range(rng.randint(0, 6))]
+        shares = divide(budget, decoding, prompts)
+        assert decoding + sum(shares.chunks) + shares.left == budget
+        assert all(0 <= chunk <= tokens for chunk, tokens in zip(shares.chunks, prompts, strict=True))
+        assert shares.left == 0 or list(shares.chunks) == prompts
+
+
+def test_admission_needs_a_token_and_every_page() -> None:
+    assert admit(8, 5, Need(tokens=20, pages=5)) == 8
+    assert admit(32, 5, Need(tokens=20, pages=5)) == 20
+    assert admit(8, 4, Need(tokens=20, pages=5)) is None
+    assert admit(0, 9, Need(tokens=20, pages=5)) is None
+
+
+def test_waiting_for_a_prefix_has_to_pay() -> None:
+    assert worth_waiting(known=0, soon=600, limit=640)
+    assert worth_waiting(known=0, soon=16, limit=1_000)
+    assert worth_waiting(known=0, soon=5, limit=9)  # most of a short prompt
+    assert not worth_waiting(known=0, soon=3, limit=100)  # a common first word
+    assert not worth_waiting(known=600, soon=600, limit=640)
+    assert not worth_waiting(known=0, soon=0, limit=0)

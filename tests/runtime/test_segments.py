@@ -1,0 +1,267 @@
+"""Segments on the engine with the oracle: dataflow, literal runs, stop strings, kept streams, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sglc.errors import Loc, RunError
+from sglc.ir.core import Site
+from sglc.ir.plan import (
+    ControlText,
+    Delta,
+    Event,
+    ExtendNode,
+    ForkNode,
+    GenDone,
+    GenNode,
+    KeepNode,
+    Node,
+    NodeFailed,
+    OpenNode,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectDone,
+    SelectNode,
+)
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.oracle import Oracle
+from sglc.runtime.segments import Machine, sample_seed
+
+LOC = Loc("program.py", 3, 5, 9)
+MERGED = "ab"  # one token of its own: merges over the border of two appends
+
+
+class Letters:
+    """A tokenizer whose ids are letters, with one merge."""
+
+    alphabet = ("<", "a", "b", "c", "d", "e", "f", "g", "h", " ", MERGED)
+    hash = "letters"
+    bos_id = None
+    eos_ids = (0,)
+    has_template = False
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        while text:
+            piece = MERGED if text.startswith(MERGED) else text[0]
+            ids.append(self.alphabet.index(piece))
+            text = text[len(piece) :]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.alphabet[i] for i in ids if i)
+
+    def token_bytes(self) -> list[bytes]:
+        return [b"", *(piece.encode() for piece in self.alphabet[1:])]
+
+    def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
+        raise NotImplementedError
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+        raise NotImplementedError
+
+
+@dataclass
+class Bench:
+    depth: int = 1
+    pages: int = 64
+    events: list[tuple[str, Event]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.oracle = Oracle(pages=self.pages, page_size=4, depth=self.depth, vocab_size=11, eos_ids=(0,))
+        self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), Letters())
+
+    def submit(self, *nodes: Node, name: str = "s") -> object:
+        return self.machine.submit(
+            Segment(nodes), lambda event: self.events.append((name, event)), lambda: self.ended.append(name)
+        )
+
+    def run(self, *nodes: Node, name: str = "s") -> dict[int, Any]:
+        self.submit(*nodes, name=name)
+        self.drain()
+        assert name in self.ended
+        return self.done(name)
+
+    def drain(self) -> None:
+        for _ in range(2_000):
+            if self.machine.idle:
+                return
+            self.machine.step()
+        raise AssertionError("the machine does not come to an end")
+
+    def done(self, name: str = "s") -> dict[int, Any]:
+        return {event.node: event for of, event in self.events if of == name and not isinstance(event, Delta)}
+
+
+def gen(stream: int, name: str = "x", **sampling: Any) -> GenNode:
+    given: dict[str, Any] = {"max_tokens": 5, "seed": 1, "ignore_eos": True, **sampling}
+    return GenNode(stream, Site("f", (), name), Sampling(**given), LOC)
+
+
+def select(stream: int, *choices: Any) -> SelectNode:
+    return SelectNode(stream, Site("f", (), "choice"), choices, "token_length_normalized", LOC)
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(Letters().encode(text))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_literal_gen_literal_gen_is_one_submit(depth: int) -> None:
+    bench = Bench(depth)
+    done = bench.run(OpenNode(), ExtendNode(0, ("cd",)), gen(1), ExtendNode(2, (" e",)), gen(3, "y", seed=2))
+    first, second = done[2], done[4]
+    assert bench.machine.submits == 1
+    assert first.prompt_ids == ids("cd")
+    assert second.prompt_ids == (*ids("cd"), *first.samples[0].ids, *ids(" e"))
+    # The second prompt is the first one's stream: its ids were computed already, but the last one.
+    assert second.usage.computed == 3
+    assert (
+        first.samples[0].ids
+        == bench.oracle.continuation(ids("cd"), Sampling(max_tokens=5, ignore_eos=True), sample_seed(1, 0))[0]
+    )
+
+
+def test_a_literal_run_is_encoded_as_one_string() -> None:
+    bench = Bench()
+    done = bench.run(
+        OpenNode(), ExtendNode(0, ("ca",)), ForkNode(1, 2), ExtendNode(2, ("b",)), gen(3),
+        ExtendNode(2, ("d",)), gen(5),
+    )  # fmt: skip
+    assert done[4].prompt_ids == ids("c" + MERGED)
+    assert done[6].prompt_ids == ids("cad")
+
+
+def test_control_tokens_split_a_literal_run() -> None:
+    done = Bench().run(OpenNode(), ExtendNode(0, ("a", ControlText("<", (0,)), "b")), gen(1))
+    assert done[2].prompt_ids == (1, 0, 2)
+
+
+def test_a_result_is_text_and_not_ids() -> None:
+    bench = Bench()
+    done = bench.run(
+        OpenNode(), ExtendNode(0, ("c",)), gen(1), OpenNode(), ExtendNode(3, ("d", Result(2))), gen(4)
+    )
+    text = done[2].samples[0].text
+    assert done[5].prompt_ids == ids("d" + text)
+
+
+def test_a_stop_string_leaves_its_rest_as_a_literal() -> None:
+    bench = Bench(depth=3)
+    free = bench.run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, max_tokens=20), name="free")[2].samples[0]
+    stop = free.text[6:8]
+    at = free.text.index(stop)
+    done = bench.run(
+        OpenNode(), ExtendNode(0, ("cd",)), gen(1, max_tokens=20, stop=(stop,)), ExtendNode(2, (" e",)), gen(3)
+    )
+    sample = done[2].samples[0]
+    assert sample.text == free.text[:at]
+    assert sample.finish == "stop"
+    assert Letters().decode(done[4].prompt_ids) == "cd" + free.text[:at] + " e"
+    deltas = [
+        event.text for of, event in bench.events if of == "s" and isinstance(event, Delta) and event.node == 2
+    ]
+    assert "".join(deltas) == sample.text
+
+
+def test_samples_have_their_own_seeds_and_the_first_goes_on() -> None:
+    done = Bench().run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, n=4), ExtendNode(2, ("e",)), gen(3))
+    samples = done[2].samples
+    assert len({sample.ids for sample in samples}) == 4
+    assert done[4].prompt_ids == (*ids("cd"), *samples[0].ids, *ids("e"))
+
+
+def test_a_choice_that_merges_with_the_prompt_is_scored_from_the_common_ids() -> None:
+    done = Bench().run(OpenNode(), ExtendNode(0, ("ca",)), select(1, "b", "cd"), gen(2))
+    choice = done[2]
+    assert isinstance(choice, SelectDone)
+    assert choice.prompt_ids == ids("c")
+    assert choice.choice_ids == (ids(MERGED), ids("acd"))
+    means = [sum(values) / len(values) for values in choice.logprobs]
+    assert list(choice.scores) == pytest.approx(means)
+    assert choice.choice == max(range(2), key=lambda i: means[i])
+    assert done[3].prompt_ids == ids("ca" + choice.text)
+
+
+def test_a_kept_stream_is_continued_by_another_segment() -> None:
+    bench = Bench()
+    first = bench.run(
+        OpenNode(), ExtendNode(0, ("cdefgh",)), gen(1), ExtendNode(2, ("a",)), KeepNode(3, 7), name="one"
+    )
+    second = bench.run(OpenNode(7), ExtendNode(0, ("b",)), gen(1), ReleaseNode(7), name="two")
+    prompt = (*ids("cdefgh"), *first[2].samples[0].ids)
+    assert second[2].prompt_ids == (*prompt, *ids(MERGED))
+    assert second[2].usage.cached == len(prompt) - 1  # the last generated id has no KV yet
+    assert isinstance(bench.run(OpenNode(7), gen(0), name="three")[1], NodeFailed)
+
+
+def test_a_stream_may_be_continued_before_it_is_there() -> None:
+    bench = Bench()
+    bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), KeepNode(2, 7), name="one")
+    bench.submit(OpenNode(7), ExtendNode(0, ("e",)), gen(1), ReleaseNode(7), name="two")
+    bench.drain()
+    assert bench.ended == ["one", "two"]
+    assert bench.done("two")[2].prompt_ids == (*ids("cd"), *bench.done("one")[2].samples[0].ids, *ids("e"))
+    assert bench.machine._kept == {}
+
+
+def test_a_failure_takes_its_readers_along_and_nothing_else() -> None:
+    bench = Bench()
+    done = bench.run(
+        OpenNode(), ExtendNode(0, ("c" * 200,)), gen(1), ExtendNode(2, ("d",)), gen(3), KeepNode(4, 9),
+        ExtendNode(0, ("cd",)), gen(6),
+    )  # fmt: skip
+    assert [i for i, event in done.items() if isinstance(event, NodeFailed)] == [2, 3, 4, 5]
+    assert done[2].error.loc == LOC
+    assert isinstance(done[7], GenDone)
+    assert isinstance(bench.run(OpenNode(9), gen(0), name="later")[1], NodeFailed)
+
+
+def test_nothing_before_a_generation_is_an_error_with_its_place() -> None:
+    done = Bench().run(OpenNode(), gen(0), select(0, "a"))
+    assert [type(done[i].error) for i in (1, 2)] == [RunError, RunError]
+    assert done[1].error.loc == LOC
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_abort_ends_a_segment_and_those_that_wait_for_its_streams(depth: int, steps: int) -> None:
+    bench = Bench(depth)
+    run = bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1, max_tokens=30), KeepNode(2, 7), name="one")
+    bench.submit(OpenNode(7), gen(0), name="two")
+    bench.submit(OpenNode(), ExtendNode(0, ("ef",)), gen(1), name="three")
+    for _ in range(steps):
+        bench.machine.step()
+    before = len([event for of, event in bench.events if of == "one"])
+    bench.machine.abort(run)
+    bench.drain()
+    assert len([event for of, event in bench.events if of == "one"]) == before
+    assert sorted(bench.ended) == ["three", "two"]
+    assert all(isinstance(event, NodeFailed) for event in bench.done("two").values())
+    assert isinstance(bench.done("three")[2], GenDone)
+
+
+def test_when_the_engine_is_beyond_use_everybody_hears_of_it() -> None:
+    bench = Bench()
+    bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), ExtendNode(2, ("e",)), gen(3))
+    bench.machine.step()
+    bench.machine.fail_all(RunError("SGLC499", "gone"))
+    assert bench.ended == ["s"]
+    assert {i for i, event in bench.done().items() if isinstance(event, NodeFailed)} == {2, 3, 4}
+
+
+def test_pins_and_handles_are_all_given_back() -> None:
+    bench = Bench()
+    bench.run(
+        OpenNode(), ExtendNode(0, ("cd",)), gen(1, n=3), ExtendNode(2, ("e",)), select(3, "a", "b"), gen(4)
+    )
+    assert bench.machine._requests == {}
+    assert bench.machine._runs == {}
+    assert bench.machine.engine.handles._sequences == {}
