@@ -1,4 +1,4 @@
-"""What an executor and a back end exchange: segments, plans, events. Plain frozen data, no behaviour.
+"""What an executor and a back end exchange: segments, plans, events. Plain frozen data.
 
 A segment is a DAG of nodes handed to a back end at once. A node's index is its position; a
 stream is named by the index of the node that made it.
@@ -100,6 +100,19 @@ class ReleaseNode:
 
 
 Node = OpenNode | ExtendNode | GenNode | SelectNode | ForkNode | KeepNode | ReleaseNode
+
+
+def reads(node: Node) -> list[int]:
+    """Indices of the nodes that `node` waits for, one entry a use."""
+    match node:
+        case OpenNode() | ReleaseNode():
+            return []
+        case ExtendNode(stream, parts):
+            return [stream, *(part.node for part in parts if isinstance(part, Result))]
+        case SelectNode():
+            return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, Result))]
+        case GenNode() | ForkNode() | KeepNode():
+            return [node.stream]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
@@ -44,6 +44,7 @@ from sglc.ir.plan import (
     SelectNode,
     Slot,
     TextPart,
+    reads,
 )
 from sglc.ir.plan_json import PLAN_VERSION
 from sglc.ir.sampling import Sampling
@@ -87,7 +88,7 @@ def estimate(nodes: Iterable[Node], tokenizer: Tokenizer | None) -> Estimate:
     calls = literal_tokens = max_new_tokens = 0
     depths: list[int] = []  # per node: generations that must be done before its stream or text is there
     for node in nodes:
-        depth = max((depths[i] for i in _reads(node)), default=0)
+        depth = max((depths[i] for i in reads(node)), default=0)
         match node:
             case GenNode():
                 calls += 1
@@ -105,19 +106,6 @@ def estimate(nodes: Iterable[Node], tokenizer: Tokenizer | None) -> Estimate:
                             literal_tokens += len(tokenizer.encode(part))
         depths.append(depth)
     return Estimate(calls, literal_tokens, max_new_tokens, max(depths, default=0))
-
-
-def _reads(node: Node) -> Iterator[int]:
-    """Nodes that `node` waits for."""
-    match node:
-        case ExtendNode():
-            yield node.stream
-            yield from (part.node for part in node.parts if isinstance(part, Result))
-        case SelectNode():
-            yield node.stream
-            yield from (choice.node for choice in node.choices if isinstance(choice, Result))
-        case GenNode() | ForkNode() | KeepNode():
-            yield node.stream
 
 
 class _Segment:

@@ -36,6 +36,7 @@ from sglc.ir.plan import (
     SelectNode,
     Slot,
     Usage,
+    reads,
 )
 from sglc.ir.target import Tokenizer
 from sglc.runtime.detokenize import StopStream
@@ -403,19 +404,6 @@ class Machine:
         del self._requests[id_]
         request.run.requests.discard(id_)
         self.engine.release(request.handle)
-
-
-def reads(node: Node) -> list[int]:
-    """Indices of the nodes that `node` waits for, one entry a use."""
-    match node:
-        case OpenNode() | ReleaseNode():
-            return []
-        case ExtendNode(stream, parts):
-            return [stream, *(part.node for part in parts if isinstance(part, Result))]
-        case SelectNode():
-            return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, Result))]
-        case GenNode() | ForkNode() | KeepNode():
-            return [node.stream]
 
 
 def _bound(handle: int | str | None) -> int:
