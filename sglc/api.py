@@ -81,9 +81,9 @@ class Function:
         arguments: Mapping[str, Any],
         backend: Backend,
         seed: int | None = None,
-        on_text: Callable[[Site, str], None] | None = None,
+        on_text: Callable[[Site, str | None], None] | None = None,
     ) -> Result:
-        """`run`, with a function that is called with every piece of generated text as it comes."""
+        """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting, sampling = self._arguments((), arguments)
         return self._start(fitting, sampling, backend, seed, on_text)
 
@@ -93,7 +93,7 @@ class Function:
         sampling: Sampling,
         backend: Backend,
         seed: int | None,
-        on_text: Callable[[Site, str], None] | None,
+        on_text: Callable[[Site, str | None], None] | None,
     ) -> Result:
         backend.start()
         result = Result(self.__name__, _seed(seed))
@@ -206,7 +206,7 @@ class _Job:
         sampling: Sampling,
         backend: Backend,
         result: Result,
-        on_text: Callable[[Site, str], None] | None = None,
+        on_text: Callable[[Site, str | None], None] | None = None,
     ) -> None:
         self.definition = definition
         self.arguments = arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(render(error), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough; the process is ending
         print("sglc: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `sglc ... | head`
@@ -155,8 +157,6 @@ def _run(options: argparse.Namespace) -> int:
     with _output(options.output) as out:
         for result in results:
             result.sync()
-            if options.stream:
-                print(file=sys.stdout)
             _show(result, options, out)
             error = result.error()
             if error is not None:
@@ -203,20 +203,40 @@ def _shown(result: Result) -> str:
         value = result.ret_value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
     turns = result.messages()
-    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns) if turns else result.text()
+    lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
+    # What branches stored stands in no text of the prompt itself.
+    lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
+    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
+    return "\n".join(lines)
 
 
 class _Streamer:
-    """Prints generated text as it comes; a line with the name where another generation speaks."""
+    """Prints generated text as it comes, one generation after the other: those that run beside the
+    one being shown wait for their turn."""
 
     def __init__(self) -> None:
-        self._site: object = None
+        self._waiting: dict[Any, list[str | None]] = {}  # the first one is being shown
 
-    def write(self, site: Any, text: str) -> None:
-        if site != self._site:
-            print(f"{'' if self._site is None else chr(10)}[{site.name}] ", end="")
-            self._site = site
-        print(text, end="", flush=True)
+    def write(self, site: Any, text: str | None) -> None:
+        if site not in self._waiting:
+            self._waiting[site] = []
+            if next(iter(self._waiting)) == site:
+                print(f"[{site.name}] ", end="")
+        self._waiting[site].append(text)
+        self._show()
+
+    def _show(self) -> None:
+        while self._waiting:
+            site = next(iter(self._waiting))
+            texts = self._waiting[site]
+            print("".join(text for text in texts if text), end="", flush=True)
+            if not texts or texts[-1] is not None:
+                texts.clear()
+                return
+            print()
+            del self._waiting[site]
+            if self._waiting:
+                print(f"[{next(iter(self._waiting)).name}] ", end="")
 
 
 def _summary(results: list[Result], seconds: float) -> None:

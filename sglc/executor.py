@@ -79,13 +79,14 @@ class _Kept:
 class Run:
     """One instance's side of the executor (the frontend's `Launcher`).
 
-    `on_text` is called with every piece of generated text as it comes, in the loop's thread.
+    `on_text` is called with every piece of generated text as it comes, and with None when its
+    generation is over, in the loop's thread.
     """
 
     backend: Backend
     seed: int
     row: int = 0
-    on_text: Callable[[Site, str], None] | None = None
+    on_text: Callable[[Site, str | None], None] | None = None
     calls: list[Call] = field(default_factory=list)
     submits: int = 0
     _began: float = field(default_factory=time.perf_counter)
@@ -243,6 +244,8 @@ class Run:
                     choice_ids=event.choice_ids,
                     logprobs=event.logprobs,
                 )
+        if self.on_text is not None:
+            self.on_text(node.site, None)
         with self._changed:
             cell.text = text
             self.calls.append(call)
