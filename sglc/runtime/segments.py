@@ -10,18 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-
-import numpy as np
 
 from sglc.errors import Loc, RunError, SglcError
 from sglc.ir.plan import (
     ControlText,
-    Delta,
     Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     KeepNode,
     Node,
@@ -30,34 +25,14 @@ from sglc.ir.plan import (
     Part,
     ReleaseNode,
     Result,
-    Sample,
     Segment,
-    SelectDone,
     SelectNode,
     Slot,
-    Usage,
     reads,
 )
 from sglc.ir.target import Tokenizer
-from sglc.runtime.detokenize import StopStream
-from sglc.runtime.engine import (
-    Engine,
-    Handle,
-    RequestDone,
-    RequestFailed,
-    RequestId,
-    SampleDone,
-    Scored,
-    Token,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A prompt state in the runtime: `ids` followed by the encoding of `tail`."""
-
-    ids: tuple[int, ...] = ()
-    tail: str = ""
+from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
+from sglc.runtime.engine import Engine, Handle, RequestId
 
 
 @dataclass(slots=True, eq=False)
@@ -74,23 +49,8 @@ class _Run:
     streams: dict[int, Stream] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     pins: dict[int, Handle] = field(default_factory=dict)
-    requests: set[RequestId] = field(default_factory=set)
+    calls: dict[int, Call] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Request:
-    """A generation or a choice that the engine works on, for node `node` of `run`."""
-
-    run: _Run
-    node: int
-    prompt: tuple[int, ...]
-    handle: Handle
-    texts: list[str]  # of the samples so far, or of the choices
-    watched: list[StopStream] = field(default_factory=list)
-    samples: dict[int, SampleDone] = field(default_factory=dict)
-    choices: tuple[tuple[int, ...], ...] = ()
-    scored: Scored | None = None
 
 
 class Machine:
@@ -99,11 +59,9 @@ class Machine:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
         self.submits = 0
-        self._tokenizer = tokenizer
-        self._bytes = tokenizer.token_bytes()
-        self._encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+        self._model = Model(engine, tokenizer)
         self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
-        self._requests: dict[RequestId, _Request] = {}
+        self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
         self._kept: dict[int, tuple[Stream, Handle]] = {}
         # Handles that a running segment will keep, and the `OpenNode`s that wait for it.
         self._promised: dict[int, list[tuple[_Run, int]]] = {}
@@ -138,10 +96,8 @@ class Machine:
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
         assert isinstance(run, _Run)
-        for request in sorted(run.requests):
-            self.engine.abort(request)
-            self.engine.release(self._requests.pop(request).handle)
-        run.requests.clear()
+        for index in list(run.calls):
+            self._drop(run, index)
         for handle in run.pins.values():
             self.engine.release(handle)
         run.pins.clear()
@@ -163,22 +119,25 @@ class Machine:
     def step(self) -> None:
         """One step of the engine, and everything that its events set in motion."""
         for event in self.engine.step():
-            request = self._requests.get(event.request)
-            if request is None:
+            if event.request not in self._calls:
                 continue  # aborted in this very step
-            match event:
-                case Token():
-                    self._token(request, event)
-                case SampleDone():
-                    request.samples[event.sample] = event
-                case Scored():
-                    request.scored = event
-                case RequestDone():
-                    self._finish(event.request, request, event)
-                case RequestFailed():
-                    self._close(event.request, request)
-                    loc = _loc(request.run.segment.nodes[request.node])
-                    self._fail(request.run, request.node, located(event.error, loc))
+            run, index, call = self._calls[event.request]
+            try:
+                outcome = call.take(event)
+            except SglcError as error:
+                self._drop(run, index)
+                self._fail(run, index, located(error, call.node.loc))
+                continue
+            if outcome is not None:
+                self._drop(run, index)
+                self._finish(run, index, outcome)
+
+    def _drop(self, run: _Run, index: int) -> None:
+        """A call is over."""
+        call = run.calls.pop(index)
+        for request in call.requests:
+            del self._calls[request]
+        call.close()
 
     # -- the dataflow ----------------------------------------------------------------------------
 
@@ -254,13 +213,20 @@ class Machine:
             case ReleaseNode(handle):
                 if handle in self._kept:  # else what would have kept it failed
                     self.engine.release(self._kept.pop(handle)[1])
-            case GenNode():
-                self._gen(run, index, node)
-                return False
-            case SelectNode():
-                self._select(run, index, node)
+            case GenNode() | SelectNode():
+                call = self._call(run, index, node)
+                run.calls[index] = call
+                for request in call.requests:
+                    self._calls[request] = (run, index, call)
                 return False
         return True
+
+    def _call(self, run: _Run, index: int, node: GenNode | SelectNode) -> Call:
+        stream = run.streams[node.stream]
+        if isinstance(node, GenNode):
+            return GenCall(self._model, index, node, stream, run.emit)
+        texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
+        return SelectCall(self._model, index, node, stream, texts)
 
     def _keep(self, stream: Stream, handle: int) -> None:
         self._kept[handle] = (stream, self.engine.extend(None, stream.ids))
@@ -282,7 +248,7 @@ class Machine:
         for part in parts:
             match part:
                 case ControlText():
-                    ids, tail = (*ids, *self._encode(tail), *part.ids), ""
+                    ids, tail = (*ids, *self._model.encode(tail), *part.ids), ""
                 case str():
                     tail += part
                 case Result(node):
@@ -291,132 +257,19 @@ class Machine:
                     raise AssertionError(f"slot {name} is not bound")
         return Stream(ids, tail)
 
-    # -- generations -----------------------------------------------------------------------------
-
-    def _gen(self, run: _Run, index: int, node: GenNode) -> None:
-        stream = run.streams[node.stream]
-        prompt = (*stream.ids, *self._encode(stream.tail))
-        _check_prompt(prompt, node)
-        seed = node.sampling.seed
-        assert seed is not None, "a segment's generations carry seeds"
-        seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
-        handle = self.engine.extend(None, prompt)
-        try:
-            request = self.engine.gen(handle, node.sampling, seeds, eos_ids=self._tokenizer.eos_ids)
-        except SglcError:
-            self.engine.release(handle)
-            raise
-        watched = [StopStream(self._bytes, node.sampling.stop) for _ in seeds]
-        texts = [""] * len(seeds)
-        self._requests[request] = _Request(run, index, prompt, handle, texts, watched)
-        run.requests.add(request)
-
-    def _token(self, request: _Request, event: Token) -> None:
-        node = request.run.segment.nodes[request.node]
-        assert isinstance(node, GenNode)
-        watched = request.watched[event.sample]
-        if watched.match is not None:
-            return
-        self._give(request, event.sample, watched.push(event.id))
-        if watched.match is not None:
-            self.engine.cut(event.request, event.sample, watched.match.kept_tokens)
-
-    def _give(self, request: _Request, sample: int, text: str) -> None:
-        request.texts[sample] += text
-        if text and sample == 0:
-            request.run.emit(Delta(request.node, text))
-
-    def _select(self, run: _Run, index: int, node: SelectNode) -> None:
-        stream = run.streams[node.stream]
-        texts = [self._extended(run, Stream(), (choice,)).tail for choice in node.choices]
-        for text in texts:
-            if not text:
-                raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
-        whole = [(*stream.ids, *self._encode(stream.tail + text)) for text in texts]
-        # Where a choice merges with the text before it, the prefix is cut back to the last common id.
-        prompt = (*stream.ids, *self._encode(stream.tail))
-        base = prompt[: min(_common(prompt, ids) for ids in whole)]
-        _check_prompt(base, node)
-        choices = tuple(ids[len(base) :] for ids in whole)
-        handle = self.engine.extend(None, base)
-        try:
-            request = self.engine.score(handle, choices)
-        except SglcError:
-            self.engine.release(handle)
-            raise
-        self._requests[request] = _Request(run, index, base, handle, texts, choices=choices)
-        run.requests.add(request)
-
-    def _finish(self, id_: RequestId, request: _Request, done: RequestDone) -> None:
-        self._close(id_, request)
-        run, index = request.run, request.node
-        node = run.segment.nodes[index]
-        usage = Usage(
-            prompt=done.prompt_tokens,
-            cached=done.cached_tokens,
-            computed=done.computed_tokens,
-            scored=done.scored_tokens,
-            completion=done.completion_tokens,
-            calls=1,
-        )
-        match node:
-            case GenNode():
-                samples = tuple(self._sample(request, sample) for sample in range(node.sampling.n))
-                match = request.watched[0].match
-                run.texts[index] = samples[0].text
-                run.streams[index] = Stream((*request.prompt, *samples[0].ids), match.tail if match else "")
-                run.emit(GenDone(index, request.prompt, samples, usage))
-            case SelectNode():
-                assert request.scored is not None
-                logprobs = request.scored.logprobs
-                scores = tuple(float(np.mean(values)) for values in logprobs)
-                choice = int(np.argmax(scores))
-                before = run.streams[node.stream]
-                run.texts[index] = request.texts[choice]
-                run.streams[index] = Stream(before.ids, before.tail + request.texts[choice])
-                run.emit(
-                    SelectDone(
-                        index,
-                        request.prompt,
-                        choice,
-                        request.texts[choice],
-                        scores,
-                        request.choices,
-                        logprobs,
-                        usage,
-                    )
-                )
-            case _:
-                raise AssertionError(node)
+    def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:
+        run.texts[index] = outcome.text
+        run.streams[index] = outcome.stream
+        run.emit(outcome.event)
         if run.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.
-            run.pins[index] = self.engine.extend(None, run.streams[index].ids)
+            run.pins[index] = self.engine.extend(None, outcome.stream.ids)
         self._advance(run, self._produced(run, index))
-
-    def _sample(self, request: _Request, sample: int) -> Sample:
-        watched, ended = request.watched[sample], request.samples[sample]
-        self._give(request, sample, watched.finish())
-        kept = len(ended.ids) if watched.match is None else watched.match.kept_tokens
-        finish = ended.finish if watched.match is None else "stop"
-        return Sample(request.texts[sample], ended.ids[:kept], finish, ended.logprobs[:kept])
-
-    def _close(self, id_: RequestId, request: _Request) -> None:
-        del self._requests[id_]
-        request.run.requests.discard(id_)
-        self.engine.release(request.handle)
 
 
 def _bound(handle: int | str | None) -> int:
     assert isinstance(handle, int), f"handle {handle!r} is not bound"
     return handle
-
-
-def sample_seed(seed: int, sample: int) -> int:
-    """The seed of one of n samples (splitmix64 of Steele et al. 2014 over seed and index)."""
-    z = (seed + (sample + 1) * 0x9E3779B97F4A7C15) % 2**64
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return z ^ (z >> 31)
 
 
 def located(error: SglcError, loc: Loc | None) -> SglcError:
@@ -428,21 +281,3 @@ def located(error: SglcError, loc: Loc | None) -> SglcError:
 
 def _loc(node: Node) -> Loc | None:
     return node.loc if isinstance(node, GenNode | SelectNode) else None
-
-
-def _check_prompt(prompt: Sequence[int], node: GenNode | SelectNode) -> None:
-    if not prompt:
-        raise RunError(
-            "SGLC402", f"`{node.site.name}` has no text before it", node.loc,
-            note="this model has no token that begins an empty text",
-            hint="append some text first",
-        )  # fmt: skip
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    limit = min(len(a), len(b))
-    for i in range(limit):
-        if a[i] != b[i]:
-            return i
-    return limit

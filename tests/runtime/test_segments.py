@@ -29,9 +29,11 @@ from sglc.ir.plan import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
+from sglc.runtime.calls import sample_seed
+from sglc.runtime.choosing import decide
 from sglc.runtime.engine import Engine, EngineConfig
 from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine, sample_seed
+from sglc.runtime.segments import Machine
 
 LOC = Loc("program.py", 3, 5, 9)
 MERGED = "ab"  # one token of its own: merges over the border of two appends
@@ -262,6 +264,30 @@ def test_pins_and_handles_are_all_given_back() -> None:
     bench.run(
         OpenNode(), ExtendNode(0, ("cd",)), gen(1, n=3), ExtendNode(2, ("e",)), select(3, "a", "b"), gen(4)
     )
-    assert bench.machine._requests == {}
+    assert bench.machine._calls == {}
     assert bench.machine._runs == {}
+    assert bench.machine.engine.handles._sequences == {}
+
+
+def test_methods_of_choosing_on_sglang_s_own_case() -> None:
+    """organ, organism, antidisestablishmentarianism: every method has its own answer."""
+    logprobs = [(-0.1, -8.0), (-0.1, -8.0, -0.2), (-3.0, -0.05, -0.05, -0.05)]
+    alone = [(0.0, -7.0), (0.0, -12.0, -6.0), (0.0, -0.1, -0.1, -0.1)]
+    assert decide("token_length_normalized", logprobs)[0] == 2
+    assert decide("greedy_token_selection", [(-0.1, -0.2), (-0.1, -0.3, -0.2), (-3.0,)])[0] == 0
+    assert decide("unconditional_likelihood_normalized", logprobs, alone)[0] == 1
+
+
+def test_a_method_that_also_scores_the_choices_alone() -> None:
+    bench = Bench(depth=2)
+    node = SelectNode(
+        1, Site("f", (), "choice"), ("efg", "h", "ab"), "unconditional_likelihood_normalized", LOC
+    )
+    choice = bench.run(OpenNode(), ExtendNode(0, ("cd",)), node)[2]
+    assert isinstance(choice, SelectDone)
+    alone = bench.run(OpenNode(), ExtendNode(0, ("e",)), select(1, "fg"), name="alone")[2].logprobs[0]
+    expected = sum(choice.logprobs[0]) / 3 - sum(alone) / 3
+    assert choice.scores[0] == pytest.approx(expected)
+    assert choice.scores[1:] == pytest.approx([values[0] for values in choice.logprobs[1:]])
+    assert choice.choice == max(range(3), key=lambda i: choice.scores[i])
     assert bench.machine.engine.handles._sequences == {}

@@ -1,0 +1,253 @@
+"""Generations and choices on the engine: from a stream to the text that continues it.
+
+A call makes its requests when it is built, takes their events, and gives an outcome with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sglc.errors import RunError, SglcError
+from sglc.ir.plan import Delta, Event, GenDone, GenNode, Sample, SelectDone, SelectNode, Usage
+from sglc.ir.target import Tokenizer
+from sglc.runtime.choosing import NEEDS_UNCONDITIONAL, decide
+from sglc.runtime.detokenize import StopStream
+from sglc.runtime.engine import (
+    Engine,
+    EngineEvent,
+    Handle,
+    RequestDone,
+    RequestFailed,
+    RequestId,
+    SampleDone,
+    Scored,
+    Token,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A prompt state in the runtime: `ids` followed by the encoding of `tail`."""
+
+    ids: tuple[int, ...] = ()
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call made: its text, the stream that goes on behind it, and the event that says so."""
+
+    text: str
+    stream: Stream
+    event: GenDone | SelectDone
+
+
+class Model:
+    """The engine with its tokenizer: literal runs are encoded once however often they come."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.engine = engine
+        self.eos_ids = tokenizer.eos_ids
+        self.token_bytes = tokenizer.token_bytes()
+        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+
+
+class GenCall:
+    """One generation: `sampling.n` samples of the same prompt."""
+
+    def __init__(
+        self, model: Model, index: int, node: GenNode, stream: Stream, emit: Callable[[Event], None]
+    ) -> None:
+        """Raises RunError: there is no prompt, or the engine cannot take it."""
+        self.node = node
+        self._engine = model.engine
+        self._index = index
+        self._emit = emit
+        self._prompt = (*stream.ids, *model.encode(stream.tail))
+        _check_prompt(self._prompt, node)
+        assert node.sampling.seed is not None, "a segment's generations carry seeds"
+        seeds = [sample_seed(node.sampling.seed, sample) for sample in range(node.sampling.n)]
+        self._watched = [StopStream(model.token_bytes, node.sampling.stop) for _ in seeds]
+        self._texts = [""] * len(seeds)
+        self._ended: dict[int, SampleDone] = {}
+        self._handle = self._engine.extend(None, self._prompt)
+        try:
+            self.requests = [self._engine.gen(self._handle, node.sampling, seeds, eos_ids=model.eos_ids)]
+        except SglcError:
+            self._engine.release(self._handle)
+            raise
+
+    def take(self, event: EngineEvent) -> Outcome | None:
+        """Account for an event of this call's request; gives the outcome with the last one.
+
+        Raises:
+            SglcError: the request failed.
+        """
+        match event:
+            case Token():
+                self._token(event)
+            case SampleDone():
+                self._ended[event.sample] = event
+            case RequestDone():
+                return self._outcome(event)
+            case RequestFailed():
+                raise event.error
+            case Scored():
+                raise AssertionError(event)
+        return None
+
+    def close(self) -> None:
+        """Stop what is left of the request, and give back what the call holds."""
+        self._engine.abort(self.requests[0])
+        self._engine.release(self._handle)
+
+    def _token(self, event: Token) -> None:
+        watched = self._watched[event.sample]
+        if watched.match is not None:
+            return
+        self._give(event.sample, watched.push(event.id))
+        if watched.match is not None:
+            self._engine.cut(event.request, event.sample, watched.match.kept_tokens)
+
+    def _give(self, sample: int, text: str) -> None:
+        self._texts[sample] += text
+        if text and sample == 0:
+            self._emit(Delta(self._index, text))
+
+    def _outcome(self, done: RequestDone) -> Outcome:
+        samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
+        match = self._watched[0].match
+        after = Stream((*self._prompt, *samples[0].ids), match.tail if match else "")
+        return Outcome(samples[0].text, after, GenDone(self._index, self._prompt, samples, usage(done)))
+
+    def _sample(self, sample: int) -> Sample:
+        watched, ended = self._watched[sample], self._ended[sample]
+        self._give(sample, watched.finish())
+        kept = len(ended.ids) if watched.match is None else watched.match.kept_tokens
+        finish = ended.finish if watched.match is None else "stop"
+        return Sample(self._texts[sample], ended.ids[:kept], finish, ended.logprobs[:kept])
+
+
+class SelectCall:
+    """One choice: every text scored behind the prompt in one request. Some methods also score each
+    text alone, in a request of its own."""
+
+    def __init__(
+        self, model: Model, index: int, node: SelectNode, stream: Stream, texts: tuple[str, ...]
+    ) -> None:
+        """Raises RunError: an empty choice, no prompt, or more than the engine can take."""
+        self.node = node
+        self._engine = model.engine
+        self._index = index
+        self._before = stream
+        self._texts = texts
+        if not all(texts):
+            raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
+        whole = [(*stream.ids, *model.encode(stream.tail + text)) for text in texts]
+        # Where a choice merges with the text before it, the prefix is cut back to the last common id.
+        prompt = (*stream.ids, *model.encode(stream.tail))
+        self._prompt = prompt[: min(_common(prompt, ids) for ids in whole)]
+        _check_prompt(self._prompt, node)
+        self._choices = tuple(ids[len(self._prompt) :] for ids in whole)
+        self._handles: list[Handle] = []
+        self.requests: list[RequestId] = []
+        self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
+        self._done: dict[RequestId, Usage] = {}
+        try:
+            self._score(self._prompt, self._choices)
+            if node.method in NEEDS_UNCONDITIONAL:
+                for ids in self._choices:
+                    if len(ids) > 1:
+                        self._score(ids[:1], (ids[1:],))
+        except SglcError:
+            self.close()
+            raise
+
+    def _score(self, prompt: tuple[int, ...], choices: tuple[tuple[int, ...], ...]) -> None:
+        self._handles.append(self._engine.extend(None, prompt))
+        self.requests.append(self._engine.score(self._handles[-1], choices))
+
+    def take(self, event: EngineEvent) -> Outcome | None:
+        """As `GenCall.take`."""
+        match event:
+            case Scored():
+                self._scored[event.request] = event.logprobs
+            case RequestDone():
+                self._done[event.request] = usage(event)
+                return self._outcome() if len(self._done) == len(self.requests) else None
+            case RequestFailed():
+                raise event.error
+            case Token() | SampleDone():
+                raise AssertionError(event)
+        return None
+
+    def close(self) -> None:
+        """Stop what is left of the requests, and give back what the call holds."""
+        for request in self.requests:
+            self._engine.abort(request)
+        for handle in self._handles:
+            self._engine.release(handle)
+
+    def _outcome(self) -> Outcome:
+        first, *others = self.requests
+        logprobs = self._scored[first]
+        # The first id of a text has nothing before it: its log-probability counts as 0.
+        alone = iter(self._scored[request][0] for request in others)
+        longer = [(0.0, *next(alone)) if others and len(ids) > 1 else (0.0,) for ids in self._choices]
+        choice, scores = decide(self.node.method, logprobs, longer)
+        text = self._texts[choice]
+        spent = sum((self._done[request] for request in others), self._done[first])
+        event = SelectDone(
+            self._index,
+            self._prompt,
+            choice,
+            text,
+            scores,
+            self._choices,
+            logprobs,
+            Usage(spent.prompt, spent.cached, spent.computed, spent.scored, spent.completion, 1),
+        )
+        return Outcome(text, Stream(self._before.ids, self._before.tail + text), event)
+
+
+Call = GenCall | SelectCall
+
+
+def usage(done: RequestDone) -> Usage:
+    """A request's counts."""
+    return Usage(
+        prompt=done.prompt_tokens,
+        cached=done.cached_tokens,
+        computed=done.computed_tokens,
+        scored=done.scored_tokens,
+        completion=done.completion_tokens,
+        calls=1,
+    )
+
+
+def sample_seed(seed: int, sample: int) -> int:
+    """The seed of one of n samples (splitmix64 of Steele et al. 2014 over seed and index)."""
+    z = (seed + (sample + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def _check_prompt(prompt: Sequence[int], node: GenNode | SelectNode) -> None:
+    if not prompt:
+        raise RunError(
+            "SGLC402", f"`{node.site.name}` has no text before it", node.loc,
+            note="this model has no token that begins an empty text",
+            hint="append some text first",
+        )  # fmt: skip
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    limit = min(len(a), len(b))
+    for i in range(limit):
+        if a[i] != b[i]:
+            return i
+    return limit
