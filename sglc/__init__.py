@@ -24,8 +24,11 @@ __all__ = [
 _SGLANG = {
     "assistant_begin": "sglc.frontend.expr",
     "assistant_end": "sglc.frontend.expr",
+    "greedy_token_selection": "sglc.frontend.choices",
     "system_begin": "sglc.frontend.expr",
     "system_end": "sglc.frontend.expr",
+    "token_length_normalized": "sglc.frontend.choices",
+    "unconditional_likelihood_normalized": "sglc.frontend.choices",
     "user_begin": "sglc.frontend.expr",
     "user_end": "sglc.frontend.expr",
 }

@@ -28,8 +28,11 @@ OWN = (
 SGLANG = (
     "assistant_begin",
     "assistant_end",
+    "greedy_token_selection",
     "system_begin",
     "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
     "user_begin",
     "user_end",
 )

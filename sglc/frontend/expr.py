@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
+from sglc.frontend.choices import METHODS, ChoicesMethod
 from sglc.frontend.locate import here
 from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import NOWHERE
@@ -78,7 +79,7 @@ def gen(
     ignore_eos: bool | None = None,
     seed: int | None = None,
     choices: Sequence[str] | None = None,
-    choices_method: str | None = None,
+    choices_method: ChoicesMethod | str | None = None,
 ) -> Expr:
     """Text that the model writes here, stored under `name`.
 
@@ -117,13 +118,16 @@ def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
-    choices_method: str | None = None,
+    choices_method: ChoicesMethod | str | None = None,
 ) -> Expr:
     """The most likely of `choices` at this place, stored under `name`.
 
     Args:
-        choices: at least one text; each is scored by its mean log-probability per token.
+        choices: at least one text.
         temperature: only 0 has a meaning: a choice is ranked, not sampled.
+        choices_method: how (`sglc.frontend.choices`): `token_length_normalized`, the mean log-probability
+            of a choice's tokens (default); `greedy_token_selection`, what greedy decoding would follow;
+            `unconditional_likelihood_normalized`, how much likelier the prompt makes it.
 
     Raises:
         TraceError: no choices, something that is not a text among them, an unknown method.
@@ -137,7 +141,9 @@ def select(
     return _select(name, choices, choices_method, loc)
 
 
-def _select(name: str | None, choices: Sequence[str] | None, method: str | None, loc: Loc) -> SelectExpr:
+def _select(
+    name: str | None, choices: Sequence[str] | None, method: ChoicesMethod | str | None, loc: Loc
+) -> SelectExpr:
     if isinstance(choices, str) or not isinstance(choices, Sequence):
         raise TraceError(
             "SGLC104", f"`choices` is a list of texts, not `{type(choices).__name__}`", loc,
@@ -148,14 +154,12 @@ def _select(name: str | None, choices: Sequence[str] | None, method: str | None,
     for choice in choices:
         if not isinstance(choice, str | SymbolicText) or choice is None or choice == "":
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
-    if method not in (None, "token_length_normalized"):
+    wanted = method.name if isinstance(method, ChoicesMethod) else method
+    if wanted is not None and wanted not in METHODS:
         raise TraceError(
-            "SGLC105", f"`choices_method` `{method}` is unknown", loc, note="known: token_length_normalized"
+            "SGLC105", f"`choices_method` `{wanted}` is unknown", loc, note=f"known: {', '.join(METHODS)}"
         )
-    return SelectExpr(_name(name, "select", loc), tuple(choices), "token_length_normalized", loc)
-
-
-_ROLES = ("system", "user", "assistant")
+    return SelectExpr(_name(name, "select", loc), tuple(choices), wanted or METHODS[0], loc)
 
 
 def role(name: str, content: object = None) -> Concat:
