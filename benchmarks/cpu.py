@@ -1,0 +1,281 @@
+"""Times the local runtime on the CPU against transformers: one process, same weights, same threads.
+
+Three workloads of the default model, greedy, float32, ends of turns ignored:
+  single    one prompt of 128 tokens, 128 out
+  batch     16 prompts of 50 to 200 tokens at once, 64 out
+  prefix    64 questions behind one prefix of 600 tokens, 16 out
+Baselines are transformers' `generate` one prompt after the other, over the left-padded batch, and (for
+`prefix`) over the batch with the prefix computed once and its cache repeated. Contenders take turns,
+in another order every round; times are medians. The runtime starts every round with an empty cache.
+Outputs must agree up to the first place where the two tokens are all but tied.
+
+Writes benchmarks/results/cpu-<cpu>.json and fails if a goal is missed or an output differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import pydoc_data.topics
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.models import prepare
+from sglc.runtime.requests import SampleDone
+from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.torch_executor import TorchExecutor
+from sglc.runtime.weights import load_config, load_weights
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS = 3
+TIE = 1e-3  # logits closer than this may come in either order
+
+Prompt = Sequence[int]
+Outputs = list[list[int]]
+Contender = Callable[[], Outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`prompts` all begin with the first `prefix` tokens of each other. `goals`: contender -> least
+    factor by which sglc must be faster than it."""
+
+    name: str
+    prompts: tuple[tuple[int, ...], ...]
+    new_tokens: int
+    prefix: int
+    goals: Mapping[str, float]
+
+
+class Transformers:
+    """The baselines."""
+
+    def __init__(self, model: PreTrainedModel, workload: Workload) -> None:
+        self.model, self.work = model, workload
+
+    def sequential(self) -> Outputs:
+        """One prompt after the other."""
+        return [self._generate([prompt], 0, None)[0] for prompt in self.work.prompts]
+
+    def batched(self) -> Outputs:
+        """All prompts as one batch, padded on the left."""
+        return self._generate(self.work.prompts, 0, None)
+
+    def prefix_cached(self) -> Outputs:
+        """The prefix once; then one batch whose padding lies between the prefix and the rest."""
+        shared = torch.tensor([self.work.prompts[0][: self.work.prefix]])
+        cache = DynamicCache(config=self.model.config)
+        with torch.inference_mode():
+            self.model(shared, past_key_values=cache, logits_to_keep=1)
+            cache.batch_repeat_interleave(len(self.work.prompts))
+        return self._generate(self.work.prompts, self.work.prefix, cache)
+
+    def _generate(self, prompts: Sequence[Prompt], keep: int, cache: DynamicCache | None) -> Outputs:
+        """`keep`: tokens that stay in front of the padding."""
+        longest = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for line, seen, prompt in zip(ids, mask, prompts, strict=True):
+            rest = longest - (len(prompt) - keep)
+            line[:keep], line[rest:] = torch.tensor(prompt[:keep]), torch.tensor(prompt[keep:])
+            seen[:keep] = seen[rest:] = 1
+        with torch.inference_mode():
+            out = self.model.generate(
+                ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                do_sample=False,
+                max_new_tokens=self.work.new_tokens,
+            )
+        return out[:, longest:].tolist()
+
+
+def run_engine(executor: TorchExecutor, work: Workload) -> Outputs:
+    """All prompts at once through a fresh engine, whose prefix tree is empty."""
+    engine = Engine(executor, EngineConfig(max_rows=64, max_len=executor.config.max_len))
+    sampling = Sampling(max_tokens=work.new_tokens, temperature=0.0, ignore_eos=True)
+    order = {}
+    for index, prompt in enumerate(work.prompts):
+        handle = engine.extend(None, prompt)
+        order[engine.gen(handle, sampling, [0], eos_ids=())] = index
+    outputs: Outputs = [[] for _ in work.prompts]
+    while not engine.idle:
+        for event in engine.step():
+            if isinstance(event, SampleDone):
+                outputs[order[event.request]] = list(event.ids)
+    return outputs
+
+
+def workloads(encode: Callable[[str], list[int]]) -> list[Workload]:
+    """Real English text: the language reference that comes with Python."""
+    text = encode("\n".join(pydoc_data.topics.topics[key] for key in sorted(pydoc_data.topics.topics)))
+    lengths = [50 + (r * 97) % 151 for r in range(16)]
+    starts = [5000 + 700 * r for r in range(64)]
+    prefix = text[2000:2600]
+    questions = (
+        (
+            *prefix,
+            *encode("\n\nQuestion: what follows from: "),
+            *text[s : s + 8 + s // 700 % 15],
+            *encode("\nAnswer:"),
+        )
+        for s in starts
+    )
+    return [
+        Workload("single", (tuple(text[1000:1128]),), 128, 0, {"sequential": 1.3}),
+        Workload(
+            "batch",
+            tuple(tuple(text[s : s + n]) for s, n in zip(starts, lengths, strict=False)),
+            64,
+            0,
+            {"sequential": 4.0, "batched": 1.0},
+        ),
+        Workload(
+            "prefix",
+            tuple(questions),
+            16,
+            600,
+            {"sequential": 8.0, "batched": 1.3, "prefix_cached": 1.3},
+        ),
+    ]
+
+
+def disagreement(model: PreTrainedModel, work: Workload, expected: Outputs, got: Outputs) -> str:
+    """ "" if the outputs agree up to ties."""
+    for prompt, left, right in zip(work.prompts, expected, got, strict=True):
+        if len(left) != len(right):
+            return f"{len(right)} tokens instead of {len(left)}"
+        at = next((i for i, pair in enumerate(zip(left, right, strict=True)) if pair[0] != pair[1]), None)
+        if at is None:
+            continue
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*prompt, *left[:at]]]), logits_to_keep=1).logits[0, -1]
+        if gap := float((logits[left[at]] - logits[right[at]]).abs()) > TIE:
+            return f"token {at} is {right[at]} instead of {left[at]}, a gap of {gap}"
+    return ""
+
+
+def measure(
+    contenders: Mapping[str, Contender], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, Outputs]]:
+    """Seconds of every round and the last outputs, by contender."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    outputs: dict[str, Outputs] = {}
+    names = list(contenders)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            begin = time.perf_counter()
+            outputs[name] = contenders[name]()
+            seconds[name].append(time.perf_counter() - begin)
+            print(f"  {name}: {seconds[name][-1]:.2f} s", file=sys.stderr, flush=True)
+    return seconds, outputs
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it, or the architecture where it gives none."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.M) if info.exists() else []
+    return names[0] if names else platform.machine()
+
+
+def commit() -> str:
+    """The checked-out commit, with `+` behind it if tracked files were changed; "" outside a checkout."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def run(
+    work: Workload, model: PreTrainedModel, executor: TorchExecutor, only: str, rounds: int
+) -> dict[str, object]:
+    """One workload's part of the result."""
+    baselines = Transformers(model, work)
+    contenders: dict[str, Contender] = {"sglc": lambda: run_engine(executor, work)}
+    contenders |= {name: getattr(baselines, name) for name in work.goals if only in ("", name)}
+    # Not timed: fills caches of kernels and memory.
+    run_engine(executor, work)
+    Transformers(model, Workload("warm", work.prompts[:1], 2, 0, {})).sequential()
+    seconds, outputs = measure(contenders, rounds)
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    reference = outputs.get("sequential", outputs["sglc"])
+    return {
+        "prompts": len(work.prompts),
+        "tokens_in": sum(map(len, work.prompts)),
+        "tokens_out": work.new_tokens * len(work.prompts),
+        "seconds": {name: [round(t, 3) for t in times] for name, times in seconds.items()},
+        "median_s": {name: round(t, 3) for name, t in median.items()},
+        "faster_than": {name: round(median[name] / median["sglc"], 2) for name in work.goals if name in median},
+        "goals": dict(work.goals),
+        "disagreement": {name: disagreement(model, work, reference, out) for name, out in outputs.items()},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="", help="run only this one, and write nothing")
+    parser.add_argument("--baseline", default="", help="measure only this baseline, and write nothing")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    folder = prepare("smollm2")
+    config = load_config(folder)
+    weights = load_weights(folder, config, torch.float32, "cpu")
+    executor = TorchExecutor(config, weights, page_size=16, pages=1024)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    result: dict[str, object] = {
+        "what": "the default model on the CPU, sglc against transformers; float32, greedy, seconds",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": arguments.threads,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "numpy": numpy.__version__,
+        },
+        "commit": commit(),
+    }
+    good = True
+    for work in workloads(load_tokenizer(folder).encode):
+        if arguments.workload in ("", work.name):
+            print(work.name, file=sys.stderr)
+            part = run(work, model, executor, arguments.baseline, arguments.rounds)
+            result[work.name] = part
+            print(
+                f"{work.name}: {json.dumps({k: part[k] for k in ('median_s', 'faster_than', 'disagreement')})}"
+            )
+            good &= all(part["faster_than"].get(k, v) >= v for k, v in work.goals.items())
+            good &= not any(part["disagreement"].values())
+    if not (arguments.workload or arguments.baseline):
+        slug = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
+        path = ROOT / "benchmarks" / "results" / f"cpu-{slug}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"-> {path.relative_to(ROOT)}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""How one step's attention is cut into dense pieces: a pure function of the page table.
+
+Tokens are put into an order in which every piece is a slice. A token attends in at most two pieces,
+which share no key: `Prefix` (keys before all of the piece's tokens, in common for all its rows), and
+one of `Chunk` (the new tokens of one long row, among themselves) and `Bucket` (short rows, each with
+its own keys, padded to one shape). Rows that begin with the same pages attend to those once, together
+(cascade attention); that is chosen only where it saves more than it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglc.runtime.step import I32
+
+I64 = NDArray[np.int64]
+
+LONG_ROW = 48  # new tokens from which a row is a piece of its own
+MIN_SAVED = 512  # keys that a shared prefix must save, over its rows; below that, pieces cost more
+BUCKET_COST = 384  # padded keys that are as dear as one more bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """KV of `length` consecutive positions: the slots from `first_slot`, or the pages `index`."""
+
+    length: int
+    first_slot: int = 0
+    index: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Tokens `begin:end` attend to all of `pages`, which lie before every one of them."""
+
+    begin: int
+    end: int
+    pages: Pages
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens `begin:end` are one row's; each attends to itself and to those before it."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tokens `begin:end` of R rows, each row's padded to `width` queries and `length` keys.
+
+    Row r's keys are those of `pages` [R, P] from position `offset` on; where `pages` is None (R = 1)
+    they are the `length` slots from `first_slot`. Query (r, i) is token `queries[r * width + i]` (None:
+    no padding), stands at position `positions[r, i]`, and sees keys up to there. `kept` names the
+    padded places that hold the tokens `begin:end`, in order.
+    """
+
+    begin: int
+    end: int
+    width: int
+    length: int
+    offset: int
+    positions: I64
+    pages: I64 | None
+    first_slot: int = 0
+    queries: I64 | None = None
+    kept: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """`order` int64 [T]: the step's token at each place (None: as they come). Pieces are in `order`."""
+
+    order: I64 | None
+    prefixes: tuple[Prefix, ...]
+    chunks: tuple[Chunk, ...]
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows whose first `pages` pages are the same ones."""
+
+    rows: tuple[int, ...]
+    pages: int
+
+
+def plan_attention(starts: I32, positions: I32, pages: I32, page_size: int) -> AttentionPlan:
+    """Cut the attention of a step into pieces (arguments as in `Step`).
+
+    Every row has at least one token, and its tokens' positions are consecutive.
+    """
+    counts = np.diff(starts)
+    firsts = positions[starts[:-1]]
+    builder = _Builder(starts, counts, firsts, pages, page_size)
+    short = [r for r, count in enumerate(counts.tolist()) if count < LONG_ROW]
+    for row in range(len(counts)):
+        if counts[row] >= LONG_ROW:
+            builder.add_long(row)
+    for group in shared_prefixes(short, pages, firsts // page_size, page_size):
+        builder.add_group(group)
+    return builder.plan()
+
+
+def shared_prefixes(rows: Sequence[int], pages: I32, limits: I32, page_size: int) -> list[Group]:
+    """Partition `rows` into groups that share their first pages so as to save most keys.
+
+    A row lies in one group, so of nested prefixes the one that saves more is taken. `limits` [R]:
+    how many pages of each row may be shared. The rows that share nothing worth it are one group of 0
+    pages, the last one.
+    """
+    if len(rows) < 2 or pages.shape[1] == 0:
+        return [Group(tuple(rows), 0)] if rows else []
+    if len(np.unique(pages[rows, 0])) == len(rows):
+        return [Group(tuple(rows), 0)]
+    # Big-endian bytes compare as the page ids do, so equal prefixes become neighbours.
+    keys = pages.astype(">i4")
+    ordered = sorted(rows, key=lambda r: (keys[r, : limits[r]].tobytes(), r))
+    table = pages[ordered]
+    equal = np.logical_and.accumulate(table[1:] == table[:-1], axis=1).sum(axis=1)
+    bound = limits[ordered]
+    common = np.minimum(equal, np.minimum(bound[1:], bound[:-1])).tolist()
+    groups: list[Group] = []
+    alone: list[int] = []
+    for places, shared in _best_cut(common, 0, len(ordered))[1]:
+        members = sorted(ordered[i] for i in places)
+        if (len(members) - 1) * shared * page_size >= MIN_SAVED:
+            groups.append(Group(tuple(members), shared))
+        else:
+            alone += members
+    if alone:
+        groups.append(Group(tuple(sorted(alone)), 0))
+    return groups
+
+
+def _best_cut(common: Sequence[int], begin: int, end: int) -> tuple[int, list[tuple[list[int], int]]]:
+    """Most pages that sorted rows begin:end can save, and the (rows, shared pages) that save them.
+
+    common[i]: pages that row i shares with row i + 1. Rows begin:end are a node of a trie; its
+    children are the runs that share more. A child joins the node's own group if its rows save more
+    there than in the child's best groups.
+    """
+    if end - begin == 1:
+        return 0, [([begin], 0)]
+    inner = common[begin : end - 1]
+    shared = min(inner)
+    saved, start = -shared, begin
+    parts: list[tuple[list[int], int]] = []
+    joined: list[int] = []
+    for cut in [*(begin + i + 1 for i, c in enumerate(inner) if c == shared), end]:
+        child_saved, child = _best_cut(common, start, cut)
+        if (cut - start) * shared >= child_saved:
+            saved += (cut - start) * shared
+            joined += range(start, cut)
+        else:
+            saved += child_saved
+            parts += child
+        start = cut
+    if not joined:
+        return saved + shared, parts
+    return saved, [*parts, (joined, shared)]
+
+
+class _Builder:
+    """Collects pieces, and the order of tokens that makes them slices."""
+
+    def __init__(self, starts: I32, counts: I32, firsts: I32, pages: I32, page_size: int) -> None:
+        self.starts, self.counts, self.firsts = starts, counts, firsts
+        self.pages, self.page_size = pages, page_size
+        self.rows: list[int] = []
+        self.tokens = 0
+        self.prefixes: list[Prefix] = []
+        self.chunks: list[Chunk] = []
+        self.buckets: list[Bucket] = []
+
+    def plan(self) -> AttentionPlan:
+        order = None
+        if self.rows != list(range(len(self.rows))):
+            order = np.concatenate([np.arange(self.starts[r], self.starts[r + 1]) for r in self.rows])
+            order = order.astype(np.int64)
+        return AttentionPlan(order, tuple(self.prefixes), tuple(self.chunks), tuple(self.buckets))
+
+    def add_long(self, row: int) -> None:
+        begin, end = self._take([row])
+        if first := int(self.firsts[row]):
+            self.prefixes.append(Prefix(begin, end, self._context(row, 0, first)))
+        self.chunks.append(Chunk(begin, end))
+
+    def add_group(self, group: Group) -> None:
+        if not group.rows:
+            return
+        begin = self.tokens
+        offset = group.pages * self.page_size
+        lengths = {r: int(self.firsts[r] + self.counts[r]) - offset for r in group.rows}
+        for single in (True, False):
+            rows = [r for r in group.rows if bool(self.counts[r] == 1) is single]
+            rows.sort(key=lambda r: (lengths[r], r))
+            for part in _split([lengths[r] for r in rows]):
+                self._add_bucket(rows[part], group.pages, lengths[rows[part][-1]])
+        if group.pages:
+            self.prefixes.append(Prefix(begin, self.tokens, self._context(group.rows[0], 0, offset)))
+
+    def _add_bucket(self, rows: list[int], skip: int, length: int) -> None:
+        """`rows` in one bucket: their first `skip` pages are dealt with, the longest has `length` keys."""
+        offset = skip * self.page_size
+        counts = self.counts[rows]
+        width = int(counts.max())
+        begin, end = self._take(rows)
+        places = np.minimum(np.arange(width), counts[:, None] - 1)
+        positions = (self.firsts[rows][:, None] + places).astype(np.int64)
+        queries = kept = None
+        if (counts != width).any():
+            offsets = np.cumsum(counts) - counts + begin
+            queries = (offsets[:, None] + places).astype(np.int64).ravel()
+            kept = np.flatnonzero(np.arange(width) < counts[:, None])
+        if len(rows) == 1:
+            context = self._context(rows[0], offset, length)
+            index = None if context.index is None else context.index[None]
+            self.buckets.append(
+                Bucket(begin, end, width, length, offset, positions, index, context.first_slot, queries, kept)
+            )
+            return
+        used = -(-length // self.page_size)
+        index = self.pages[rows, skip : skip + used].astype(np.int64)
+        # Behind its end a row reads its own first page again; the mask hides it.
+        index = np.where(index < 0, index[:, :1], index)
+        self.buckets.append(Bucket(begin, end, width, length, offset, positions, index, 0, queries, kept))
+
+    def _take(self, rows: list[int]) -> tuple[int, int]:
+        begin = self.tokens
+        self.rows += rows
+        self.tokens += int(self.counts[rows].sum())
+        return begin, self.tokens
+
+    def _context(self, row: int, offset: int, length: int) -> Pages:
+        """Positions offset : offset + length of `row`; `offset` is the start of a page."""
+        skip = offset // self.page_size
+        index = self.pages[row, skip : skip + -(-length // self.page_size)].astype(np.int64)
+        if (np.diff(index) == 1).all():
+            return Pages(length, first_slot=int(index[0]) * self.page_size)
+        return Pages(length, index=index)
+
+
+def _split(lengths: Sequence[int]) -> list[slice]:
+    """Cut ascending `lengths` into runs: padding to a run's longest, or paying for one more run."""
+    count = len(lengths)
+    ends = np.asarray(lengths, dtype=np.int64)
+    sizes = np.arange(count, 0, -1)
+    # cost[i]: the least for the first i rows; cut[i]: where their last run then begins.
+    cost, cut = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+    for end in range(1, count + 1):
+        costs = cost[:end] + sizes[count - end :] * ends[end - 1]
+        cut[end] = costs.argmin()
+        cost[end] = costs[cut[end]] + BUCKET_COST
+    runs = []
+    while count:
+        runs.append(slice(int(cut[count]), count))
+        count = int(cut[count])
+    return runs[::-1]

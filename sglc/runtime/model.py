@@ -1,0 +1,125 @@
+"""The forward pass of the Llama family: Llama, Mistral, Qwen2, Qwen3.
+
+Works on a flat run of tokens; which row a token belongs to is known to the attention alone. Logits
+are computed for the places that are asked for, and so is the last layer behind its attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sglc.runtime.attention import PagedAttention
+from sglc.runtime.linear import Gated, Linear, gated, linear
+from sglc.runtime.model_config import ModelConfig
+from sglc.runtime.rope import pair_rows, rope_table, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Linear
+    mlp_norm: Tensor
+    gate_up: Gated
+    down: Linear
+
+
+class Llama:
+    """A model's weights, ready to run on one device.
+
+    Args:
+        weights: tensors under Hugging Face's names (`model_config.tensor_shapes`), on the device and
+            in the type to compute in. Merged and packed copies are made; the caller may drop the mapping.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._norm = weights["model.norm.weight"]
+        self._layers = [_layer(config, weights, f"model.layers.{i}") for i in range(config.layers)]
+        self._head = linear(self._embedding if config.tied else weights["lm_head.weight"])
+        table = rope_table(config.head_dim, config.rope_theta, config.rope_scaling, config.max_len)
+        self._rotations = table.to(self._embedding.device)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor on the model's device and of its type."""
+        return self._norm
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        pool: Tensor,
+        attention: PagedAttention,
+        wanted: Tensor,
+    ) -> Tensor:
+        """Write the KV of all tokens to `pool`; give the final hidden states of some.
+
+        Args:
+            tokens, positions, slots: int64 [T]; each token's id, position, and KV slot.
+            pool: [layers, slots, 2 * kv_heads, head_dim].
+            attention: the step's attention over these tokens.
+            wanted: int64 [W] places in 0 .. T - 1.
+
+        Returns:
+            [W, hidden], normed: what `logits` takes.
+        """
+        c = self.config
+        rotations = self._rotations[positions][:, None]
+        turned = c.heads + c.kv_heads  # queries and keys; values are not turned
+        x = functional.embedding(tokens, self._embedding)
+        for index, layer in enumerate(self._layers):
+            qkv = layer.qkv(self._normed(x, layer.input_norm))
+            heads = qkv.view(len(qkv), c.heads + 2 * c.kv_heads, c.head_dim)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                heads[:, : c.heads] = self._normed(heads[:, : c.heads], layer.q_norm)
+                heads[:, c.heads : turned] = self._normed(heads[:, c.heads : turned], layer.k_norm)
+            rotate(heads[:, :turned], rotations)
+            pool[index].index_copy_(0, slots, heads[:, c.heads :])
+            attended = attention.forward(heads, pool[index])
+            if index == c.layers - 1:
+                x, attended = x[wanted], attended[wanted]
+            x = layer.out.add(attended, x)
+            x = layer.down.add(layer.gate_up(self._normed(x, layer.mlp_norm)), x)
+        return self._normed(x, self._norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[W, hidden] from `forward` -> [W, vocab]."""
+        return self._head(hidden)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self.config.rms_eps)
+
+
+def _layer(config: ModelConfig, weights: Mapping[str, Tensor], name: str) -> _Layer:
+    """One layer, with q, k and v as one product and rotated features side by side."""
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+
+    def merged(kind: str) -> Tensor:
+        q, k, v = (weights[f"{attention}.{part}_proj.{kind}"] for part in "qkv")
+        return torch.cat((pair_rows(q, config.head_dim), pair_rows(k, config.head_dim), v))
+
+    def head_norm(part: str) -> Tensor | None:
+        return (
+            pair_rows(weights[f"{attention}.{part}_norm.weight"], config.head_dim) if config.qk_norm else None
+        )
+
+    return _Layer(
+        input_norm=weights[f"{name}.input_layernorm.weight"],
+        qkv=linear(merged("weight"), merged("bias") if config.qkv_bias else None),
+        q_norm=head_norm("q"),
+        k_norm=head_norm("k"),
+        out=linear(weights[f"{attention}.o_proj.weight"]),
+        mlp_norm=weights[f"{name}.post_attention_layernorm.weight"],
+        gate_up=gated(weights[f"{mlp}.gate_proj.weight"], weights[f"{mlp}.up_proj.weight"]),
+        down=linear(weights[f"{mlp}.down_proj.weight"]),
+    )

@@ -1,0 +1,161 @@
+"""Choosing the next token of each row, and log-probabilities.
+
+Filters apply in this order, each to what the one before left: temperature, top_k, top_p, min_p (the
+order of transformers). All three keep the most likely tokens, so together they are one lowest logit
+per row; tokens that tie with it are kept. A sample is the winner of an exponential race (the Gumbel-max
+trick): the token with the largest weight / noise, where a token's noise is a hash of (seed, position,
+token) and of nothing else, so of no other row and no device. Rounding differs with the batch, and
+changes the winner only where the two best are equal to rounding; an inverse cumulative distribution
+would change with it wherever the tail's steps are as small as the rounding, once in some hundred tokens.
+Log-probabilities are natural logarithms of the model's own distribution: before `no_eos`,
+temperature and filters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sglc.runtime.step import F32, I32, U64, Bool
+
+_GOLDEN = 0x9E3779B9 - 2**32  # 2**32 / golden ratio as int32: spreads token ids over all bits
+_CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise."""
+
+    temperature: F32
+    top_k: I32
+    top_p: F32
+    min_p: F32
+    no_eos: Bool
+    keys: U64
+
+
+def noise_keys(seeds: U64, positions: I32) -> U64:
+    """What a row's noise is made of, a function of (seed, position) alone: uint64 [R]."""
+    with np.errstate(over="ignore"):
+        return _mix(seeds + _mix(positions.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
+
+
+def exponentials(keys: U64, vocab: int, device: torch.device) -> Tensor:
+    """Exponentially distributed noise, a function of (key, token) alone: float32 [R, vocab]."""
+    halves = torch.from_numpy(keys.view(np.int32).reshape(-1, 2).copy()).to(device)
+    x = torch.arange(vocab, dtype=torch.int32, device=device) * _GOLDEN ^ halves[:, :1]
+    x = _mix32(_mix32(x) ^ halves[:, 1:])
+    # 31 bits, in which small numbers, the ones that win, keep all their digits.
+    return x.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()
+
+
+def _mix32(x: Tensor) -> Tensor:
+    """The 32-bit finaliser `lowbias32` of Chris Wellons' hash prospector, on int32, in place."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= 0x7FEB352D
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _signed(0x846CA68B)
+    x ^= (x >> 16) & 0xFFFF
+    return x
+
+
+def _signed(word: int) -> int:
+    """The int32 with the bits of an unsigned 32-bit word."""
+    return word - (word >> 31 << 32)
+
+
+def _mix(x: U64) -> U64:
+    """The finaliser of splitmix64: every input bit flips about half of the output bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def choose(logits: Tensor, choice: Choice, eos_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Next tokens int64 [R] and their log-probabilities float32 [R].
+
+    Args:
+        logits: float [R, V].
+        eos_ids: int64 [E], what rows with `no_eos` may not choose.
+    """
+    logits = logits.float()
+    allowed = logits
+    if choice.no_eos.any() and len(eos_ids):
+        banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
+        allowed = logits.clone()
+        allowed[banned[:, None], eos_ids[None, :]] = -torch.inf
+    tokens = allowed.argmax(dim=-1)
+    drawn = np.flatnonzero(choice.temperature > 0)
+    if len(drawn) == len(tokens):
+        tokens = _draw(allowed, choice, drawn)
+    elif len(drawn):
+        rows = torch.from_numpy(drawn).to(logits.device)
+        tokens[rows] = _draw(allowed[rows], choice, drawn)
+    return tokens, log_probabilities(logits, tokens)
+
+
+def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
+    """log p(ids[i]) under row i: float32 [N] from logits [N, V], ids int64 [N]."""
+    logits = logits.float()
+    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+
+
+def filtered(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
+    """Probabilities that remain after temperature and filters, the best one being 1: float32 [R', V].
+
+    `logits` [R', V] belong to the rows `rows` of `choice`; each has a temperature above 0.
+    """
+
+    def column(values: NDArray[np.floating]) -> Tensor:
+        return torch.from_numpy(values[rows].astype(np.float32)[:, None]).to(logits.device)
+
+    top = logits.amax(dim=-1, keepdim=True)
+    # Relative to the row's best, so that a tiny temperature does not overflow.
+    vocab = logits.shape[1]
+    top_k = np.where(choice.top_k > 0, np.minimum(choice.top_k, vocab), vocab)[rows]
+    top_p = choice.top_p[rows].astype(np.float64)
+    weights = ((logits - top) / column(choice.temperature)).exp()
+    if (top_k < vocab).any() or (top_p < 1).any():
+        lowest = _lowest_weight(weights, top_k, top_p)
+        weights = torch.where(weights >= lowest, weights, 0.0)
+    if (choice.min_p[rows] > 0).any():
+        weights = torch.where(weights >= column(choice.min_p), weights, 0.0)
+    return weights
+
+
+def _draw(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
+    weights = filtered(logits, choice, rows)
+    return (weights / exponentials(choice.keys[rows], weights.shape[1], weights.device)).argmax(dim=-1)
+
+
+def _lowest_weight(weights: Tensor, top_k: NDArray[np.integer], top_p: NDArray[np.float64]) -> Tensor:
+    """The smallest weight that top_k, then top_p keep: float32 [R, 1]."""
+    vocab = weights.shape[1]
+    limit_k = torch.from_numpy(top_k.astype(np.int64)).to(weights.device)
+    limit_p = torch.from_numpy(top_p).to(weights.device)
+    total = weights.sum(dim=-1, dtype=torch.float64)
+    # Sorting 50,000 numbers costs more than the rest, and a row nearly always needs few of them.
+    count = int(top_k.max()) if (top_k < vocab).all() else min(_CANDIDATES, vocab)
+    if not weights.is_cpu and not (top_k < vocab).all():
+        count = vocab  # whether few are enough is not known without waiting for the device
+    best = weights.topk(count, dim=-1).values
+    mass = best.cumsum(dim=-1, dtype=torch.float64)
+    if count < int(top_k.max()):
+        by_k = (limit_k > count) & (limit_k < vocab)
+        by_p = (limit_k == vocab) & (limit_p < 1) & (mass[:, -1] < limit_p * total)
+        if (by_k | by_p).any():
+            best = weights.sort(dim=-1, descending=True).values
+            mass = best.cumsum(dim=-1, dtype=torch.float64)
+    last_k = limit_k.clamp(max=best.shape[1])[:, None] - 1
+    # top_p counts the mass that top_k left.
+    left = torch.where(limit_k[:, None] < vocab, mass.gather(1, last_k), total[:, None])
+    # A token stays if the tokens before it do not reach the mass; the best one always does.
+    reached = (mass - best) < limit_p[:, None] * left
+    last_p = torch.where(limit_p < 1, reached.sum(dim=-1) - 1, last_k[:, 0]).clamp(min=0)[:, None]
+    lowest = best.gather(1, torch.minimum(last_k, last_p))
+    unfiltered = (limit_k == vocab) & (limit_p >= 1)
+    return torch.where(unfiltered[:, None], 0.0, lowest)
