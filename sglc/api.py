@@ -12,9 +12,10 @@ from sglc.errors import SglcError, UsageError
 from sglc.frontend import ahead
 from sglc.frontend.expr import sampling_fields
 from sglc.frontend.function import Definition, bind, define
+from sglc.frontend.history import messages
 from sglc.frontend.locate import here
 from sglc.frontend.recorder import Recorder
-from sglc.frontend.state import Gathered, GatheredVariables, Instance, State, messages
+from sglc.frontend.state import Gathered, GatheredVariables, Instance, State
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
 from sglc.result import Outcome, Result, report_unread
@@ -248,7 +249,7 @@ def _outcome(run: Run, instance: Instance, state: State, value: Any, error: Base
     try:
         value = _plain(value)
         text = run.text_of_stream(state._stream.handle) if state._stream.handle else ""
-        turns = messages(instance, state._history)
+        turns = messages(state._history, lambda made: instance.read(made, "`messages()`", here()))
     except Exception as problem:
         error = error or problem
     return Outcome(value, error, variables, errors, text, turns, tuple(run.calls), run.elapsed_s)

@@ -262,3 +262,51 @@ def test_a_batch_compiles_once(local: LocalBackend, monkeypatch: pytest.MonkeyPa
 
 def test_an_empty_batch_is_an_empty_list(local: LocalBackend) -> None:
     assert chat.run_batch([], backend=local) == []
+
+
+def test_a_scope_is_what_was_appended_inside(local: LocalBackend) -> None:
+    @sgl.function
+    def program(s: Any) -> str:
+        s += "Numbers: "
+        with s.var_scope("scope"):
+            s += "1, 2, 3," + sgl.gen("x", max_tokens=3, temperature=0) + "!"
+        with s.var_scope("turn"):
+            s += sgl.user("hi")
+        s += " end"
+        return str(s["scope"])
+
+    result = program.run(backend=local)
+    assert result["scope"] == "1, 2, 3," + result["x"] + "!" == result.ret_value
+    assert result["turn"].endswith("<|im_start|>user\nhi<|im_end|>\n")
+    assert result.text() == "Numbers: " + result["scope"] + result["turn"] + " end"
+
+
+def test_branches_may_be_appended_instead_of_gathered(local: LocalBackend) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "Tips:"
+        forks = s.fork(2)
+        forks += lambda i: f"\n{i + 1}. " + sgl.gen(f"tip{i}", max_tokens=4, temperature=0)
+        forks.join(mode="concate_and_append")
+        s += "\nEnd"
+        with s.copy() as c:
+            c += " copy" + sgl.gen("copied", max_tokens=2, temperature=0)
+
+    result = program.run(backend=local)
+    first, second, copied = result.calls[0].samples[0].text, result.calls[1].samples[0].text, result["copied"]
+    assert result.text() == f"Tips:\n1. {first}\n2. {second}\nEnd"
+    assert len(copied) == 1
+    assert "tip0" not in result
+
+
+def test_methods_of_choosing(local: LocalBackend) -> None:
+    @sgl.function
+    def program(s: Any, method: Any) -> None:
+        s += "The capital of France is"
+        s += sgl.select("city", choices=[" Paris", " London", " a"], choices_method=method)
+
+    names = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
+    by_name = [program.run(method=name, backend=local)["city"] for name in names]
+    by_value = [program.run(method=getattr(sgl, name), backend=local)["city"] for name in names]
+    assert by_name == by_value
+    assert by_name[:2] == [" Paris", " Paris"]

@@ -111,6 +111,12 @@ class Recorder:
         self.ops.append(Fork(trunk, labels, results=values, loc=loc))
         return [self._own(Stream(self.launch, value, stream.turns)) for value in values]
 
+    def bookmark(self, stream: Stream) -> Stream:
+        """The stream as it is now, under a name of its own that does not move on."""
+        if stream.launch != self.launch:
+            return self._own(Stream(stream.launch, stream.value, stream.turns, stream.handle))
+        return self._own(Stream(self.launch, stream.value, stream.turns))
+
     def append(self, stream: Stream, text: str | SymbolicText, loc: Loc) -> None:
         if text != "" if isinstance(text, str) else text.parts:
             stream.value = self._emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)

@@ -21,9 +21,10 @@ from sglc.frontend.expr import (
     SelectExpr,
     checked,
 )
+from sglc.frontend.history import History, messages, since
 from sglc.frontend.locate import here
 from sglc.frontend.recorder import Generated, Launcher, Observation, Recorder, Stream
-from sglc.frontend.symbolic import Boundary, SymbolicText
+from sglc.frontend.symbolic import Boundary, SymbolicText, joined
 from sglc.ir.core import Value
 
 
@@ -36,16 +37,16 @@ class Gathered:
     launch: int
 
 
-Variable = Generated | Gathered | Any
-
-
 @dataclass(frozen=True, slots=True)
-class History:
-    """What a state went through, newest first: the parts that `messages()` and streaming read."""
+class Scoped:
+    """Everything that was appended between two places of one prompt, chat markup included."""
 
-    before: History | None
-    kind: str  # "text", "generated", "open" or "close"
-    item: str | SymbolicText | Generated
+    begin: Stream
+    end: Stream
+    parts: tuple[History, ...]
+
+
+Variable = Generated | Gathered | Scoped | Any
 
 
 class Instance:
@@ -73,8 +74,27 @@ class Instance:
                 return self.observe(what, loc).text_of_site(variable.site)
             case Gathered():
                 return [self.read(entry, what, loc) for entry in variable.entries]
+            case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
+                return self._joined(variable.parts, what, loc)
+            case Scoped():  # only the back end knows how chat turns are written
+                launcher = self.observe(what, loc)
+                before = launcher.text_of_stream(variable.begin.handle)
+                return launcher.text_of_stream(variable.end.handle)[len(before) :]
             case _:
                 return variable
+
+    def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
+        texts: list[Any] = [
+            _first(self.read(part.item, what, loc)) if part.kind == "generated" else part.item for part in parts
+        ]
+        if any(isinstance(text, SymbolicText) for text in texts):
+            return joined(tuple(texts))
+        return "".join(texts)
+
+
+def _first(text: Any) -> Any:
+    """Of several samples, the one that the prompt goes on with."""
+    return text[0] if isinstance(text, list) else text
 
 
 class GatheredVariables(Mapping[str, Any]):
@@ -114,6 +134,7 @@ class State:
         self._path = path
         self._variables: dict[str, Variable] = dict(variables or {})
         self._history = history
+        self._forked_at = history
         self.label = label
 
     # -- writing ---------------------------------------------------------------------------------
@@ -209,6 +230,17 @@ class State:
         if self._stream.turns.open == name:
             self._close_role(name, loc)
 
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[State]:
+        """Everything that is appended inside becomes the text of the variable `name`."""
+        recorder = self._instance.recorder
+        begin, start = recorder.bookmark(self._stream), self._history
+        try:
+            yield self
+        finally:
+            parts = tuple(since(self._history, start))
+            self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
+
     # -- branching -------------------------------------------------------------------------------
 
     def fork(self, size: int | Sequence[str] = 1) -> Forks:
@@ -231,9 +263,26 @@ class State:
         ]  # fmt: skip
         return Forks(self, children)
 
-    def join(self, forks: Forks | Sequence[State]) -> GatheredVariables:
-        """Gather what the branches stored: each new name becomes a list of this state, in branch order."""
+    @contextmanager
+    def copy(self) -> Iterator[State]:
+        """A branch of its own, joined at the end of the block: `with s.copy() as c: ...`."""
+        forks = self.fork(1)
+        yield forks[0]
+        self.join(forks)
+
+    def join(self, forks: Forks | Sequence[State], mode: str = "gather_variable") -> GatheredVariables:
+        """Gather what the branches stored: each new name becomes a list of this state, in branch order.
+
+        With `mode="concate_and_append"`, append what each branch appended since the fork instead.
+        """
         loc = here()
+        if mode not in ("gather_variable", "concate_and_append"):
+            raise TraceError(
+                "SGLC109",
+                f"`join` has no mode `{mode}`",
+                loc,
+                note="modes: gather_variable, concate_and_append",
+            )
         children = list(forks)
         for child in children:
             if not isinstance(child, State) or child._instance is not self._instance:
@@ -242,7 +291,13 @@ class State:
                 )
             if not child._stream.live:
                 raise TraceError("SGLC109", "this branch has been joined already", loc)
+        if mode == "concate_and_append":
+            for child in children:
+                self._append_branch(child, loc)
+        for child in children:
             child._stream.live = False
+        if mode == "concate_and_append":
+            return GatheredVariables(self._instance, {})
         names = dict.fromkeys(name for child in children for name in child._variables)
         gathered = {
             name: self._gather(name, [child._variables.get(name) for child in children], loc)
@@ -251,6 +306,23 @@ class State:
         }
         self._variables.update(gathered)
         return GatheredVariables(self._instance, gathered)
+
+    def _append_branch(self, child: State, loc: Loc) -> None:
+        parts = since(child._history, child._forked_at)
+        if any(part.kind in ("open", "close") for part in parts):
+            raise TraceError(
+                "SGLC109", "a branch with chat turns cannot be appended as text", loc,
+                hint="gather its variables, and append these",
+            )  # fmt: skip
+        for part in parts:
+            made = part.item
+            if not isinstance(made, Generated):
+                self._append(made, loc)
+            elif made.launch == self._instance.recorder.launch:
+                self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
+                self._history = History(self._history, "generated", made)
+            else:
+                self._append(_first(self._instance.read(made, "`join`", loc)), loc)
 
     def _gather(self, name: str, entries: list[Variable], loc: Loc) -> Gathered:
         recorder = self._instance.recorder
@@ -299,8 +371,9 @@ class State:
 
     def messages(self) -> list[dict[str, str]]:
         """The chat turns as `{"role", "content"}`; text outside turns is in none of them."""
-        self._instance.observe("`messages()`", here())
-        return messages(self._instance, self._history)
+        loc = here()
+        self._instance.observe("`messages()`", loc)
+        return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
 
 
 class Forks:
@@ -346,29 +419,6 @@ class Forks:
             child._append(checked(each), loc)
         return self
 
-    def join(self) -> GatheredVariables:
+    def join(self, mode: str = "gather_variable") -> GatheredVariables:
         """`s.join(forks)` of the state that was forked."""
-        return self._parent.join(self)
-
-
-def messages(instance: Instance, history: History | None) -> list[dict[str, str]]:
-    """The chat turns in `history`; a turn that is still open comes last."""
-    parts: list[History] = []
-    while history is not None:
-        parts.append(history)
-        history = history.before
-    turns: list[dict[str, str]] = []
-    inside = False
-    for part in reversed(parts):
-        match part.kind:
-            case "open":
-                turns.append({"role": str(part.item), "content": ""})
-                inside = True
-            case "close":
-                inside = False
-            case "text" if inside:
-                turns[-1]["content"] += str(part.item)
-            case "generated" if inside:
-                text = instance.read(part.item, "`messages()`", here())
-                turns[-1]["content"] += text[0] if isinstance(text, list) else text
-    return turns
+        return self._parent.join(self, mode)

@@ -240,3 +240,36 @@ def test_returned_texts_are_values() -> None:
     assert isinstance(returns["hello"][0], Value)
     assert returns["hello"][2:] == (3, None)
     assert isinstance(returns["both"], Value)
+
+
+def test_scopes_copies_and_appended_branches() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        with s.var_scope("scope"):
+            s += "a" + sgl.gen("x")
+        with s.copy() as c:
+            c += "b" + sgl.gen("y")
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("z")
+        forks.join(mode="concate_and_append")
+        s += s["scope"]
+        return s["scope"]
+
+    made = traced(program)
+    assert not ops(made, HostCall)
+    first, _, left, right = ops(made, Gen)
+    assert [op.text for op in ops(made, Append)][-5:-1] == ["0", left.results[1], "1", right.results[1]]
+    (text,) = ops(made, Format)[-1:]
+    assert text.parts == ("a", first.results[1])
+    assert isinstance(made.returns, Value)
+
+
+def test_a_scope_over_chat_turns_is_known_at_run_time_only() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        with s.var_scope("scope"):
+            s += sgl.user("hi")
+        s += sgl.assistant(sgl.gen("x"))
+        return s["scope"]
+
+    assert isinstance(traced(program).ops[-1], HostCall)
