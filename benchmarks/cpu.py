@@ -157,7 +157,7 @@ def workloads(encode: Callable[[str], list[int]]) -> list[Workload]:
 
 
 def disagreement(model: PreTrainedModel, work: Workload, expected: Outputs, got: Outputs) -> str:
-    """ "" if the outputs agree up to ties."""
+    """Where the outputs differ by more than a tie; empty if nowhere."""
     for prompt, left, right in zip(work.prompts, expected, got, strict=True):
         if len(left) != len(right):
             return f"{len(right)} tokens instead of {len(left)}"

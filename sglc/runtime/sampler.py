@@ -113,11 +113,11 @@ def filtered(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
     def column(values: NDArray[np.floating]) -> Tensor:
         return torch.from_numpy(values[rows].astype(np.float32)[:, None]).to(logits.device)
 
-    top = logits.amax(dim=-1, keepdim=True)
-    # Relative to the row's best, so that a tiny temperature does not overflow.
     vocab = logits.shape[1]
     top_k = np.where(choice.top_k > 0, np.minimum(choice.top_k, vocab), vocab)[rows]
     top_p = choice.top_p[rows].astype(np.float64)
+    # Relative to the row's best, so that a tiny temperature does not overflow.
+    top = logits.amax(dim=-1, keepdim=True)
     weights = ((logits - top) / column(choice.temperature)).exp()
     if (top_k < vocab).any() or (top_p < 1).any():
         lowest = _lowest_weight(weights, top_k, top_p)

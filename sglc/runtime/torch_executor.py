@@ -6,6 +6,7 @@ it only queues work on the current stream, so the order of launches is the order
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -191,10 +192,16 @@ class TorchExecutor:
 def _pool(config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[layers, slots, 2 * kv_heads, head_dim]. Zeros, so that padding reads finite numbers."""
     shape = (config.layers, slots, 2 * config.kv_heads, config.head_dim)
+    size = dtype.itemsize * math.prod(shape)
     try:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    except (RuntimeError, MemoryError):
-        size = dtype.itemsize * slots * config.layers * 2 * config.kv_heads * config.head_dim
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        # Torch would write all the zeros now, seconds for some gigabytes; numpy has the system give
+        # pages of zeros when they are first used. Slots begin at cache lines.
+        raw = np.zeros(size + 64, np.uint8)
+        begin = -raw.ctypes.data % 64
+        return torch.from_numpy(raw[begin : begin + size]).view(dtype).view(shape)
+    except (RuntimeError, MemoryError, ValueError):
         raise BackendError(
             "SGLC530",
             f"a KV pool of {slots} tokens does not fit into the memory of `{device}`",
