@@ -15,10 +15,3 @@ class ChoicesMethod:
 token_length_normalized = ChoicesMethod("token_length_normalized")
 greedy_token_selection = ChoicesMethod("greedy_token_selection")
 unconditional_likelihood_normalized = ChoicesMethod("unconditional_likelihood_normalized")
-
-# The first is the default.
-METHODS = (
-    token_length_normalized.name,
-    greedy_token_selection.name,
-    unconditional_likelihood_normalized.name,
-)

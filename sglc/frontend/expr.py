@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.choices import METHODS, ChoicesMethod
+from sglc.frontend.choices import ChoicesMethod
 from sglc.frontend.locate import here
 from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import NOWHERE
+from sglc.ir.ops import SELECT_METHODS
 
 
 class Expr:
@@ -155,11 +156,14 @@ def _select(
         if not isinstance(choice, str | SymbolicText) or choice is None or choice == "":
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     wanted = method.name if isinstance(method, ChoicesMethod) else method
-    if wanted is not None and wanted not in METHODS:
+    if wanted is not None and wanted not in SELECT_METHODS:
         raise TraceError(
-            "SGLC105", f"`choices_method` `{wanted}` is unknown", loc, note=f"known: {', '.join(METHODS)}"
+            "SGLC105",
+            f"`choices_method` `{wanted}` is unknown",
+            loc,
+            note=f"known: {', '.join(SELECT_METHODS)}",
         )
-    return SelectExpr(_name(name, "select", loc), tuple(choices), wanted or METHODS[0], loc)
+    return SelectExpr(_name(name, "select", loc), tuple(choices), wanted or SELECT_METHODS[0], loc)
 
 
 def role(name: str, content: object = None) -> Concat:

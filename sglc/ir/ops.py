@@ -13,6 +13,12 @@ from __future__ import annotations
 from sglc.ir.core import Op, Site, Type, Value, op
 from sglc.ir.sampling import Sampling
 
+# How `select` decides; the first is the default.
+SELECT_METHODS = (
+    "token_length_normalized",
+    "greedy_token_selection",
+    "unconditional_likelihood_normalized",
+)
 S, T, L = Type.STREAM, Type.TEXT, Type.LIST
 
 
@@ -86,7 +92,7 @@ class Select(Op):
     stream: Value
     site: Site
     choices: tuple[Value | str, ...]
-    method: str = "token_length_normalized"
+    method: str = SELECT_METHODS[0]
 
 
 @op("fork", variadic=True, pure=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, Op, Program, Site, Type, Value, operands, values_in
 from sglc.ir.ops import (
+    SELECT_METHODS,
     Append,
     Arg,
     Control,
@@ -139,9 +140,12 @@ def _fields(op: Op) -> None:
             )  # fmt: skip
         case Select() if not op.choices:
             raise _error("SGLC213", "`select` has no choices", op)
-        case Select() if op.method != "token_length_normalized":
+        case Select() if op.method not in SELECT_METHODS:
             raise _error(
-                "SGLC213", f"`select` knows no method `{op.method}`", op, note="known: token_length_normalized"
+                "SGLC213",
+                f"`select` knows no method `{op.method}`",
+                op,
+                note=f"known: {', '.join(SELECT_METHODS)}",
             )
         case Gen():
             problem = sampling_problem(op.sampling)
