@@ -1,5 +1,5 @@
 # Every target sets up what it needs in .venv, from nothing but Python 3.11+ with pip.
-# Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), STEPS and SEED (for `make soak`).
+# Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), STEPS, PROGRAMS and SEED (for `make soak`).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -8,6 +8,7 @@
 PYTHON ?=
 QUESTION ?= What is the capital of France?
 STEPS ?= 1000000
+PROGRAMS ?= 2000
 SEED ?= 0
 export QUESTION
 
@@ -21,7 +22,7 @@ help:
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
-	@echo "make soak    fuzz the runtime for long (STEPS=$(STEPS) SEED=$(SEED))"
+	@echo "make soak    fuzz runtime and compiler for long (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) SEED=$(SEED))"
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/sglc models pull smollm2
@@ -45,6 +46,7 @@ bench: $(VENV)/.stamp-test
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
+	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,
 # testing less than checking; each stamp adds its own extras.

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from sglc.ir.core import Op, Program, Site, Tree, Type, Value
-from sglc.ir.ops import Append, Arg, Fork, Format, Gen, Join, Resume, RoleClose, RoleOpen, Root, Select
+from sglc.ir.core import Op, Program, Region, Site, Tree, Type, Value
+from sglc.ir.ops import (
+    Append,
+    Arg,
+    Call,
+    Concat,
+    Cond,
+    Eq,
+    Fork,
+    Format,
+    Gen,
+    HostCall,
+    In,
+    Join,
+    Loop,
+    Lower,
+    Map,
+    Not,
+    ParseJson,
+    Resume,
+    RoleClose,
+    RoleOpen,
+    Root,
+    Select,
+    Strip,
+    Switch,
+    types_of,
+)
 from sglc.ir.sampling import Sampling
 
 ARGS = {"a": "alpha", "b": "", "s0": " s zero\n"}  # `s0` is also what the printer would call a stream
@@ -39,6 +67,13 @@ class _Builder:
     lists: list[Value] = field(default_factory=list)
     counts: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
     values: int = 0
+    regions: bool = False
+    bools: list[Value] = field(default_factory=list)
+    jsons: list[Value] = field(default_factory=list)
+    flat_lists: list[Value] = field(default_factory=list)  # of texts only: what `map` can run over
+    depth: int = 0
+    python: bool = True  # a `host_call` may stand here
+    yielded_roles: list[str] = field(default_factory=list)  # of the arms that were built last
 
     def value(self, kind: Type) -> Value:
         self.values += 1
@@ -54,19 +89,47 @@ class _Builder:
         self.counts[path, name] = count + 1
         return Site("other" if self.random.random() < 0.1 else "f", path, name, count)
 
+    @contextmanager
+    def block(self, *, again: bool) -> Iterator[None]:
+        """Build the ops of a region; `again`: it may run more than once, so nothing outside is continued."""
+        names = (
+            "ops",
+            "streams",
+            "texts",
+            "choices",
+            "lists",
+            "bools",
+            "jsons",
+            "flat_lists",
+            "python",
+            "depth",
+        )
+        outside = {name: getattr(self, name) for name in names}
+        copies = [replace(stream, used=stream.used or again) for stream in self.streams]
+        self.ops, self.streams, self.depth = [], list(copies), self.depth + 1
+        self.python = self.python and not again
+        for name in names[2:8]:
+            setattr(self, name, list(outside[name]))
+        yield
+        for name in names:
+            setattr(self, name, outside[name])
+        for stream, copy in zip(self.streams, copies, strict=True):
+            stream.used = stream.used or (copy.used and not again)
+
     def text(self) -> Value | str:
         if self.texts and self.random.random() < 0.4:
             return self.random.choice(self.texts)
         return self.random.choice(_LITERALS)
 
 
-def random_program(seed: int, *, chat: bool = False, length: int = 30) -> Program:
+def random_program(seed: int, *, chat: bool = False, regions: bool = False, length: int = 30) -> Program:
     """A verified program of about `length` ops.
 
     `chat`: text and generations stand inside turns only (system first, then user and assistant in
     turn), so that any chat template can render it; without it, roles come and go anywhere.
+    `regions`: with control flow, operations on texts and calls of other programs.
     """
-    b = _Builder(Random(seed))
+    b = _Builder(Random(seed), regions=regions)
     for name in ARGS:
         value = b.value(Type.TEXT)
         b.params.append(Arg(name, results=(value,)))
@@ -82,10 +145,18 @@ def random_program(seed: int, *, chat: bool = False, length: int = 30) -> Progra
     texts: list[Tree] = [*b.random.sample(b.texts, min(3, len(b.texts))), *b.lists[-1:]]
     kept = tuple(stream.value for stream in streams)
     returns: Tree = {"streams": kept, "texts": tuple(texts), "constants": (1, -0.5, None, True, "it's")}
+    if regions:
+        assert isinstance(returns, dict)
+        returns |= {"values": (*b.bools[-2:], *b.jsons[-1:])}
+        if b.random.random() < 0.1:
+            b.ops.append(_host_call(b))
     return Program("f", tuple(b.params), tuple(b.ops), returns)
 
 
 def _step(b: _Builder, chat: bool) -> None:
+    if b.regions and b.random.random() < 0.35:
+        b.random.choice((_value, _value, _twins, _cond, _switch, _loop, _map, _call))(b)
+        return
     choice = b.random.random()
     if not b.streams or choice < 0.08:
         (value,) = b.emit(Root(), Type.STREAM)
@@ -156,3 +227,234 @@ def _fork(b: _Builder, stream: _Stream) -> None:
     values = b.emit(Fork(stream.value, labels), *[Type.STREAM] * size)
     for i, value in enumerate(values):
         b.streams.append(replace(stream, value=value, path=(*stream.path, i), used=False))
+
+
+# -- control flow ------------------------------------------------------------------------------------
+
+
+def _value(b: _Builder) -> None:
+    """An operation on texts."""
+    match b.random.randrange(7):
+        case 0:
+            b.texts += b.emit(Strip(b.text()), Type.TEXT)
+        case 1:
+            b.texts += b.emit(Lower(b.text()), Type.TEXT)
+        case 2:
+            b.bools += b.emit(Eq(b.text(), b.text()), Type.BOOL)
+        case 3:
+            b.bools += b.emit(In(b.random.choice(("7", "a", "")), b.text()), Type.BOOL)
+        case 4 if b.bools:
+            b.bools += b.emit(Not(b.random.choice(b.bools)), Type.BOOL)
+        case 5:
+            spelled = b.random.choice(('{"a": [1, null]}', " -0.5e3 ", '"\\u00e9"', "[]"))
+            b.jsons += b.emit(ParseJson(spelled), Type.JSON)
+        case _:
+            _flat_list(b)
+
+
+def _twins(b: _Builder) -> None:
+    """Equal prompts that both go on: with generations here, or in whatever comes."""
+    stream, text = b.random.choice(b.streams or [None]), b.random.choice(("", "x", *b.texts[-1:]))
+    if stream is None:
+        return
+    for _ in range(2):
+        (value,) = b.emit(Append(stream.value, text), Type.STREAM)
+        b.streams.append(replace(stream, value=value, used=False))
+        if b.random.random() < 0.5:
+            _generate(b, b.streams[-1])
+
+
+def _flat_list(b: _Builder) -> Value:
+    items = tuple(b.text() for _ in range(b.random.randrange(3)))
+    if b.flat_lists and b.random.random() < 0.5:
+        items = (*items, b.random.choice(b.flat_lists))
+    (made,) = b.emit(Concat(items), Type.LIST)
+    b.lists.append(made)
+    b.flat_lists.append(made)
+    return made
+
+
+def _bool(b: _Builder) -> Value:
+    if not b.bools or b.random.random() < 0.5:
+        b.bools += b.emit(In(b.random.choice(("7", "a", "3")), b.text()), Type.BOOL)
+    return b.random.choice(b.bools)
+
+
+def _cond(b: _Builder) -> None:
+    if b.depth < 3:
+        pred = _bool(b)
+        then, orelse = _arms(b, 2)
+        _give(b, Cond(pred, then, orelse))
+
+
+def _switch(b: _Builder) -> None:
+    if b.depth < 3:
+        cases = b.random.sample(["alpha", "", "x", "it's", " no "], b.random.randrange(3))
+        value = b.random.choice(b.texts)
+        *arms, default = _arms(b, len(cases) + 1)
+        _give(b, Switch(value, tuple(cases), tuple(arms), default))
+
+
+def _give(b: _Builder, op: Op) -> None:
+    """Emit the op, and put what its arms yield into play."""
+    roles = b.yielded_roles
+    results = b.emit(op, *types_of(op, 0))
+    for value, role in zip(results, roles, strict=False):
+        _play(b, value, role)
+
+
+def _play(b: _Builder, value: Value, role: str = "") -> None:
+    match value.type:
+        case Type.STREAM:
+            b.streams.append(_Stream(value, role=role))
+        case Type.TEXT:
+            b.texts.append(value)
+        case Type.BOOL:
+            b.bools.append(value)
+        case Type.LIST:
+            b.lists.append(value)
+        case Type.JSON:
+            b.jsons.append(value)
+
+
+def _arms(b: _Builder, number: int) -> list[Region]:
+    """Arms that yield the same types; a few hand over to Python instead."""
+    kinds = [kind for kind in (Type.STREAM, Type.TEXT, Type.BOOL, Type.LIST) if b.random.random() < 0.4]
+    roles = [b.random.choice(("", "", "user")) for _ in kinds]
+    counts, after = dict(b.counts), dict(b.counts)
+    used = [stream.used for stream in b.streams]
+    ever = list(used)
+    arms = []
+    for _ in range(number):
+        b.counts = dict(counts)  # exclusive arms may use the same sites
+        for stream, before in zip(b.streams, used, strict=True):
+            stream.used = before
+        with b.block(again=False):
+            _steps(b)
+            if b.python and b.random.random() < 0.04:
+                b.ops.append(_host_call(b))
+                results: tuple[Value, ...] = ()
+            else:
+                results = tuple(_of(b, kind, role) for kind, role in zip(kinds, roles, strict=True))
+            ops = tuple(b.ops)
+        arms.append(Region((), ops, results))
+        ever = [before or stream.used for before, stream in zip(ever, b.streams, strict=True)]
+        for key, count in b.counts.items():
+            after[key] = max(count, after.get(key, 0))
+    for stream, before in zip(b.streams, ever, strict=True):
+        stream.used = before
+    b.counts, b.yielded_roles = after, roles
+    return arms
+
+
+def _steps(b: _Builder) -> None:
+    for _ in range(b.random.randrange(5)):
+        _step(b, False)
+
+
+def _of(b: _Builder, kind: Type, role: str = "") -> Value:
+    """A value of a kind, made if there is none; a stream in a turn of `role`."""
+    match kind:
+        case Type.STREAM:
+            return _in_role(b, role)
+        case Type.TEXT:
+            return b.random.choice(b.texts)
+        case Type.BOOL:
+            return _bool(b)
+        case Type.LIST:
+            return b.random.choice(b.lists) if b.lists else _flat_list(b)
+        case Type.JSON:
+            raise AssertionError(kind)
+
+
+def _in_role(b: _Builder, role: str) -> Value:
+    if b.streams:
+        stream = b.random.choice(b.streams)
+        value, inside = stream.value, stream.role
+    else:
+        (value,) = b.emit(Root(), Type.STREAM)
+        inside = ""
+    if inside not in ("", role):
+        (value,) = b.emit(RoleClose(value, inside), Type.STREAM)
+        inside = ""
+    if inside != role:
+        (value,) = b.emit(RoleOpen(value, role), Type.STREAM)
+    return value
+
+
+def _host_call(b: _Builder) -> HostCall:
+    reads = [*b.random.sample(b.texts, 1), *(stream.value for stream in b.streams[-1:])]
+    return HostCall("`open(...)` is ordinary Python", tuple(reads))
+
+
+def _unused(b: _Builder, number: int) -> list[_Stream]:
+    """Streams that may be continued; they count as continued from here on."""
+    free = [stream for stream in b.streams if not stream.used]
+    chosen = b.random.sample(free, min(number, len(free)))
+    for stream in chosen:
+        stream.used = True
+    return chosen
+
+
+def _loop(b: _Builder) -> None:
+    if b.depth >= 3:
+        return
+    streams = _unused(b, b.random.randrange(3))
+    texts = b.random.sample(b.texts, b.random.randrange(2))
+    init = (*(stream.value for stream in streams), *texts)
+    with b.block(again=True):
+        params = tuple(b.value(value.type) for value in init)
+        for param, stream in zip(params, streams, strict=False):
+            b.streams.append(replace(stream, value=param, used=False))
+        b.texts += params[len(streams) :]
+        b.texts = b.texts[-4:]  # what the loop carries is read more often
+        _steps(b)
+        again = _bool(b)
+        carried = (*(_in_role(b, stream.role) for stream in streams), *(_of(b, Type.TEXT) for _ in texts))
+        body = Region(params, tuple(b.ops), (again, *carried))
+    op = Loop(init, b.random.randrange(1, 5), body)
+    results = b.emit(op, *types_of(op, 0))
+    for value, role in zip(results, [*(stream.role for stream in streams), *("" for _ in texts)], strict=True):
+        _play(b, value, role)
+
+
+def _map(b: _Builder) -> None:
+    if b.depth >= 3:
+        return
+    items = _flat_list(b)
+    with b.block(again=True):
+        item = b.value(Type.TEXT)
+        b.texts += [item, item]
+        _steps(b)
+        kinds = [b.random.choice((Type.TEXT, Type.TEXT, Type.LIST)) for _ in range(b.random.randrange(3))]
+        body = Region((item,), (), tuple(_of(b, kind) for kind in kinds))
+        body = replace(body, ops=tuple(b.ops))
+    for kind, value in zip(kinds, b.emit(Map(items, body), *[Type.LIST] * len(kinds)), strict=True):
+        b.lists.append(value)
+        if kind is Type.TEXT:
+            b.flat_lists.append(value)
+
+
+def _call(b: _Builder) -> None:
+    """Call a program of a few ops, which sometimes calls another one."""
+    if b.depth >= 3:
+        return
+    streams = _unused(b, b.random.randrange(2))
+    inner = _Builder(b.random, regions=True, depth=b.depth + 1, python=False)
+    text = inner.value(Type.TEXT)
+    inner.params.append(Arg("p", results=(text,)))
+    inner.texts.append(text)
+    inner.choices.append(text)
+    for stream in streams:
+        resumed = inner.value(Type.STREAM)
+        inner.params.append(Resume("q", role=stream.role, results=(resumed,)))
+        inner.streams.append(_Stream(resumed, role=stream.role, turns=1))
+    _steps(inner)
+    kept = inner.random.sample(inner.streams, min(1, len(inner.streams)))
+    returned: Tree = {"text": inner.texts[-1], "more": (1, *(stream.value for stream in kept))}
+    called = Program("g", tuple(inner.params), tuple(inner.ops), returned)
+    args = (b.text(), *(stream.value for stream in streams))
+    op = Call(b.site((), "g"), args, called)
+    results = b.emit(op, *types_of(op, 0))
+    for value, role in zip(results, ["", *(stream.role for stream in kept)], strict=True):
+        _play(b, value, role)

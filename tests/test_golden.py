@@ -1,7 +1,8 @@
 """Runs tests/golden/*.md: an `ir` block with what to do, and behind it the block that must come out.
 
-The first line of the input block names passes (or `verify`, or `plan` last), and `@style` a chat
-template of tests/templates.py. `pytest --bless` rewrites the second block of each pair.
+The first line of the input block names passes (or `verify`, or `plan` or `run` last), and `@style` a
+chat template of tests/templates.py. `run` is the reference interpreter, for what fails in a run.
+`pytest --bless` rewrites the second block of each pair.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import SglcError, render
+from sglc.ir.interpret import Model, meaning
 from sglc.ir.plan_text import plan_text
 from sglc.ir.target import Target
 from sglc.ir.text import canonical, from_text, to_text
@@ -67,7 +69,9 @@ def outcome(case: Case) -> tuple[str, str]:
     styles = [order[1:] for order in case.orders if order.startswith("@")]
     tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
     target = Target("local", tokenizer)
-    passes = [order for order in case.orders if not order.startswith("@") and order not in ("verify", "plan")]
+    passes = [
+        order for order in case.orders if not order.startswith("@") and order not in ("verify", "plan", "run")
+    ]
     # The source is no file: this is where carets are drawn from.
     linecache.cache["program.sglir"] = (len(case.source), None, case.source.splitlines(True), "program.sglir")
     try:
@@ -77,9 +81,11 @@ def outcome(case: Case) -> tuple[str, str]:
         after, remarks = run_pipeline(program, target, passes)
         if "plan" in case.orders:
             return "plan", plan_text(lower_plan(after, target))
+        if "run" in case.orders:
+            meaning(after, Model(lambda site, prefix: prefix, lambda *_: 0), {})
     except SglcError as error:
         return "error", render(error) + "\n"
-    text = to_text(after)
-    assert to_text(from_text(text, "again.sglir")) == text
+    text = to_text(after).removeprefix("# sglir 1\n")
+    assert to_text(from_text(text, "again.sglir")) == f"# sglir 1\n{text}"
     assert canonical(after) == from_text(text, "again.sglir")
     return "ir", text + "".join(f"# {remark}\n" for remark in remarks)

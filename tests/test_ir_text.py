@@ -11,7 +11,7 @@ import pytest
 from random_programs import random_program
 
 from sglc.errors import Loc, VerifyError
-from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value
+from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
 from sglc.ir.sampling import Sampling
 from sglc.ir.text import canonical, from_text, identity, to_text
@@ -29,6 +29,7 @@ def round_trip(program: Program) -> Program:
 def test_every_op_has_a_text_form() -> None:
     """All ops, every field away from its default."""
     text = """\
+# sglir 1
 def 'A.b <locals>'(essay, s0: resume('k0', turns=('system', 'user'), role='assistant'), t0: arg('a b')):
     s1 = root()
     s2 = append(s1, 'text')
@@ -43,12 +44,47 @@ min_p=0.1, ignore_eos=True, seed=18446744073709551615)
     s9, s10 = fork(s8, labels=('one', 'two'))
     l0 = join('x', (t1, None))
     t3 = format(('a', t1, essay))
-    host_call('because', reads=(t1, s9))
+    t4 = strip(' a ')
+    t5 = lower(t4)
+    b0 = eq(t5, 'a')
+    b1 = in_('a', essay)
+    b2 = not_(b1)
+    j0 = parse_json('{}')
+    l1 = concat((t4, 'b', l0))
+    s13, t7 = cond(b0):
+        s11, t6 = gen(s9, 'z')
+        yield s11, t6
+    else:
+        s12 = append(s9, 'no')
+        yield s12, t4
+    switch(t7):
+        case "it's":
+            s14 = root()
+            yield
+        case '':
+            yield
+        case _:
+            host_call('python')
+            yield
+    s17, t9 = loop((s13, t7), 3) as s15, t8:
+        s16 = append(s15, t8)
+        yield b2, s16, t8
+    loop((), 1):
+        yield b2
+    l3, l4 = map(l1) as t10:
+        l2 = map(l1) as t11:
+            yield t11
+        yield t10, l2
+    t12, s18 = call('judge', (s17, 'x'), fork=(0,)):
+        def judge(s0: resume('k'), b):
+            s1, t0 = gen(s0, 'x')
+            return {'text': (t0, 1), 'stream': s1}
+    host_call('because', reads=(t1, s10))
     return (l0,)
 """
     parsed = from_text(text, "x.sglir")
     assert to_text(parsed) == text
-    assert {op.mnemonic for op in (*parsed.params, *parsed.ops)} == set(OPS)
+    assert {op.mnemonic for op in (*parsed.params, *walk(parsed.ops))} == set(OPS)
     assert parsed == canonical(parsed)
 
 
@@ -76,7 +112,7 @@ def test_literals_survive(literal: str) -> None:
         "f", (), (Root(results=(stream,)), Append(stream, literal, results=(after,))), {literal: literal}
     )
     assert round_trip(program) == program
-    assert to_text(program).count("\n") == 4
+    assert to_text(program).count("\n") == 5
     assert identity(program) == identity(round_trip(program))
 
 
@@ -105,7 +141,7 @@ def test_argument_names(name: str) -> None:
 def test_numbering_is_local_to_the_text() -> None:
     a, b = Value(70, S), Value(3, S)
     program = Program("f", (), (Root(results=(a,)), Append(a, "x", results=(b,))), b)
-    assert to_text(program) == "def f():\n    s0 = root()\n    s1 = append(s0, 'x')\n    return s1\n"
+    assert to_text(program) == "# sglir 1\ndef f():\n    s0 = root()\n    s1 = append(s0, 'x')\n    return s1\n"
     assert round_trip(program) == canonical(program) != program
     assert identity(program) == identity(canonical(program))
 
@@ -153,7 +189,7 @@ def test_text_without_locations_points_at_itself() -> None:
 
 def test_windows_line_ends_and_no_last_newline() -> None:
     program = from_text("def f():\r\n    s0 = root()\r\n    return s0", "x.sglir")
-    assert to_text(program) == "def f():\n    s0 = root()\n    return s0\n"
+    assert to_text(program) == "# sglir 1\ndef f():\n    s0 = root()\n    return s0\n"
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))
@@ -172,7 +208,7 @@ def test_time_is_linear() -> None:
     chain = [f"    s{i + 1} = append(s{i}, 'line {i}')\n" for i in range(20_000)]
 
     def seconds(count: int) -> float:
-        text = "def f():\n    s0 = root()\n" + "".join(chain[:count]) + f"    return s{count}\n"
+        text = "# sglir 1\ndef f():\n    s0 = root()\n" + "".join(chain[:count]) + f"    return s{count}\n"
         begin = time.perf_counter()
         program = from_text(text, "long.sglir")
         assert to_text(program) == text

@@ -14,7 +14,8 @@ from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Site, Value, attributes, substitute
-from sglc.ir.interpret import Meaning, Model, meaning, plan_meaning
+from sglc.ir.interpret import Meaning, Model, meaning
+from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
 from sglc.ir.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Target

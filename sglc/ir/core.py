@@ -1,13 +1,14 @@
 """Values, ops and programs: the data of the IR, all of it frozen.
 
 A program is a flat tuple of ops in static single assignment. A prompt state is a `stream`
-value: appending gives a new stream, and using one stream twice is sharing its prefix.
+value: appending gives a new stream, and using one stream twice is sharing its prefix. Control
+flow is in ops that hold regions, which are blocks of the same kind of ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -19,12 +20,14 @@ NOWHERE = Loc("<none>", 0)
 class Type(StrEnum):
     STREAM = "stream"
     TEXT = "text"
+    BOOL = "bool"
     LIST = "list"  # list[text]: what `join` gathers
+    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One SSA result. Ids are local to a program; names belong to the printer."""
+    """One SSA result. Ids are unique in a program, its regions included; names belong to the printer."""
 
     id: int
     type: Type
@@ -35,7 +38,8 @@ class Site:
     """Where a generation stands in a program: it keys the seed and the row of `explain`.
 
     `name` is the user's key; `occurrence` counts generations of the same function, fork path
-    and name within one instance, so two samples never share a site.
+    and name within one instance, so two samples never share a site. What stands in a loop or in a
+    called program runs more often than it is written: `inside` gives each run a site of its own.
     """
 
     function: str
@@ -47,17 +51,45 @@ class Site:
         path = f"[{','.join(map(str, self.fork))}]" if self.fork else ""
         return f"{self.function}{path}.{self.name}#{self.occurrence}"
 
+    def inside(self, call: str, iterations: tuple[int, ...]) -> Site:
+        """The site at run time. Both parts go into the function path; neither changes a site outside.
+
+        Args:
+            call: the site, at run time, of the `call` that runs the program; "" in the program itself.
+            iterations: number of the current iteration of each `loop` and `map` around, outermost
+                first, counted from 0 and inside that program only.
+        """
+        function = "@".join([self.function, *map(str, iterations)])
+        return replace(self, function=f"{call}/{function}" if call else function)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """Base of all ops. Fields of a subclass that hold `Value`s are operands, the others attributes."""
 
     mnemonic: ClassVar[str]
-    result_types: ClassVar[tuple[Type, ...] | None]  # None: as many streams as the op was given results
+    result_types: ClassVar[tuple[Type, ...] | None]  # None: `ops.types_of` says it
     pure: ClassVar[bool]
+    own_fields: ClassVar[tuple[str, ...]]  # all but `results` and `loc`
+    region_fields: ClassVar[tuple[str, ...]]  # those that hold a region or several
+    input_fields: ClassVar[tuple[str, ...]]  # those that hold none
 
     results: tuple[Value, ...] = ()
     loc: Loc = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A block inside an op: the values it is given, its ops in order, and what its `yield` hands back.
+
+    It reads whatever is defined before the op that holds it. Nothing outside reads what it defines.
+    A region whose last op is `host_call` never comes to its `yield`.
+    """
+
+    params: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    results: tuple[Value, ...] = ()
+    loc: Loc = field(default=NOWHERE, compare=False)  # of the `yield`
 
 
 # What a program gives back: values inside ordinary JSON-like data.
@@ -87,6 +119,10 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.mnemonic = mnemonic
         made.result_types = None if variadic else results
         made.pure = pure
+        made.own_fields = tuple(f.name for f in fields(made) if f.name not in ("results", "loc"))
+        nested = {f.name for f in fields(made) if f.type in ("Region", "tuple[Region, ...]")}
+        made.region_fields = tuple(name for name in made.own_fields if name in nested)
+        made.input_fields = tuple(name for name in made.own_fields if name not in nested)
         OPS[mnemonic] = made
         return made
 
@@ -94,18 +130,28 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
 
 def attributes(o: Op) -> Iterator[tuple[str, Any]]:
-    """An op's own fields in declaration order, operands among them, without `results` and `loc`."""
-    return ((f.name, getattr(o, f.name)) for f in fields(o) if f.name not in ("results", "loc"))
+    """An op's own fields in declaration order, operands and regions among them, without `results` and `loc`."""
+    return ((name, getattr(o, name)) for name in o.own_fields)
 
 
 def operands(o: Op) -> Iterator[Value]:
-    """Every value the op reads, in field order."""
+    """Every value the op reads, in field order; what its regions read from outside is among them."""
     for _, item in attributes(o):
         yield from values_in(item)
 
 
+def inputs(o: Op) -> Iterator[Value]:
+    """The values that the op itself reads, in field order, without those of its regions."""
+    for name in o.input_fields:
+        match getattr(o, name):
+            case Value() as value:
+                yield value
+            case tuple() as item:
+                yield from values_in(item)
+
+
 def values_in(item: object) -> Iterator[Value]:
-    """Every value inside a field or a return tree, depth first."""
+    """Every value inside a field or a return tree, depth first; of a region what it reads from outside."""
     match item:
         case Value():
             yield item
@@ -115,12 +161,16 @@ def values_in(item: object) -> Iterator[Value]:
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
+        case Region():
+            inner = {*item.params, *definitions(item.ops)}
+            reads = [value for op in item.ops for value in operands(op)]
+            yield from (value for value in (*reads, *item.results) if value not in inner)
         case _:
             return
 
 
 def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
-    """`item` (a field or a return tree) with every value replaced as `rename` says."""
+    """`item` (a field or a return tree) with every value replaced as `rename` says, in regions too."""
     match item:
         case Value():
             return rename.get(item, item)
@@ -128,5 +178,67 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
             return tuple(substitute(part, rename) for part in item)
         case Mapping():
             return {key: substitute(part, rename) for key, part in item.items()}
+        case Region():
+            return replace(
+                item,
+                params=substitute(item.params, rename),
+                ops=tuple(renamed(op, rename) for op in item.ops),
+                results=substitute(item.results, rename),
+            )
         case _:
             return item
+
+
+def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
+    """The op with every value replaced as `rename` says: what it reads, what it gives, and in its regions."""
+    changed = {name: substitute(item, rename) for name, item in attributes(o)}
+    return replace(o, results=substitute(o.results, rename), **changed)
+
+
+def reading(o: Op, rename: Mapping[Value, Value]) -> Op:
+    """The op with what it reads by itself replaced as `rename` says; its regions and results stay."""
+    if not any(value in rename for value in inputs(o)):
+        return o
+    return replace(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
+
+
+def regions(o: Op) -> Iterator[Region]:
+    """The op's own regions in the order of the text."""
+    for name in o.region_fields:
+        held = getattr(o, name)
+        yield from (held,) if isinstance(held, Region) else held
+
+
+def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
+    """The op with `change` made to each of its own regions, in the order of the text."""
+    if not o.region_fields:
+        return o
+    changed: dict[str, Any] = {}
+    for name in o.region_fields:
+        held = getattr(o, name)
+        changed[name] = change(held) if isinstance(held, Region) else tuple(change(part) for part in held)
+    return replace(o, **changed)
+
+
+def walk(ops: Iterable[Op]) -> Iterator[Op]:
+    """Every op, those in regions behind the op that holds them. A called program is not entered."""
+    for o in ops:
+        yield o
+        if o.region_fields:
+            for region in regions(o):
+                yield from walk(region.ops)
+
+
+def definitions(ops: Iterable[Op]) -> Iterator[Value]:
+    """Every value that is defined, regions included, in order: an op's results behind its regions' values."""
+    for o in ops:
+        if o.region_fields:
+            for region in regions(o):
+                yield from region.params
+                yield from definitions(region.ops)
+        yield from o.results
+
+
+def next_id(program: Program) -> int:
+    """The first id above all that the program uses."""
+    return 1 + max((value.id for value in definitions((*program.params, *program.ops))), default=-1)

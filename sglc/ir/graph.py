@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sglc.ir.core import Op, Program, operands
-from sglc.ir.ops import Gen, Select
+from sglc.ir.core import Op, Program, operands, walk
+from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.text import statement, value_names
 
 Graph = Any  # networkx.DiGraph: the package has no types, and is not loaded before it is needed
@@ -29,16 +29,19 @@ def dataflow(program: Program) -> Graph:
 
 
 def waves(program: Program) -> tuple[tuple[Op, ...], ...]:
-    """Generations by how many others must be done before them: those of a wave can run at once."""
+    """Generations by how many others must be done before them: those of a wave can run at once.
+
+    An op with generations in its blocks counts as one.
+    """
     import networkx as nx
 
     graph = dataflow(program)
     depth: dict[int, int] = {}  # generations up to and including this op
     for position in nx.topological_sort(graph):
         before = max((depth[other] for other in graph.predecessors(position)), default=0)
-        depth[position] = before + isinstance(graph.nodes[position]["op"], Gen | Select)
+        depth[position] = before + _generates(graph.nodes[position]["op"])
     ops = [(position, graph.nodes[position]["op"]) for position in sorted(graph)]
-    calls = [(depth[position], op) for position, op in ops if isinstance(op, Gen | Select)]
+    calls = [(depth[position], op) for position, op in ops if _generates(op)]
     last = max((number for number, _ in calls), default=0)
     return tuple(tuple(op for number, op in calls if number == wave) for wave in range(1, last + 1))
 
@@ -52,7 +55,7 @@ def critical_path(program: Program) -> tuple[Op, ...]:
     weighted.add_nodes_from(graph.nodes)
     for before, after in graph.edges:
         # A generation outweighs any number of other ops: those cost next to nothing.
-        heavy = isinstance(graph.nodes[after]["op"], Gen | Select)
+        heavy = _generates(graph.nodes[after]["op"])
         weighted.add_edge(before, after, weight=len(graph) + 1 if heavy else 1)
     return tuple(graph.nodes[position]["op"] for position in nx.dag_longest_path(weighted))
 
@@ -66,7 +69,7 @@ def to_dot(program: Program) -> str:
     ]
     graph, names = dataflow(program), value_names(program)
     for position, op in graph.nodes(data="op"):
-        style = ", style=bold" if isinstance(op, Gen | Select) else ", color=gray"
+        style = ", style=bold" if _generates(op) else ", color=gray"
         lines.append(f"  n{position} [label={_quoted(_label(op, program, names))}{style}];")
     lines += [f"  n{before} -> n{after};" for before, after in graph.edges]
     return "\n".join([*lines, "}"]) + "\n"
@@ -79,10 +82,19 @@ def to_mermaid(program: Program) -> str:
     for position, op in graph.nodes(data="op"):
         # Mermaid reads labels as Markdown with entities: anything else than plain characters is written as one.
         text = re.sub(r"[^\w\s(),.=:+-]", lambda m: f"#{ord(m[0])};", _label(op, program, names))
-        left, right = ('(["', '"])') if isinstance(op, Gen | Select) else ('["', '"]')
+        left, right = ('(["', '"])') if _generates(op) else ('["', '"]')
         lines.append(f"  n{position}{left}{text}{right}")
     lines += [f"  n{before} --> n{after}" for before, after in graph.edges]
     return "\n".join(lines) + "\n"
+
+
+def _generates(op: Op) -> bool:
+    """Whether the op generates, by itself, in its blocks or in a program that it calls."""
+    return any(
+        isinstance(inner, Gen | Select)
+        or (isinstance(inner, Call) and any(_generates(called) for called in inner.program.ops))
+        for inner in walk((op,))
+    )
 
 
 def _label(op: Op, program: Program, names: dict[int, str]) -> str:

@@ -1,73 +1,81 @@
-"""The reference meaning of programs and plans: a stream is a string, a generation a pure function.
+"""The reference meaning of programs: a stream is a string, a generation a pure function.
 
-Tests compare passes and lowering with it. Two programs mean the same if every generation sees the
-same text and the results are equal; how texts are cut into appends or tokens has no part in it.
+Tests compare passes with it, and plans through `interpret_plan`. Two programs mean the same if every
+generation sees the same text, the results are equal and ordinary Python is entered with the same
+values; how texts are cut into appends or tokens has no part in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import NoReturn, assert_never
 
-from sglc.ir.core import Op, Program, Site, Tree, Value
+from sglc.errors import RunError
+from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Tree, Value, values_in
 from sglc.ir.ops import (
     Append,
     Arg,
+    Call,
+    Concat,
+    Cond,
     Control,
+    Eq,
     Fork,
     Format,
     Gen,
     HostCall,
+    In,
     Join,
+    Loop,
+    Lower,
+    Map,
+    Not,
+    ParseJson,
     Resume,
     RoleClose,
     RoleOpen,
     Root,
     Select,
-)
-from sglc.ir.plan import (
-    ControlText,
-    ExtendNode,
-    ForkNode,
-    GenNode,
-    Joined,
-    KeepNode,
-    OpenNode,
-    Output,
-    OutputTree,
-    Part,
-    Plan,
-    ReleaseNode,
-    Result,
-    Segment,
-    SelectNode,
-    Slot,
+    Strip,
+    Switch,
 )
 
+Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
 Generate = Callable[[Site, str], str]  # site, prefix -> the text
 Choose = Callable[[Site, str, tuple[str, ...]], int]  # site, prefix, choices -> which
 Render = Callable[[Sequence[Mapping[str, str]], bool], str]  # messages, open an answer? -> template text
-Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
+Host = Callable[[str, tuple[Plain, ...]], Plain]  # reason, what it reads -> what the whole function returns
 
 _END = "\ue0a3"  # stands behind a content whose turn is open, to find where the template ends it
 
 
+def _nothing(reason: str, reads: tuple[Plain, ...]) -> Plain:
+    del reason, reads
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a program runs on: the answers, and the chat template (None: turns get plain marks)."""
+    """What a program runs on: the answers, the chat template (None: turns get plain marks), and Python."""
 
     generate: Generate
     choose: Choose
     render: Render | None = None
+    host: Host = _nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Every generation's (prefix, text), and the return value with texts and streams as strings."""
+    """Every generation's (prefix, text) by its site at run time, and the return value, streams as strings.
+
+    `hosts` has what was handed to ordinary Python: the reason, and the values that it reads.
+    """
 
     calls: Mapping[Site, tuple[str, str]]
     returns: Plain
+    hosts: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
 
 
 def meaning(
@@ -75,72 +83,232 @@ def meaning(
 ) -> Meaning:
     """Interpret a verified program with `args` as arguments and `streams` as resumed streams.
 
+    A program that comes to a `host_call` returns what `model.host` answers.
+
     Raises:
+        RunError: SGLC460 `parse_json` of a text that is no JSON; SGLC461 `map` over an item that is
+            no text.
         ValueError: with a template, text between turns or a resumed turn, which it cannot render.
     """
-    prompts: dict[Value, _Prompt] = {}
-    texts: dict[Value, Plain] = {}
     calls: dict[Site, tuple[str, str]] = {}
-
-    def text(item: Value | str) -> str:
-        found = item if isinstance(item, str) else texts[item]
-        assert isinstance(found, str), item
-        return found
-
-    def run(op: Op) -> None:
+    run = _Run(model, calls)
+    for op in program.params:
         match op:
             case Arg():
-                texts[op.results[0]] = args[op.name]
+                run.texts[op.results[0]] = args[op.name]
             case Resume():
                 if model.render is not None and (op.turns or op.role):
                     raise ValueError("the contents of a resumed turn are unknown")
-                prompts[op.results[0]] = _Prompt((streams or {})[op.name])
-            case Root():
-                prompts[op.results[0]] = _Prompt()
-            case Append():
-                prompts[op.results[0]] = prompts[op.stream].plus(text(op.text), model)
-            case Control():
-                prompts[op.results[0]] = prompts[op.stream].plus(op.text, model)
-            case RoleOpen():
-                prompts[op.results[0]] = prompts[op.stream].opened(op.role, model)
-            case RoleClose():
-                prompts[op.results[0]] = prompts[op.stream].closed(op.role, model)
-            case Fork():
-                prompts.update(dict.fromkeys(op.results, prompts[op.stream]))
+                run.prompts[op.results[0]] = _Prompt((streams or {})[op.name])
+            case _:
+                raise AssertionError(op.mnemonic)
+    try:
+        run.ops(program.ops)
+    except _HandedOver as handed:
+        answer = model.host(handed.reason, handed.reads)
+        return Meaning(calls, answer, ((handed.reason, handed.reads),))
+    return Meaning(calls, run.result(program.returns))
+
+
+class _HandedOver(Exception):
+    """Ordinary Python has taken over."""
+
+    def __init__(self, reason: str, reads: tuple[Plain, ...]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.reads = reads
+
+
+class _Run:
+    """One run of one program: what its values are now. A loop gives the values of its block anew each time."""
+
+    def __init__(self, model: Model, calls: dict[Site, tuple[str, str]], call: str = "") -> None:
+        self.model = model
+        self.calls = calls
+        self.call = call  # the site of the `call` that runs this program
+        self.iterations: tuple[int, ...] = ()
+        self.prompts: dict[Value, _Prompt] = {}
+        self.texts: dict[Value, Plain] = {}
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        match op:
+            case Root() | Append() | Control() | RoleOpen() | RoleClose() | Fork():
+                self.prompts.update(dict.fromkeys(op.results, self.prompt(op)))
             case Gen() | Select():
-                before = prompts[op.stream]
-                prefix = before.text(model)
-                if isinstance(op, Gen):
-                    made = model.generate(op.site, prefix)
-                else:
-                    choices = tuple(text(choice) for choice in op.choices)
-                    made = choices[model.choose(op.site, prefix, choices)]
-                calls[op.site] = (prefix, made)
-                after, value = op.results
-                prompts[after], texts[value] = before.plus(made, model), made
-            case Join():
-                texts[op.results[0]] = tuple(None if value is None else texts[value] for value in op.values)
-            case Format():
-                texts[op.results[0]] = "".join(text(part) for part in op.parts)
+                self.generate(op)
+            case Cond() | Switch() | Loop() | Map() | Call():
+                self.regions(op)
             case HostCall():
-                pass
+                raise _HandedOver(op.reason, tuple(self.result(value) for value in op.reads))
+            case _:
+                self.texts[op.results[0]] = self.plain(op)
+
+    def prompt(self, op: Root | Append | Control | RoleOpen | RoleClose | Fork) -> _Prompt:
+        match op:
+            case Root():
+                return _Prompt()
+            case Append():
+                return self.prompts[op.stream].plus(self.text(op.text), self.model)
+            case Control():
+                return self.prompts[op.stream].plus(op.text, self.model)
+            case RoleOpen():
+                return self.prompts[op.stream].opened(op.role, self.model)
+            case RoleClose():
+                return self.prompts[op.stream].closed(op.role, self.model)
+            case Fork():
+                return self.prompts[op.stream]
+            case _:
+                assert_never(op)
+
+    def generate(self, op: Gen | Select) -> None:
+        before, site = self.prompts[op.stream], op.site.inside(self.call, self.iterations)
+        prefix = before.text(self.model)
+        if isinstance(op, Gen):
+            made = self.model.generate(site, prefix)
+        else:
+            choices = tuple(self.text(choice) for choice in op.choices)
+            made = choices[self.model.choose(site, prefix, choices)]
+        assert site not in self.calls, site
+        self.calls[site] = (prefix, made)
+        after, value = op.results
+        self.prompts[after], self.texts[value] = before.plus(made, self.model), made
+
+    def plain(self, op: Op) -> Plain:
+        match op:
+            case Join():
+                return tuple(None if value is None else self.texts[value] for value in op.values)
+            case Format():
+                return "".join(self.text(part) for part in op.parts)
+            case Strip():
+                return self.text(op.text).strip()
+            case Lower():
+                return self.text(op.text).lower()
+            case Eq():
+                return self.text(op.left) == self.text(op.right)
+            case In():
+                return self.text(op.part) in self.text(op.text)
+            case Not():
+                return not self.texts[op.value]
+            case ParseJson():
+                return _parsed(self.text(op.text), op)
+            case Concat():
+                items: list[Plain] = []
+                for item in op.items:
+                    found = item if isinstance(item, str) else self.texts[item]
+                    items += found if isinstance(found, tuple) else (found,)
+                return tuple(items)
             case _:
                 raise AssertionError(op.mnemonic)
 
-    def result(tree: Tree) -> Plain:
+    # -- regions -------------------------------------------------------------------------------------
+
+    def regions(self, op: Cond | Switch | Loop | Map | Call) -> None:
+        match op:
+            case Cond():
+                self.give(op.results, self.region(op.then if self.texts[op.pred] else op.orelse, ()))
+            case Switch():
+                arms = dict(zip(op.cases, op.arms, strict=True))
+                self.give(op.results, self.region(arms.get(self.text(op.value), op.default), ()))
+            case Loop():
+                carried = self.values(op.init)
+                for number in range(op.max_iters):
+                    again, *carried = self.region(op.body, carried, number)
+                    if not again:
+                        break
+                self.give(op.results, carried)
+            case Map():
+                lists: list[list[Plain]] = [[] for _ in op.results]
+                items = self.texts[op.items]
+                assert isinstance(items, tuple)
+                for number, item in enumerate(items):
+                    if not isinstance(item, str):
+                        raise _failed(
+                            "SGLC461", f"item {number} of the list that `map` runs over is no text", op
+                        )
+                    for gathered, made in zip(lists, self.region(op.body, (item,), number), strict=True):
+                        assert not isinstance(made, _Prompt)
+                        gathered.append(made)
+                self.give(op.results, [tuple(gathered) for gathered in lists])
+            case Call():
+                inner = _Run(self.model, self.calls, str(op.site.inside(self.call, self.iterations)))
+                for param, arg in zip(op.program.params, op.args, strict=True):
+                    inner.give(param.results, (arg,) if isinstance(arg, str) else self.values((arg,)))
+                inner.ops(op.program.ops)
+                self.give(op.results, inner.values(tuple(values_in(op.program.returns))))
+            case _:
+                assert_never(op)
+
+    def region(
+        self, region: Region, given: Sequence[Plain | _Prompt], iteration: int | None = None
+    ) -> list[Plain | _Prompt]:
+        """Run a block once; `iteration` is its number if it may run again."""
+        outside = self.iterations
+        if iteration is not None:
+            self.iterations = (*outside, iteration)
+        self.give(region.params, given)
+        self.ops(region.ops)
+        self.iterations = outside
+        return self.values(region.results)
+
+    def values(self, values: Sequence[Value]) -> list[Plain | _Prompt]:
+        return [self.prompts[value] if value in self.prompts else self.texts[value] for value in values]
+
+    def give(self, values: Sequence[Value], given: Sequence[Plain | _Prompt]) -> None:
+        for value, item in zip(values, given, strict=True):
+            if isinstance(item, _Prompt):
+                self.prompts[value] = item
+            else:
+                self.texts[value] = item
+
+    # -- values --------------------------------------------------------------------------------------
+
+    def text(self, item: Value | str) -> str:
+        found = item if isinstance(item, str) else self.texts[item]
+        assert isinstance(found, str), item
+        return found
+
+    def result(self, tree: Tree) -> Plain:
         match tree:
             case Value():
-                return prompts[tree].text(model) if tree in prompts else texts[tree]
+                return self.prompts[tree].text(self.model) if tree in self.prompts else self.texts[tree]
             case tuple():
-                return tuple(result(part) for part in tree)
+                return tuple(self.result(part) for part in tree)
             case Mapping():
-                return {key: result(part) for key, part in tree.items()}
+                return {key: self.result(part) for key, part in tree.items()}
             case _:
                 return tree
 
-    for op in (*program.params, *program.ops):
-        run(op)
-    return Meaning(calls, result(program.returns))
+
+def _parsed(text: str, op: ParseJson) -> Plain:
+    """The JSON value that a text spells, lists as tuples."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(name)
+
+    try:
+        return _tupled(json.loads(text, parse_constant=refuse))
+    except (ValueError, RecursionError) as error:
+        raise _failed("SGLC460", f"`parse_json` is given a text that is no JSON: {error}", op) from None
+
+
+def _tupled(item: object) -> Plain:
+    match item:
+        case list():
+            return tuple(_tupled(part) for part in item)
+        case dict():
+            return {str(key): _tupled(part) for key, part in item.items()}
+        case None | str() | int() | float():
+            return item
+        case _:
+            raise AssertionError(item)
+
+
+def _failed(code: str, message: str, op: Op) -> RunError:
+    return RunError(code, message, None if op.loc == NOWHERE else op.loc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,71 +349,3 @@ class _Prompt:
 
 def _messages(turns: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in turns]
-
-
-def plan_meaning(
-    plan: Plan, model: Model, args: Mapping[str, str], streams: Mapping[str, str] | None = None
-) -> Meaning:
-    """Interpret a plan's segments; a kept stream's handle stands for its text."""
-    calls: dict[Site, tuple[str, str]] = {}
-    made: list[list[tuple[str, str]]] = []  # by step and node: the stream's text, the node's own text
-
-    for step in plan.steps:
-        nodes: list[tuple[str, str]] = []
-        made.append(nodes)
-        if not isinstance(step, Segment):
-            continue
-
-        def text(part: Part, nodes: list[tuple[str, str]] = nodes) -> str:
-            match part:
-                case str():
-                    return part
-                case ControlText():
-                    return part.text
-                case Slot():
-                    return args[part.name]
-                case Result():
-                    return nodes[part.node][1]
-                case _:
-                    assert_never(part)
-
-        for node in step.nodes:
-            match node:
-                case OpenNode(handle=None):
-                    nodes.append(("", ""))
-                case OpenNode():
-                    nodes.append(((streams or {})[str(node.handle)], ""))
-                case ExtendNode():
-                    nodes.append((nodes[node.stream][0] + "".join(text(part) for part in node.parts), ""))
-                case ForkNode() | KeepNode():
-                    nodes.append((nodes[node.stream][0], nodes[node.stream][0]))
-                case GenNode() | SelectNode():
-                    prefix = nodes[node.stream][0]
-                    if isinstance(node, GenNode):
-                        answer = model.generate(node.site, prefix)
-                    else:
-                        choices = tuple(text(choice) for choice in node.choices)
-                        answer = choices[model.choose(node.site, prefix, choices)]
-                    calls[node.site] = (prefix, answer)
-                    nodes.append((prefix + answer, answer))
-                case ReleaseNode():
-                    nodes.append(("", ""))
-                case _:
-                    assert_never(node)
-
-    def result(tree: OutputTree) -> Plain:
-        match tree:
-            case Output():
-                return made[tree.step][tree.node][1]
-            case Slot():
-                return args[tree.name]
-            case Joined():
-                return "".join(str(result(part)) for part in tree.parts)
-            case tuple():
-                return tuple(result(part) for part in tree)
-            case Mapping():
-                return {key: result(part) for key, part in tree.items()}
-            case _:
-                return tree
-
-    return Meaning(calls, result(plan.returns))

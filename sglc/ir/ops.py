@@ -1,17 +1,40 @@
 """The op set. Required fields come first; the printer, parser and verifier follow from the classes.
 
-arg      a program argument                     root     an empty stream
-resume   a stream that an earlier run kept      append   literal or captured text at the end
-control  control tokens (from `lower_roles`)    role_open, role_close   a chat turn's borders
-gen      decode a text                          select   the most likely of several texts
-fork     one stream, n equal branches           join     a variable's texts over the branches
-format   texts and literals as one text         host_call  ordinary Python takes over here
+arg          a program argument
+resume       a stream that an earlier run kept
+root         an empty stream
+append       literal or captured text at the end
+control      control tokens (from `lower_roles`)
+role_open    a chat turn begins
+role_close   a chat turn ends
+gen          decode a text
+select       the most likely of several texts
+fork         one stream, n equal branches
+join         a variable's texts over the branches
+format       texts and literals as one text
+strip        a text without the white space round it
+lower        a text in lower case
+eq           whether two texts are equal
+in_          whether one text occurs in another
+not_         the opposite of a truth value
+parse_json   the JSON value that a text spells
+concat       texts and lists as one list
+cond         one of two blocks, as a truth value says
+switch       the block whose case a text equals
+loop         a block again and again, as long as it says so
+map          a block once for each text of a list
+call         another program, with sites of its own
+host_call    ordinary Python takes over here
+
+`cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
 """
 
 from __future__ import annotations
 
-from sglc.ir.core import Op, Site, Type, Value, op
+from sglc.ir.core import Op, Program, Region, Site, Type, Value, op, values_in
 from sglc.ir.sampling import Sampling
+
+S, T, L, B, J = Type.STREAM, Type.TEXT, Type.LIST, Type.BOOL, Type.JSON
 
 # How `select` decides; the first is the default.
 SELECT_METHODS = (
@@ -19,7 +42,6 @@ SELECT_METHODS = (
     "greedy_token_selection",
     "unconditional_likelihood_normalized",
 )
-S, T, L = Type.STREAM, Type.TEXT, Type.LIST
 
 
 @op("arg", T)
@@ -118,9 +140,155 @@ class Format(Op):
     parts: tuple[Value | str, ...]
 
 
+@op("strip", T, pure=True)
+class Strip(Op):
+    """`text` without the white space round it, as Python's `str.strip` sees it."""
+
+    text: Value | str
+
+
+@op("lower", T, pure=True)
+class Lower(Op):
+    """`text` in lower case, as Python's `str.lower` makes it."""
+
+    text: Value | str
+
+
+@op("eq", B, pure=True)
+class Eq(Op):
+    """Whether two texts are the same, character by character."""
+
+    left: Value | str
+    right: Value | str
+
+
+@op("in_", B, pure=True)
+class In(Op):
+    """Whether `part` occurs in `text`."""
+
+    part: Value | str
+    text: Value | str
+
+
+@op("not_", B, pure=True)
+class Not(Op):
+    """The opposite of `value`."""
+
+    value: Value
+
+
+@op("parse_json", J, pure=True)
+class ParseJson(Op):
+    """The JSON value that `text` spells (RFC 8259: no NaN); the run fails if it spells none."""
+
+    text: Value | str
+
+
+@op("concat", L, pure=True)
+class Concat(Op):
+    """Texts and the items of lists, in order, as one list."""
+
+    items: tuple[Value | str, ...]
+
+
+@op("cond", variadic=True)
+class Cond(Op):
+    """What `then` yields if `pred` is true, else what `orelse` yields. Their yields have the same types."""
+
+    pred: Value
+    then: Region
+    orelse: Region
+
+
+@op("switch", variadic=True)
+class Switch(Op):
+    """What the arm of the case yields that equals `value`, else what `default` yields."""
+
+    value: Value
+    cases: tuple[str, ...]
+    arms: tuple[Region, ...]
+    default: Region
+
+
+@op("loop", variadic=True)
+class Loop(Op):
+    """Run `body` on `init`, then on what it yielded, at most `max_iters` times; the last yield is the result.
+
+    `body` yields a truth value first, whether to go on, and behind it one value for each of `init`.
+    """
+
+    init: tuple[Value, ...]
+    max_iters: int
+    body: Region
+
+
+@op("map", variadic=True)
+class Map(Op):
+    """Run `body` on each text of `items`, in any order; for each text or list it yields, a list of them."""
+
+    items: Value
+    body: Region
+
+
+@op("call", variadic=True)
+class Call(Op):
+    """Run `program` on `args`, in the order of its parameters; the results are all values it returns.
+
+    The program reads nothing from outside, numbers its values by itself, and its sites stand behind
+    `site` at run time. Results are in the order of `values_in` its return tree.
+    """
+
+    site: Site
+    args: tuple[Value | str, ...]
+    program: Program
+
+
 @op("host_call")
 class HostCall(Op):
     """From here the rest of the function runs as ordinary Python: why, and the call that needs it."""
 
     reason: str
     reads: tuple[Value, ...] = ()
+
+
+def types_of(o: Op, names: int) -> tuple[Type, ...]:
+    """The types of the results that the op must have; for a fork, of `names` branches."""
+    match o:
+        case Fork():
+            return (S,) * names
+        case Cond() | Switch():
+            # An arm that hands over to Python comes back with nothing, so it has no say.
+            back = [region for region in arms_of(o) if not hands_over(region)]
+            return tuple(value.type for value in back[0].results) if back else ()
+        case Loop():
+            return tuple(value.type for value in o.init)
+        case Map():
+            return (L,) * len(o.body.results)
+        case Call():
+            return tuple(value.type for value in values_in(o.program.returns))
+        case _:
+            assert o.result_types is not None, o.mnemonic
+            return o.result_types
+
+
+def arms_of(o: Cond | Switch) -> tuple[Region, ...]:
+    """The regions of which one runs, in the order of the text."""
+    return (o.then, o.orelse) if isinstance(o, Cond) else (*o.arms, o.default)
+
+
+def hands_over(region: Region) -> bool:
+    """Whether the region ends in ordinary Python instead of its `yield`."""
+    return bool(region.ops) and isinstance(region.ops[-1], HostCall)
+
+
+def continued(o: Op) -> tuple[Value, ...]:
+    """Streams that the op goes on from by itself: on one path only one op may do so without a `fork`."""
+    match o:
+        case Gen() | Select():
+            return (o.stream,)
+        case Loop():
+            return tuple(value for value in o.init if value.type is S)
+        case Call():
+            return tuple(item for item in o.args if isinstance(item, Value) and item.type is S)
+        case _:
+            return ()

@@ -1,31 +1,30 @@
-"""Text to program: lark cuts the text into calls, and the op classes say what each call may hold."""
+"""Text to program: the text is cut into calls and blocks, and the op classes say what each may hold."""
 
 from __future__ import annotations
 
-import ast
 import linecache
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import Token
 
 from sglc.errors import Loc, VerifyError
-from sglc.ir.core import OPS, Op, Program, Site, Tree, Type, Value
-from sglc.ir.ops import Arg, Resume
+from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
+from sglc.ir.cut import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
+from sglc.ir.ops import Arg, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
-from sglc.ir.text import loc_of
+from sglc.ir.text import IR_VERSION, MAX_DEPTH, loc_of
 
 
 def parse(text: str, filename: str) -> Program:
     """See `sglc.ir.text.from_text`."""
     try:
-        source = cast(_Source, _lark().parse(text))
-        return _Builder(filename).program(source)
-    except UnexpectedInput as error:
-        problem = _syntax_error(error, filename)
+        _check_version(text, filename)
+        return _Builder(filename).program(cut(text, filename))
     except VerifyError as error:
         problem = error
     # The text may come from a pipe or a test: keep its lines where the caret is drawn from.
@@ -34,145 +33,15 @@ def parse(text: str, filename: str) -> Program:
     raise problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    op: Token
-    positional: tuple[Any, ...]
-    keywords: tuple[tuple[Token, Any], ...]
+def _check_version(text: str, filename: str) -> None:
+    found = re.match(r"#[ \t]*sglir[ \t]+(\S+)", text)
+    if found is not None and found[1] != str(IR_VERSION):
+        raise VerifyError(
+            "SGLC214", f"this text has IR version `{found[1]}`, and this sglc reads `{IR_VERSION}`",
+            Loc(filename, 1, found.start(1) + 1, found.end(1) + 1),
+            hint="print the program again from its source",
+        )  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    names: tuple[Token, ...]
-    call: _Call
-    comment: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    title: str
-    params: tuple[tuple[Token, _Call | None], ...]
-    comment: str
-    lines: tuple[_Line, ...]
-    returns: Any
-
-
-class _Cut(Transformer[Token, Any]):
-    """Grammar rules to plain data. Names stay tokens, so that errors have a place."""
-
-    def start(self, parts: list[Any]) -> _Source:
-        parts = [part for part in parts if not (isinstance(part, Token) and part.type == "COMMENT")]
-        title, params, comment, *rest = parts
-        name = _string(title) if title.type == "STRING" else str(title)
-        return _Source(name, params or (), comment, tuple(rest[:-1]), rest[-1])
-
-    def params(self, parts: list[Any]) -> tuple[Any, ...]:
-        return tuple(parts)
-
-    def param(self, parts: list[Any]) -> tuple[Any, ...]:
-        return parts[0], parts[1]
-
-    def op(self, parts: list[Any]) -> _Line:
-        names = parts[0] if len(parts) == 3 else ()
-        return _Line(names, parts[-2], parts[-1])
-
-    def trailer(self, parts: list[Token]) -> str:
-        return str(parts[0]) if parts else ""
-
-    def names(self, parts: list[Token]) -> tuple[Token, ...]:
-        return tuple(parts)
-
-    def call(self, parts: list[Any]) -> _Call:
-        given = parts[1:]
-        positional = tuple(part for part in given if not isinstance(part, _Keyword))
-        keywords = tuple((part.name, part.item) for part in given if isinstance(part, _Keyword))
-        return _Call(parts[0], positional, keywords)
-
-    def keyword(self, parts: list[Any]) -> _Keyword:
-        return _Keyword(parts[0], parts[1])
-
-    def items(self, parts: list[Any]) -> tuple[Any, ...]:
-        return tuple(parts)
-
-    def mapping(self, parts: list[tuple[str, Any]]) -> dict[str, Any]:
-        return dict(parts)
-
-    def entry(self, parts: list[Any]) -> tuple[str, Any]:
-        return _string(parts[0]), parts[1]
-
-    def string(self, parts: list[Token]) -> str:
-        return _string(parts[0])
-
-    def number(self, parts: list[Token]) -> int | float:
-        digits = str(parts[0])
-        return int(digits) if digits.lstrip("-").isdigit() else float(digits)
-
-    def name(self, parts: list[Token]) -> Token:
-        return parts[0]
-
-    def none(self, _: list[Token]) -> None:
-        return None
-
-    def true(self, _: list[Token]) -> bool:
-        return True
-
-    def false(self, _: list[Token]) -> bool:
-        return False
-
-    def returns(self, parts: list[Any]) -> Any:
-        items = [part for part in parts if not (isinstance(part, Token) and part.type == "COMMENT")]
-        return items[0] if items else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Keyword:
-    name: Token
-    item: Any
-
-
-def _string(token: Token) -> str:
-    body = token[1:-1]
-    return str(ast.literal_eval(str(token))) if "\\" in body else str(body)
-
-
-@cache
-def _lark() -> Lark:
-    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", transformer=_Cut(), maybe_placeholders=True)
-
-
-_NAMES = {
-    "NAME": "a name", "STRING": "a string", "NUMBER": "a number", "_NL": "end of line", "COMMENT": "a comment",
-    "$END": "end of file", "LPAR": "`(`", "RPAR": "`)`", "LBRACE": "`{`", "RBRACE": "`}`", "COMMA": "`,`",
-    "COLON": "`:`", "EQUAL": "`=`", "DEF": "`def`", "RETURN": "`return`", "NONE": "`None`", "TRUE": "`True`",
-    "FALSE": "`False`",
-}  # fmt: skip
-
-
-def _syntax_error(error: UnexpectedInput, filename: str) -> VerifyError:
-    match error:
-        case UnexpectedToken():
-            found = (
-                _NAMES.get(error.token.type, f"`{error.token}`")
-                if not error.token.strip()
-                else f"`{error.token}`"
-            )
-            expected = error.accepts or error.expected
-        case UnexpectedCharacters():
-            found, expected = f"`{error.char}`", error.allowed
-        case _:
-            found, expected = "end of file", set()
-    wanted = ", ".join(sorted(_NAMES.get(name, name) for name in expected if name != "COMMENT"))
-    line, column = max(error.line, 1), max(error.column, 1)
-    return VerifyError(
-        "SGLC201",
-        f"unexpected {found}",
-        Loc(filename, line, column),
-        note=f"expected: {wanted}" if wanted else "",
-    )
-
-
-# -- calls to ops ------------------------------------------------------------------------------------
 
 _Check = Callable[[Any], bool]
 
@@ -196,8 +65,9 @@ def _value(item: Any) -> bool:
 # What a field's annotation admits, and how an error calls it. A new kind of field needs a row here.
 _ADMITS: dict[str, tuple[_Check, str]] = {
     "str": (_text, "a string"),
+    "str | None": (lambda item: item is None or _text(item), "a string or None"),
     "int": (_whole, "an integer"),
-    "float": (lambda item: _whole(item) or isinstance(item, float), "a number"),
+    "float": (lambda item: isinstance(item, float) or (_whole(item) and abs(item) < 1e300), "a number"),
     "bool": (lambda item: isinstance(item, bool), "True or False"),
     "int | None": (lambda item: item is None or _whole(item), "an integer or None"),
     "Value": (_value, "a value"),
@@ -210,6 +80,23 @@ _ADMITS: dict[str, tuple[_Check, str]] = {
         "a tuple of values and strings",
     ),
     "tuple[Value | None, ...]": (_all(lambda item: item is None or _value(item)), "a tuple of values and None"),
+}
+
+
+# Fields that are written behind the op's colon.
+_BLOCKS: dict[str, tuple[str, ...]] = {
+    "cond": ("then", "orelse"),
+    "switch": ("cases", "arms", "default"),
+    "loop": ("body",),
+    "map": ("body",),
+    "call": ("program",),
+}
+_BLOCKS_AS_WRITTEN = {
+    "cond": "two blocks with `else:` between them",
+    "switch": "a `case` for each text and `case _:` at the end",
+    "loop": "one block, with `as` and a name for each value before the colon",
+    "map": "one block, with `as` and a name for the item before the colon",
+    "call": "a whole program, `def` to `return`",
 }
 
 
@@ -242,7 +129,7 @@ def _shape(mnemonic: str) -> _Shape:
 
     for field in fields(OPS[mnemonic]):
         kind = str(field.type)
-        if field.name in ("results", "loc"):
+        if field.name in ("results", "loc", *_BLOCKS.get(mnemonic, ())):
             continue
         if kind in holds:
             holds[kind] = field.name
@@ -262,14 +149,17 @@ def _shape(mnemonic: str) -> _Shape:
 
 
 class _Builder:
-    """Turns the cut text into ops: resolves names, numbers values, checks fields."""
+    """Turns the cut text into ops: resolves names, numbers values, checks fields and columns."""
 
-    def __init__(self, filename: str) -> None:
+    def __init__(self, filename: str, depth: int = 0) -> None:
         self.filename = filename
+        self.depth = depth
         self.function = ""
         self.scope: dict[str, Value] = {}
+        self.ended: dict[str, Value] = {}  # names of blocks that have ended: they stay taken
+        self.count = 0
 
-    def program(self, source: _Source) -> Program:
+    def program(self, source: Source) -> Program:
         self.function = source.title
         words = source.comment.lstrip("# ").split()
         locs = [loc for word in words if (loc := loc_of(word)) is not None]
@@ -277,42 +167,126 @@ class _Builder:
             locs *= len(source.params)
         given = locs if len(locs) == len(source.params) else [None] * len(source.params)
         params = tuple(self.param(*param, loc) for param, loc in zip(source.params, given, strict=True))
+        self.column([*(line.first for line in source.lines), source.end], source.start)
         ops = tuple(self.op(line) for line in source.lines)
-        return Program(source.title, params, ops, cast(Tree, self.resolve(source.returns)))
+        returns = cast(Tree, self.resolve(source.returns, source.end))
+        return Program(source.title, params, ops, returns)
 
-    def param(self, name: Token, call: _Call | None, given: Loc | None) -> Op:
+    def param(self, name: Token, call: CallText | None, given: Loc | None) -> Op:
         loc = given or self.loc(name, name)
         if call is None:
-            return Arg(str(name), results=self.define((name,), Arg, name), loc=loc)
+            return Arg(str(name), results=(self.new(name, Type.TEXT),), loc=loc)
         kind = self.kind(call)
         if kind not in (Arg, Resume):
             raise self.error("SGLC202", f"`{call.op}` is no parameter", call.op, note="parameters: arg, resume")
-        made = self.fields(kind, call)
-        return kind(**made, results=self.define((name,), kind, call.op), loc=loc)
+        fields = self.fields(kind, call)
+        return kind(**fields, results=self.define((name,), kind(**fields), call.op), loc=loc)
 
-    def op(self, line: _Line) -> Op:
-        kind = self.kind(line.call)
-        first = line.names[0] if line.names else line.call.op
-        loc = loc_of(line.comment.lstrip("#").strip()) or self.loc(first, line.call.op)
-        # Fields before results: an op cannot read what it makes.
-        made = self.fields(kind, line.call)
-        return kind(**made, results=self.define(line.names, kind, line.call.op), loc=loc)
+    def op(self, line: Line) -> Op:
+        kind, at = self.kind(line.call), line.call.op
+        loc = loc_of(line.comment.lstrip("#").strip()) or self.loc(line.first, at)
+        # Fields and blocks before results: an op cannot read what it makes.
+        fields = self.fields(kind, line.call)
+        fields |= self.blocks(kind, line, fields)
+        return kind(**fields, results=self.define(line.names, kind(**fields), at), loc=loc)
 
-    def kind(self, call: _Call) -> type[Op]:
+    # -- blocks --------------------------------------------------------------------------------------
+
+    def blocks(self, kind: type[Op], line: Line, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What stands behind the op's colon, as the fields that hold it."""
+        at = line.call.op
+        if line.binding and kind not in (Loop, Map):
+            raise self.error("SGLC202", f"`{at}` gives its blocks no values", line.binding[0])
+        if line.body and self.depth >= MAX_DEPTH:
+            raise self.error("SGLC216", f"`{at}` stands in more than {MAX_DEPTH} blocks", at)
+        match kind.mnemonic, line.body:
+            case "cond", (Block() as then, Token() as middle, Block() as orelse):
+                self.beside(middle, line.first)
+                return {"then": self.block(then, line.first), "orelse": self.block(orelse, line.first)}
+            case "switch", (*arms, Token(type="CASE") as last, Block() as default):
+                cases = cast(list[Arm], arms)
+                self.column([*(arm.start for arm in cases), last], line.first)
+                return {
+                    "cases": tuple(arm.case for arm in cases),
+                    "arms": tuple(self.block(arm.block, arm.start) for arm in cases),
+                    "default": self.block(default, last),
+                }
+            case "loop", (Block() as body,):
+                types = tuple(value.type for value in made["init"])
+                return {"body": self.block(body, line.first, self.bound(line, types), types)}
+            case "map", (Block() as body,):
+                types = (Type.TEXT,)
+                return {"body": self.block(body, line.first, self.bound(line, types), types)}
+            case "call", (Source() as program,):
+                self.column([program.start], line.first)
+                return {"program": _Builder(self.filename, self.depth + 1).program(program)}
+            case name, body if body or name in _BLOCKS:
+                wanted = _BLOCKS_AS_WRITTEN.get(name, "nothing")
+                raise self.error(
+                    "SGLC202", f"the blocks of `{at}` do not fit", at, note=f"`{at}` takes {wanted}"
+                )
+            case _:
+                return {}
+
+    def bound(self, line: Line, types: tuple[Type, ...]) -> tuple[Token, ...]:
+        if len(line.binding) != len(types):
+            at = line.binding[0] if line.binding else line.call.op
+            raise self.error(
+                "SGLC202", f"`{line.call.op}` gives its block {len(types)} values, not {len(line.binding)}", at,
+                note=f"`{line.call.op}` takes {_BLOCKS_AS_WRITTEN[str(line.call.op)]}",
+            )  # fmt: skip
+        return line.binding
+
+    def block(
+        self, block: Block, above: Token, names: tuple[Token, ...] = (), types: tuple[Type, ...] = ()
+    ) -> Region:
+        self.column([*(line.first for line in block.lines), block.end], above)
+        outside = len(self.scope)
+        self.depth += 1
+        params = tuple(self.new(name, kind) for name, kind in zip(names, types, strict=True))
+        ops = tuple(self.op(line) for line in block.lines)
+        results = tuple(self.value(name) for name in block.results)
+        self.depth -= 1
+        while len(self.scope) > outside:
+            name, value = self.scope.popitem()
+            self.ended[name] = value
+        loc = loc_of(block.comment.lstrip("#").strip()) or self.loc(block.end, block.end)
+        return Region(params, ops, results, loc)
+
+    def column(self, starts: Sequence[Token], above: Token) -> None:
+        """The lines of a block stand in one column, deeper than the line above them."""
+        first = starts[0].column
+        for start in starts:
+            if start.column != first or (start.column or 0) <= (above.column or 0):
+                raise self.error(
+                    "SGLC201", f"`{start}` is not indented like a line of its block", start,
+                    note=f"the block begins at line {above.line}",
+                )  # fmt: skip
+
+    def beside(self, start: Token, head: Token) -> None:
+        if start.column != head.column:
+            raise self.error(
+                "SGLC201", f"`{start}` is not indented like the line that it belongs to", start,
+                note=f"that is line {head.line}",
+            )  # fmt: skip
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def kind(self, call: CallText) -> type[Op]:
         kind = OPS.get(str(call.op))
         if kind is None:
             known = ", ".join(sorted(OPS))
             raise self.error("SGLC202", f"unknown op `{call.op}`", call.op, note=f"known: {known}")
         return kind
 
-    def fields(self, kind: type[Op], call: _Call) -> dict[str, Any]:
+    def fields(self, kind: type[Op], call: CallText) -> dict[str, Any]:
         """The op's own fields, as the call gives them."""
         shape = _shape(kind.mnemonic)
         made: dict[str, Any] = {}
         site: dict[str, Any] = {}
         sampling: dict[str, Any] = {}
         for part, item in self.matched(shape, call):
-            item = self.resolve(item)
+            item = self.resolve(item, call.op)
             if not part.check(item):
                 raise self.error("SGLC202", f"`{part.name}` of `{call.op}` is not {part.kind}", call.op)
             if part.field == shape.site:
@@ -332,7 +306,7 @@ class _Builder:
             made[shape.sampling] = Sampling(**sampling)
         return made
 
-    def matched(self, shape: _Shape, call: _Call) -> Iterator[tuple[_Part, Any]]:
+    def matched(self, shape: _Shape, call: CallText) -> Iterator[tuple[_Part, Any]]:
         """Each thing given in the call with the part that it fills."""
         if len(call.positional) != len(shape.positional):
             wanted = ", ".join(part.name for part in shape.positional) or "nothing"
@@ -353,32 +327,43 @@ class _Builder:
             seen.add(str(name))
             yield part, item
 
-    def resolve(self, item: Any) -> Any:
-        """`item` with names replaced by the values they stand for."""
+    def resolve(self, item: Any, at: Token, depth: int = 0) -> Any:
+        """`item` with names replaced by their values; `at` is where to point for what has no place."""
+        if depth > MAX_DEPTH:
+            raise self.error("SGLC216", f"brackets stand in more than {MAX_DEPTH} others", at)
         match item:
             case Token():
-                value = self.scope.get(str(item))
-                if value is None:
-                    raise self.error("SGLC203", f"`{item}` is not defined before this line", item)
-                return value
+                return self.value(item)
             case tuple():
-                return tuple(self.resolve(part) for part in item)
+                return tuple(self.resolve(part, at, depth + 1) for part in item)
             case dict():
-                return {key: self.resolve(part) for key, part in item.items()}
+                return {key: self.resolve(part, at, depth + 1) for key, part in item.items()}
+            case Digits():
+                raise self.error("SGLC202", f"a number has more than {MAX_DIGITS} digits", at)
             case _:
                 return item
 
-    def define(self, names: Sequence[Token], kind: type[Op], at: Token) -> tuple[Value, ...]:
-        types = kind.result_types if kind.result_types is not None else (Type.STREAM,) * len(names)
+    # -- values --------------------------------------------------------------------------------------
+
+    def value(self, name: Token) -> Value:
+        value = self.scope.get(str(name))
+        if value is None:
+            note = "the block that defines it has ended; `yield` hands values out" if name in self.ended else ""
+            raise self.error("SGLC203", f"`{name}` is not defined before this line", name, note=note)
+        return value
+
+    def define(self, names: Sequence[Token], made: Op, at: Token) -> tuple[Value, ...]:
+        types = types_of(made, len(names))
         if len(types) != len(names):
             wanted = ", ".join(types) or "nothing"
             raise self.error("SGLC206", f"`{at}` gives {wanted}, and {len(names)} names take it", at)
         return tuple(self.new(name, kind) for name, kind in zip(names, types, strict=True))
 
     def new(self, name: Token, kind: Type) -> Value:
-        if str(name) in self.scope:
+        if str(name) in self.scope or str(name) in self.ended:
             raise self.error("SGLC204", f"`{name}` is defined twice", name)
-        value = Value(len(self.scope), kind)
+        value = Value(self.count, kind)
+        self.count += 1
         self.scope[str(name)] = value
         return value
 

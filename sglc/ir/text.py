@@ -1,7 +1,17 @@
 """The text form of a program: printed here, parsed by `sglc.ir.parse` with `grammar.lark`.
 
-Python-looking, one op a line, values renumbered at print time, so one program always prints the
-same bytes. The text without locations is a program's identity.
+Python-looking, one op a line, blocks indented, values renumbered at print time, so one program
+always prints the same bytes. The text without locations is a program's identity.
+
+    s3, t1 = cond(b0):                   l0 = map(l1) as t4:
+        yield s1, t0                         yield t4
+    else:                                s5, t7 = loop((s3, t1), 8) as s4, t5:
+        yield s2, a                          yield b1, s4, t6
+    t2 = switch(a):                      t3 = call('judge', (a,)):
+        case 'x':                            def judge(essay):
+            yield a                              return essay
+        case _:
+            yield t1
 """
 
 from __future__ import annotations
@@ -12,39 +22,40 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
+from typing import Any
 
 from sglc.errors import Loc
-from sglc.ir.core import Op, Program, Site, Type, Value, attributes, substitute
-from sglc.ir.ops import Arg
+from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
+from sglc.ir.ops import Arg, Call, Cond, Loop, Map, Switch
 from sglc.ir.sampling import Sampling
 
-_PREFIX = {Type.STREAM: "s", Type.TEXT: "t", Type.LIST: "l"}
+IR_VERSION = 1  # stands in the first line of a program's text; another one is refused
+MAX_DEPTH = 50  # blocks in blocks, brackets in brackets: what is deeper is refused instead of recursed into
+_PREFIX = {Type.STREAM: "s", Type.TEXT: "t", Type.LIST: "l", Type.BOOL: "b", Type.JSON: "j"}
+_STEP = "    "
+_UNPRINTED = ("results", "loc", "cases", "program")  # these, and regions, stand elsewhere than in the call
 _DEFAULT_SAMPLING = Sampling()
 _SAMPLING = tuple((f.name, f.type == "float") for f in fields(Sampling))
 
 
 def to_text(program: Program, *, locs: bool = False) -> str:
     """The program as text, ending in a newline; with `locs`, each line ends in where it comes from."""
-    names = value_names(program)
-    title = program.name if program.name.isidentifier() else repr(program.name)
-    head = f"def {title}({', '.join(_param(op, names) for op in program.params)}):"
-    lines = [head + (_param_trailer(program.params) if locs else "")]
-    for op in program.ops:
-        line = f"    {_statement(op, program.name, names)}"
-        lines.append(f"{line}  # {_loc_text(op.loc)}" if locs else line)
-    lines.append("    return" + ("" if program.returns is None else f" {_item(program.returns, names)}"))
-    return "\n".join(lines) + "\n"
+    printer = _Printer(locs)
+    printer.program(program, "")
+    return "\n".join([f"# sglir {IR_VERSION}", *printer.lines]) + "\n"
 
 
 def from_text(text: str, filename: str) -> Program:
     """The program that `text` describes, with values numbered in order of definition.
 
     An op without a location trailer gets its place in `filename`. Checks syntax, names and the
-    types of fields; `verify` checks the rest.
+    types of fields; `verify` checks the rest. A text without a version line has this version.
 
     Raises:
-        VerifyError: SGLC201 syntax; SGLC202 an unknown op or a field that does not fit; SGLC203 an
-            unknown name; SGLC204 a name assigned twice; SGLC206 a wrong number of results.
+        VerifyError: SGLC201 syntax, or lines that are not indented as their blocks; SGLC202 an
+            unknown op, or a field or block that does not fit; SGLC203 an unknown name; SGLC204 a
+            name assigned twice; SGLC206 a wrong number of results; SGLC214 another version;
+            SGLC216 too many blocks in blocks.
     """
     from sglc.ir.parse import parse
 
@@ -59,36 +70,52 @@ def identity(program: Program) -> str:
 def canonical(program: Program) -> Program:
     """The same program with values numbered from 0 in order of definition, as `from_text` numbers them."""
     rename: dict[Value, Value] = {}
-    for op in (*program.params, *program.ops):
-        for value in op.results:
-            rename[value] = Value(len(rename), value.type)
+    for value in definitions((*program.params, *program.ops)):
+        rename[value] = Value(len(rename), value.type)
+
+    def changed(item: Any) -> Any:
+        match item:
+            case Program():  # a called one numbers its values by itself
+                return canonical(item)
+            case Region():
+                ops = tuple(renamed(op) for op in item.ops)
+                return replace(item, params=changed(item.params), ops=ops, results=changed(item.results))
+            case (Region(), *_):
+                return tuple(changed(part) for part in item)
+            case _:
+                return substitute(item, rename)
 
     def renamed(op: Op) -> Op:
-        changed = {name: substitute(item, rename) for name, item in attributes(op)}
-        return replace(op, results=tuple(rename[value] for value in op.results), **changed)
+        return replace(
+            op, results=changed(op.results), **{name: changed(item) for name, item in attributes(op)}
+        )
 
     return Program(
         program.name,
         tuple(renamed(op) for op in program.params),
         tuple(renamed(op) for op in program.ops),
-        substitute(program.returns, rename),
+        changed(program.returns),
     )
 
 
 def value_names(program: Program) -> dict[int, str]:
-    """How the printer calls each value: `s0` streams, `t0` texts, `l0` lists, arguments by their own names."""
+    """How the printer calls each value: a letter for its type and a number, arguments by their own names."""
+    own = {
+        op.results[0].id: op.name
+        for op in program.params
+        if isinstance(op, Arg) and plain(op.name) and op.results
+    }
     taken = {op.name for op in program.params if isinstance(op, Arg) and plain(op.name)}
     counts = dict.fromkeys(Type, 0)
     names: dict[int, str] = {}
-    for op in (*program.params, *program.ops):
-        if isinstance(op, Arg) and plain(op.name) and op.results:
-            names[op.results[0].id] = op.name
+    for value in definitions((*program.params, *program.ops)):
+        if value.id in own:
+            names[value.id] = own[value.id]
             continue
-        for value in op.results:
-            while (name := f"{_PREFIX[value.type]}{counts[value.type]}") in taken:
-                counts[value.type] += 1
+        while (name := f"{_PREFIX[value.type]}{counts[value.type]}") in taken:
             counts[value.type] += 1
-            names[value.id] = name
+        counts[value.type] += 1
+        names[value.id] = name
     return names
 
 
@@ -98,8 +125,64 @@ def plain(name: str) -> bool:
 
 
 def statement(op: Op, program: Program, names: Mapping[int, str]) -> str:
-    """One op as it stands in the text of `program`, without indentation and location."""
+    """One op's own line in the text of `program`, without indentation, colon and location."""
     return _statement(op, program.name, names)
+
+
+class _Printer:
+    """Collects the lines of a program and of the programs that it calls."""
+
+    def __init__(self, locs: bool) -> None:
+        self.locs = locs
+        self.lines: list[str] = []
+
+    def program(self, program: Program, indent: str) -> None:
+        names = value_names(program)
+        title = program.name if program.name.isidentifier() else repr(program.name)
+        head = f"{indent}def {title}({', '.join(_param(op, names) for op in program.params)}):"
+        self.lines.append(head + (_param_trailer(program.params) if self.locs else ""))
+        for op in program.ops:
+            self.op(op, program.name, names, indent + _STEP)
+        returns = "" if program.returns is None else f" {_item(program.returns, names)}"
+        self.lines.append(f"{indent}{_STEP}return{returns}")
+
+    def op(self, op: Op, function: str, names: Mapping[int, str], indent: str) -> None:
+        line = indent + _statement(op, function, names)
+        if not op.region_fields and not isinstance(op, Call):
+            self.add(line, op.loc)
+            return
+        inside = indent + _STEP
+        match op:
+            case Loop() | Map():
+                bound = ", ".join([names[value.id] for value in op.body.params])
+                self.add(f"{line} as {bound}:" if bound else f"{line}:", op.loc)
+                self.region(op.body, function, names, inside)
+            case Cond():
+                self.add(f"{line}:", op.loc)
+                self.region(op.then, function, names, inside)
+                self.lines.append(f"{indent}else:")
+                self.region(op.orelse, function, names, inside)
+            case Switch():
+                self.add(f"{line}:", op.loc)
+                for case, arm in zip(op.cases, op.arms, strict=True):
+                    self.lines.append(f"{inside}case {case!r}:")
+                    self.region(arm, function, names, inside + _STEP)
+                self.lines.append(f"{inside}case _:")
+                self.region(op.default, function, names, inside + _STEP)
+            case Call():
+                self.add(f"{line}:", op.loc)
+                self.program(op.program, inside)
+            case _:
+                raise AssertionError(op.mnemonic)
+
+    def region(self, region: Region, function: str, names: Mapping[int, str], indent: str) -> None:
+        for op in region.ops:
+            self.op(op, function, names, indent)
+        results = ", ".join([names[value.id] for value in region.results])
+        self.add(f"{indent}yield {results}" if results else f"{indent}yield", region.loc)
+
+    def add(self, line: str, loc: Loc) -> None:
+        self.lines.append(f"{line}  # {_loc_text(loc)}" if self.locs else line)
 
 
 def _param(op: Op, names: Mapping[int, str]) -> str:
@@ -127,7 +210,7 @@ def _call(op: Op, function: str, names: Mapping[int, str]) -> str:
     positional: list[str] = []
     keywords: list[str] = []
     for field in fields(op):
-        if field.name in ("results", "loc"):
+        if field.name in _UNPRINTED or field.name in op.region_fields:
             continue
         item = getattr(op, field.name)
         match item:
@@ -186,8 +269,11 @@ def _loc_text(loc: Loc) -> str:
 
 def loc_of(trailer: str) -> Loc | None:
     """The location that one word of a trailer spells; None if it spells none."""
-    found = re.fullmatch(r"(\S+?):(\d+)(?::(\d+)(?:-(\d+))?)?", trailer)
+    found = re.fullmatch(r"(\S+?):(\d{1,9})(?::(\d{1,9})(?:-(\d{1,9}))?)?", trailer)
     if found is None:
         return None
-    file = re.sub(r"(?:%[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("%", "")).decode(), found[1])
+    try:
+        file = re.sub(r"(?:%[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("%", "")).decode(), found[1])
+    except UnicodeDecodeError:
+        return None
     return Loc(file, int(found[2]), int(found[3] or 0), int(found[4] or 0))

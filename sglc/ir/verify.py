@@ -1,253 +1,370 @@
 """What every program must obey; checked before the first pass and after each one.
 
 A program that passes here can be printed, interpreted and lowered without further checks. Ops
-stand in one flat order, so "defined earlier" is dominance.
+stand in one order and a region's values end with it, so "visible" is dominance.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from sglc.errors import Loc, VerifyError
-from sglc.ir.core import NOWHERE, Op, Program, Site, Type, Value, operands, values_in
+from sglc.errors import VerifyError
+from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
 from sglc.ir.ops import (
-    SELECT_METHODS,
     Append,
     Arg,
+    Call,
+    Cond,
     Control,
     Fork,
-    Format,
     Gen,
     HostCall,
     Join,
+    Loop,
+    Map,
     Resume,
     RoleClose,
     RoleOpen,
     Select,
+    Switch,
+    arms_of,
+    continued,
+    hands_over,
+    types_of,
 )
-from sglc.ir.sampling import Sampling
-from sglc.ir.text import value_names
+from sglc.ir.paths import Paths
+from sglc.ir.text import MAX_DEPTH, value_names
+from sglc.ir.verify_fields import check_fields, operand_types, place, problem
 
 
 def verify(program: Program) -> None:
-    """Check every invariant of the IR, in time linear in the ops.
+    """Check every invariant of the IR, in time linear in the ops (times the depth of regions).
 
     Raises:
-        VerifyError: SGLC203 a value that is not defined before its use; SGLC204 a value defined
+        VerifyError: SGLC203 a value that is not visible where it is used; SGLC204 a value defined
             twice; SGLC205 an operand of the wrong type; SGLC206 wrong results; SGLC207 a chat turn
-            opened or closed out of turn; SGLC208 two generations of one site; SGLC209 a stream that
-            two generations continue without a fork; SGLC210 labels that do not fit a fork; SGLC211
-            an op behind `host_call`; SGLC212 a parameter out of place or twice; SGLC213 a field
-            out of range.
+            opened or closed out of turn; SGLC208 two generations of one site on one path; SGLC209 a
+            stream that two ops continue on one path without a fork; SGLC210 labels that do not fit
+            a fork; SGLC211 `host_call` out of place; SGLC212 a parameter out of place or twice;
+            SGLC213 a field out of range; SGLC215 a region, or a called program, that does not fit
+            its op; SGLC216 too many regions in regions.
     """
-    defined: dict[int, Value] = {}
-    roles: dict[int, str] = {}  # stream id -> the role whose turn is open, "" outside
-    sites: dict[Site, Op] = {}
-    consumers: dict[int, Op] = {}  # stream id -> the generation that continues it
-    _params(program)
-    for position, op in enumerate((*program.params, *program.ops)):
-        for value in operands(op):
-            if defined.get(value.id) != value:
-                raise _undefined(program, value, op)
-        for value, wanted in _operand_types(op):
+    _Verifier(program).run()
+
+
+class _Verifier:
+    """One walk over a program in the order of its text, and what is known on the way."""
+
+    def __init__(self, program: Program, depth: int = 0, no_python_in: str = "") -> None:
+        self.program = program
+        self.depth = depth  # regions and calls around this place
+        self.iterations = 0  # loops and maps around it, in this program
+        self.no_python_in = no_python_in  # an op around that Python could not come back to, "" for none
+        self.visible: dict[int, Value] = {}
+        self.order: list[int] = []  # ids in `visible`, newest last
+        self.ended: set[int] = set()  # ids defined in regions that have ended
+        self.roles: dict[int, str] = {}  # stream id -> the role whose turn is open, absent outside turns
+        self.levels: dict[int, int] = {}  # stream id -> loops and maps around its definition, absent for 0
+        self.sites: Paths[Site] = Paths()
+        self.continuing: Paths[int] = Paths()  # stream id -> what goes on from it
+
+    def run(self) -> None:
+        self.params()
+        for op in self.program.params:
+            self.op(op)
+        self.block(self.program.ops)
+        for value in values_in(self.program.returns):
+            if self.visible.get(value.id) != value:
+                raise self.undefined(value, "return", None)
+
+    def params(self) -> None:
+        names: dict[tuple[str, str], Op] = {}
+        for op in self.program.params:
+            match op:
+                case Arg() | Resume():
+                    key = (op.mnemonic, op.name)
+                case _:
+                    raise problem("SGLC212", f"`{op.mnemonic}` stands among the parameters", op)
+            if key in names:
+                raise problem("SGLC212", f"parameter `{op.name}` is given twice", op)
+            names[key] = op
+
+    def block(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            match op:
+                case Arg() | Resume():
+                    raise problem(
+                        "SGLC212", f"`{op.mnemonic}` stands in the body", op, hint="move it to the parameters"
+                    )
+                case HostCall():
+                    self.host_call(op, last=op is ops[-1])
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        for value in inputs(op):
+            if self.visible.get(value.id) != value:
+                raise self.undefined(value, op.mnemonic, op)
+        for value, wanted in operand_types(op):
             if value.type not in wanted:
-                raise _wrong_type(program, value, wanted, op)
-        _results(op)
+                raise self.wrong_type(value, wanted, op)
+        roles = self.regions(op)
+        self.results(op)
         for value in op.results:
-            if value.id in defined:
-                raise _error("SGLC204", f"`{_name(program, value)}` is defined twice", op)
-            defined[value.id] = value
-        _fields(op)
-        _turns(op, roles)
-        match op:
-            case Gen() | Select():
-                _consume(program, op, consumers)
-                _unique(op, op.site, sites)
-            case Join():
-                _unique(op, op.site, sites)
-            case HostCall() if position < len(program.params) + len(program.ops) - 1:
-                raise _error(
-                    "SGLC211", "`host_call` is not the last op", op,
-                    note="ordinary Python takes over at a `host_call`, so nothing of the graph follows it",
-                )  # fmt: skip
-    for value in values_in(program.returns):
-        if defined.get(value.id) != value:
-            raise _undefined(program, value, None)
+            self.define(value, op)
+        check_fields(op)
+        self.turns(op)
+        self.roles.update({v.id: role for v, role in zip(op.results, roles, strict=False) if role})
+        for stream in continued(op):
+            self.go_on(stream, op)
+        if isinstance(op, Gen | Select | Join | Call):
+            self.unique(op, op.site)
 
+    # -- values --------------------------------------------------------------------------------------
 
-def _params(program: Program) -> None:
-    names: dict[tuple[str, str], Op] = {}
-    for op in program.params:
+    def define(self, value: Value, op: Op) -> None:
+        if value.id in self.visible or value.id in self.ended:
+            raise problem("SGLC204", f"`{self.name(value)}` is defined twice", op)
+        self.visible[value.id] = value
+        self.order.append(value.id)
+        if self.iterations and value.type is Type.STREAM:
+            self.levels[value.id] = self.iterations
+
+    def results(self, op: Op) -> None:
+        found, wanted = tuple(value.type for value in op.results), types_of(op, len(op.results))
+        if isinstance(op, Fork):
+            if not found or found != wanted:
+                raise problem("SGLC206", "`fork` gives one or more streams", op, note=_gives(found))
+        elif found != wanted:
+            raise problem("SGLC206", f"`{op.mnemonic}` {_gives(wanted)}", op, note=f"here it {_gives(found)}")
+
+    def go_on(self, stream: Value, op: Op) -> None:
+        if self.levels.get(stream.id, 0) < self.iterations:
+            raise problem(
+                "SGLC209", f"`{op.mnemonic}` continues `{self.name(stream)}` in every iteration", op,
+                note="the stream is made outside the loop",
+                hint="`fork` it in the loop, and continue the branch",
+            )  # fmt: skip
+        earlier = self.continuing.add(stream.id, op)
+        if earlier is not None:
+            raise problem(
+                "SGLC209", f"two generations continue `{self.name(stream)}`", op,
+                note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
+                hint="`fork` the stream and give each generation a branch",
+            )  # fmt: skip
+
+    def unique(self, op: Op, site: Site) -> None:
+        earlier = self.sites.add(site, op)
+        if earlier is not None:
+            raise problem(
+                "SGLC208", f"site `{site}` stands twice", op,
+                note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
+                hint="give the second another `occurrence`",
+            )  # fmt: skip
+
+    # -- regions -------------------------------------------------------------------------------------
+
+    def regions(self, op: Op) -> tuple[str, ...]:
+        """Check what the op holds; the roles that are open in its results, as far as it decides them."""
         match op:
-            case Arg() | Resume():
-                key = (op.mnemonic, op.name)
+            case Cond() | Switch():
+                return self.arms(op)
+            case Loop():
+                return self.loop(op)
+            case Map():
+                self.region(op, op.body, (Type.TEXT,), again=True)
+                for value in op.body.results:
+                    if value.type not in (Type.TEXT, Type.LIST):
+                        raise self.unfit(
+                            op.body, "the block of `map` yields texts and lists", f"`{self.name(value)}` is a "
+                            f"{value.type}"
+                        )  # fmt: skip
+                return ()
+            case Call():
+                return self.call(op)
             case _:
-                raise _error("SGLC212", f"`{op.mnemonic}` stands among the parameters", op)
-        if key in names:
-            raise _error("SGLC212", f"parameter `{op.name}` is given twice", op)
-        names[key] = op
-    for op in program.ops:
-        if isinstance(op, Arg | Resume):
-            raise _error("SGLC212", f"`{op.mnemonic}` stands in the body", op, hint="move it to the parameters")
+                return ()
+
+    def arms(self, op: Cond | Switch) -> tuple[str, ...]:
+        if isinstance(op, Switch) and len(op.cases) != len(op.arms):
+            raise problem("SGLC215", f"`switch` has {len(op.cases)} cases for {len(op.arms)} blocks", op)
+        at_sites, at_streams = self.sites.mark(), self.continuing.mark()
+        site_arms, stream_arms = [], []
+        back: Region | None = None  # the first arm that comes back
+        for arm in arms_of(op):
+            self.region(op, arm, ())
+            sites, streams = self.sites.rewind(at_sites), self.continuing.rewind(at_streams)
+            if hands_over(arm):
+                continue
+            site_arms.append(sites)
+            stream_arms.append(streams)
+            if back is None:
+                back = arm
+            elif _types(arm.results) != _types(back.results):
+                raise self.unfit(
+                    arm, f"the blocks of `{op.mnemonic}` yield different types",
+                    f"the first {_gives(_types(back.results))}, this one {_gives(_types(arm.results))}",
+                )  # fmt: skip
+            else:
+                self.same_roles(arm, back.results)
+        self.sites.restore(site_arms)
+        self.continuing.restore(stream_arms)
+        return self.roles_of(back.results) if back is not None else ()
+
+    def loop(self, op: Loop) -> tuple[str, ...]:
+        carried = _types(op.init)
+        self.region(op, op.body, carried, again=True, roles=self.roles_of(op.init))
+        if _types(op.body.results) != (Type.BOOL, *carried):
+            raise self.unfit(
+                op.body, f"the block of `loop` must yield {', '.join((Type.BOOL, *carried))}",
+                f"it {_gives(_types(op.body.results))}",
+            )  # fmt: skip
+        self.same_roles(op.body, (None, *op.init))
+        return self.roles_of(op.init)
+
+    def region(
+        self, op: Op, region: Region, types: tuple[Type, ...], *, again: bool = False, roles: Sequence[str] = ()
+    ) -> None:
+        """Check a region that is given values of `types`; `again`: it may run more than once."""
+        if self.depth >= MAX_DEPTH:
+            raise problem("SGLC216", f"`{op.mnemonic}` stands in more than {MAX_DEPTH} blocks", op)
+        if _types(region.params) != types:
+            raise problem(
+                "SGLC215", f"the block of `{op.mnemonic}` is given {', '.join(types) or 'nothing'}", op,
+                note=f"it takes {', '.join(_types(region.params)) or 'nothing'}",
+            )  # fmt: skip
+        outside, before, no_python_in = len(self.order), self.iterations, self.no_python_in
+        self.depth += 1
+        if again:
+            self.iterations += 1
+            self.no_python_in = no_python_in or op.mnemonic
+        for value in region.params:
+            self.define(value, op)
+        self.roles.update({v.id: role for v, role in zip(region.params, roles, strict=False) if role})
+        self.block(region.ops)
+        for value in region.results:
+            if self.visible.get(value.id) != value:
+                raise self.undefined(value, "yield", region)
+        if hands_over(region) and region.results:
+            raise self.unfit(
+                region, "a block that ends in `host_call` yields nothing", "its `yield` is never reached"
+            )
+        self.depth, self.iterations, self.no_python_in = self.depth - 1, before, no_python_in
+        for number in self.order[outside:]:
+            del self.visible[number]
+            self.ended.add(number)
+        del self.order[outside:]
+
+    def call(self, op: Call) -> tuple[str, ...]:
+        if self.depth >= MAX_DEPTH:
+            raise problem("SGLC216", f"`call` stands in more than {MAX_DEPTH} blocks", op)
+        called = op.program
+        if len(op.args) != len(called.params):
+            raise problem(
+                "SGLC215", f"`call` gives `{called.name}` {len(op.args)} arguments", op,
+                note=f"it takes {len(called.params)}",
+            )  # fmt: skip
+        inner = _Verifier(called, self.depth + 1, "call")
+        inner.run()
+        for item, param in zip(op.args, called.params, strict=True):
+            wanted = param.results[0].type
+            if isinstance(item, str):
+                if wanted is not Type.TEXT:
+                    raise problem("SGLC205", f"`call` takes a {wanted} here", op, note="a literal is a text")
+            elif item.type is not wanted:
+                raise self.wrong_type(item, (wanted,), op)
+            elif isinstance(param, Resume) and self.roles.get(item.id, "") != param.role:
+                raise problem(
+                    "SGLC207", f"`{self.name(item)}` is no stream that `{called.name}` can go on from", op,
+                    note=f"{_open(self.roles.get(item.id, ''))}; it resumes where {_open(param.role)}",
+                )  # fmt: skip
+        return tuple(inner.roles.get(value.id, "") for value in values_in(called.returns))
+
+    def host_call(self, op: HostCall, *, last: bool) -> None:
+        if self.no_python_in:
+            raise problem(
+                "SGLC211", f"`host_call` stands inside a `{self.no_python_in}`", op,
+                note="ordinary Python takes over at a `host_call`, and does not come back into the graph",
+            )  # fmt: skip
+        if not last:
+            raise problem(
+                "SGLC211", "`host_call` is not the last op", op,
+                note="ordinary Python takes over at a `host_call`, so nothing of the graph follows it",
+            )  # fmt: skip
+
+    # -- chat turns ----------------------------------------------------------------------------------
+
+    def turns(self, op: Op) -> None:
+        """Carry the open role along every stream; a turn is closed by its own role and never nested."""
+        match op:
+            case Resume():
+                after = op.role
+            case RoleOpen():
+                inside = self.roles.get(op.stream.id, "")
+                if inside:
+                    raise problem(
+                        "SGLC207", f"a turn of `{op.role}` begins inside a turn of `{inside}`", op,
+                        hint=f"end the turn of `{inside}` first",
+                    )  # fmt: skip
+                after = op.role
+            case RoleClose():
+                inside = self.roles.get(op.stream.id, "")
+                if inside != op.role:
+                    note = f"the open turn is `{inside}`'s" if inside else "no turn is open"
+                    raise problem("SGLC207", f"a turn of `{op.role}` ends, which is not open", op, note=note)
+                after = ""
+            case Append() | Control() | Gen() | Select() | Fork():
+                after = self.roles.get(op.stream.id, "")
+            case _:
+                return
+        if after:
+            self.roles.update({value.id: after for value in op.results if value.type is Type.STREAM})
+
+    def same_roles(self, region: Region, like: Sequence[Value | None]) -> None:
+        """The streams that a region yields stand in the same turns as those that they take turns with."""
+        for value, other in zip(region.results, like, strict=True):
+            here, there = self.roles.get(value.id, ""), self.roles.get(other.id, "") if other else ""
+            if value.type is Type.STREAM and here != there:
+                raise VerifyError(
+                    "SGLC207", f"`{self.name(value)}` is yielded where {_open(here)}", place(region.loc),
+                    note=f"the stream that it takes turns with stands where {_open(there)}",
+                    hint="end the turns that a block begins, or begin the same in each",
+                )  # fmt: skip
+
+    def roles_of(self, values: Sequence[Value]) -> tuple[str, ...]:
+        return tuple(self.roles.get(value.id, "") for value in values)
+
+    # -- reports -------------------------------------------------------------------------------------
+
+    def undefined(self, value: Value, reader: str, at: Op | Region | None) -> VerifyError:
+        if value.id in self.ended:
+            note = "the block that defines it has ended; `yield` hands values out"
+        elif any(value in other.results for other in walk(self.program.ops)):
+            note = "it is defined further down"
+        else:
+            note = "nothing defines it"
+        return VerifyError(
+            "SGLC203", f"`{reader}` reads `{self.name(value)}`, which is not defined before it",
+            place(at.loc) if at else None, note=note,
+        )  # fmt: skip
+
+    def wrong_type(self, value: Value, wanted: tuple[Type, ...], op: Op) -> VerifyError:
+        message = f"`{op.mnemonic}` takes a {' or a '.join(wanted)} here"
+        return problem("SGLC205", message, op, note=f"`{self.name(value)}` is a {value.type}")
+
+    def unfit(self, region: Region, message: str, note: str) -> VerifyError:
+        return VerifyError("SGLC215", message, place(region.loc), note=note)
+
+    def name(self, value: Value) -> str:
+        return value_names(self.program).get(value.id, f"%{value.id}")
 
 
-def _operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
-    """Each operand with the types it may have."""
-    stream, text = (Type.STREAM,), (Type.TEXT,)
-    match op:
-        case Append():
-            yield op.stream, stream
-            if isinstance(op.text, Value):
-                yield op.text, text
-        case Control() | RoleOpen() | RoleClose() | Gen() | Fork():
-            yield op.stream, stream
-        case Select():
-            yield op.stream, stream
-            for value in values_in(op.choices):
-                yield value, text
-        case Format():
-            for value in values_in(op.parts):
-                yield value, text
-        case Join():
-            for value in values_in(op.values):
-                yield value, (Type.TEXT, Type.LIST)  # a list where the branches joined something themselves
-        case _:
-            return
-
-
-def _results(op: Op) -> None:
-    found = tuple(value.type for value in op.results)
-    if op.result_types is None:
-        if not found or any(kind is not Type.STREAM for kind in found):
-            raise _error("SGLC206", f"`{op.mnemonic}` gives one or more streams", op, note=_gives(found))
-    elif found != op.result_types:
-        raise _error(
-            "SGLC206", f"`{op.mnemonic}` {_gives(op.result_types)}", op, note=f"here it {_gives(found)}"
-        )
+def _types(values: Sequence[Value]) -> tuple[Type, ...]:
+    return tuple(value.type for value in values)
 
 
 def _gives(types: tuple[Type, ...]) -> str:
     return f"gives {', '.join(types) or 'nothing'}"
 
 
-def _fields(op: Op) -> None:
-    match op:
-        case Fork() if op.labels and len(op.labels) != len(op.results):
-            raise _error(
-                "SGLC210", f"`fork` has {len(op.labels)} labels for {len(op.results)} branches", op,
-                hint="give one label a branch, or none",
-            )  # fmt: skip
-        case Select() if not op.choices:
-            raise _error("SGLC213", "`select` has no choices", op)
-        case Select() if op.method not in SELECT_METHODS:
-            raise _error(
-                "SGLC213",
-                f"`select` knows no method `{op.method}`",
-                op,
-                note=f"known: {', '.join(SELECT_METHODS)}",
-            )
-        case Gen():
-            problem = sampling_problem(op.sampling)
-            if problem:
-                raise _error("SGLC213", problem, op)
-        case Control() if not op.ids:
-            raise _error("SGLC213", "`control` has no ids", op)
-
-
-def sampling_problem(sampling: Sampling) -> str:
-    """The first field that is out of range, as a message; nothing if all are in range."""
-    s = sampling
-    bad = {
-        "max_tokens": s.max_tokens < 1,
-        "min_tokens": s.min_tokens < 0,
-        "n": s.n < 1,
-        "stop": "" in s.stop,
-        "stop_token_ids": any(i < 0 for i in s.stop_token_ids),
-        "temperature": not 0 <= s.temperature < math.inf,
-        "top_p": not 0 < s.top_p <= 1,
-        "top_k": s.top_k != -1 and s.top_k < 1,
-        "min_p": not 0 <= s.min_p <= 1,
-        "seed": s.seed is not None and not 0 <= s.seed < 2**64,
-    }
-    return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")
-
-
-def _turns(op: Op, roles: dict[int, str]) -> None:
-    """Carry the open role along every stream; a turn is closed by its own role and never nested."""
-    match op:
-        case Resume():
-            roles[op.results[0].id] = op.role
-            return
-        case RoleOpen():
-            inside = roles.get(op.stream.id, "")
-            if inside:
-                raise _error(
-                    "SGLC207", f"a turn of `{op.role}` begins inside a turn of `{inside}`", op,
-                    hint=f"end the turn of `{inside}` first",
-                )  # fmt: skip
-            after = op.role
-        case RoleClose():
-            inside = roles.get(op.stream.id, "")
-            if inside != op.role:
-                note = f"the open turn is `{inside}`'s" if inside else "no turn is open"
-                raise _error("SGLC207", f"a turn of `{op.role}` ends, which is not open", op, note=note)
-            after = ""
-        case Append() | Control() | Gen() | Select() | Fork():
-            after = roles.get(op.stream.id, "")
-        case _:
-            return
-    if after:
-        for value in op.results:
-            if value.type is Type.STREAM:
-                roles[value.id] = after
-
-
-def _consume(program: Program, op: Gen | Select, consumers: dict[int, Op]) -> None:
-    earlier = consumers.setdefault(op.stream.id, op)
-    if earlier is not op:
-        raise _error(
-            "SGLC209", f"two generations continue `{_name(program, op.stream)}`", op,
-            note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
-            hint="`fork` the stream and give each generation a branch",
-        )  # fmt: skip
-
-
-def _unique(op: Op, site: Site, sites: dict[Site, Op]) -> None:
-    earlier = sites.setdefault(site, op)
-    if earlier is not op:
-        raise _error(
-            "SGLC208", f"site `{site}` stands twice", op,
-            note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
-            hint="give the second another `occurrence`",
-        )  # fmt: skip
-
-
-def _undefined(program: Program, value: Value, op: Op | None) -> VerifyError:
-    where = f"`{op.mnemonic}`" if op else "`return`"
-    late = any(value in other.results for other in program.ops)
-    return VerifyError(
-        "SGLC203", f"{where} reads `{_name(program, value)}`, which is not defined before it", _at(op),
-        note="it is defined further down" if late else "nothing defines it",
-    )  # fmt: skip
-
-
-def _wrong_type(program: Program, value: Value, wanted: tuple[Type, ...], op: Op) -> VerifyError:
-    return _error(
-        "SGLC205",
-        f"`{op.mnemonic}` takes a {' or a '.join(wanted)} here",
-        op,
-        note=f"`{_name(program, value)}` is a {value.type}",
-    )
-
-
-def _name(program: Program, value: Value) -> str:
-    return value_names(program).get(value.id, f"%{value.id}")
-
-
-def _at(op: Op | None) -> Loc | None:
-    return None if op is None or op.loc == NOWHERE else op.loc
-
-
-def _error(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
-    return VerifyError(code, message, _at(op), note=note, hint=hint)
+def _open(role: str) -> str:
+    return f"a turn of `{role}` is open" if role else "no turn is open"

@@ -7,8 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
-from sglc.ir.core import Op, Program, Type, Value, attributes, operands, substitute, values_in
-from sglc.ir.ops import Append, Format, Gen, Select
+from sglc.ir.core import (
+    Op,
+    Program,
+    Region,
+    Type,
+    Value,
+    inputs,
+    next_id,
+    reading,
+    regions,
+    substitute,
+    values_in,
+    walk,
+    with_regions,
+)
+from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -24,94 +38,141 @@ def fold_text(program: Program, _: Target) -> Rewrite:
         t1 = format(('a', format(('b', x)), ''))  ->  t1 = format(('ab', x))
         s1 = append(s0, '')                       ->  s0
 
-    Exact in text, and in tokens too: the runtime encodes each run of literals between two
-    generations as one string, wherever an append ends. Linear in the ops.
+    Blocks and called programs are folded each by itself: an append never moves into a block, where
+    it might run again. Exact in text, and in tokens too: the runtime encodes each run of literals
+    between two generations as one string, wherever an append ends. Linear in the ops (times the
+    depth of blocks).
     """
-    return _appends(_formats(program))
+    return _fold(program)
+
+
+def _fold(program: Program) -> Program:
+    return _Appends(_formats(program)).program()
 
 
 def _formats(program: Program) -> Program:
     """Flatten formats into the formats and appends that use them; drop those that nothing uses."""
     flat: dict[Value, _Parts] = {}
     rename: dict[Value, Value] = {}
-    ops: list[Op] = []
-    for op in program.ops:
-        op = _renamed(op, rename)
-        match op:
-            case Format():
-                parts = _merged(part for item in op.parts for part in _expand(item, flat))
-                match parts:
-                    case (Value() as only,):
-                        rename[op.results[0]] = only
-                        continue
-                    case _:
-                        flat[op.results[0]] = parts
-                        ops.append(replace(op, parts=parts))
-            case Append() if isinstance(op.text, Value):
-                ops.append(replace(op, text=_literal(op.text, flat)))
-            case Select():
-                ops.append(replace(op, choices=tuple(_literal(choice, flat) for choice in op.choices)))
-            case _:
-                ops.append(op)
-    made = replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
+
+    def block(before: Iterable[Op]) -> tuple[Op, ...]:
+        ops: list[Op] = []
+        for op in before:
+            op = reading(op, rename)
+            match op:
+                case Format():
+                    parts = _merged(part for item in op.parts for part in _expand(item, flat))
+                    match parts:
+                        case (Value() as only,):
+                            rename[op.results[0]] = only
+                            continue
+                        case _:
+                            flat[op.results[0]] = parts
+                            ops.append(replace(op, parts=parts))
+                case Append() if isinstance(op.text, Value):
+                    ops.append(replace(op, text=_literal(op.text, flat)))
+                case Select():
+                    ops.append(replace(op, choices=tuple(_literal(choice, flat) for choice in op.choices)))
+                case Call():
+                    ops.append(replace(op, program=_fold(op.program)))
+                case _:
+                    ops.append(with_regions(op, region))
+        return tuple(ops)
+
+    def region(before: Region) -> Region:
+        ops = block(before.ops)
+        return replace(before, ops=ops, results=substitute(before.results, rename))
+
+    made = replace(program, ops=block(program.ops), returns=substitute(program.returns, rename))
     return _without_unused_formats(made)
 
 
-def _appends(program: Program) -> Program:
-    """Merge chains of appends whose inner streams have no other use."""
-    uses = Counter(value for op in program.ops for value in operands(op))
-    uses.update(values_in(program.returns))
-    generations = Counter(op.stream for op in program.ops if isinstance(op, Gen | Select))
-    extended = {op.stream for op in program.ops if isinstance(op, Append)}
-    flat = {op.results[0]: op.parts for op in program.ops if isinstance(op, Format)}
-    fresh = count(1 + max((v.id for op in (*program.params, *program.ops) for v in op.results), default=-1))
-    rename: dict[Value, Value] = {}
-    chains: dict[
-        Value, tuple[Value, list[Value | str]]
-    ] = {}  # inner stream -> where its chain began, its texts
-    ops: list[Op] = []
-    for op in program.ops:
-        op = _renamed(op, rename)
-        if not isinstance(op, Append):
-            ops.append(op)
-            continue
+class _Appends:
+    """Merges chains of appends whose inner streams have no other use; a chain stays in its block."""
+
+    def __init__(self, program: Program) -> None:
+        self.before = program
+        self.uses: Counter[Value] = Counter(values_in(program.returns))
+        self.continued: Counter[Value] = Counter()
+        self.flat: dict[Value, _Parts] = {}
+        for op in walk(program.ops):
+            self.uses.update(inputs(op))
+            self.uses.update(value for region in regions(op) for value in region.results)
+            self.continued.update(continued(op))
+            if isinstance(op, Format):
+                self.flat[op.results[0]] = op.parts
+        self.fresh = count(next_id(program))
+        self.rename: dict[Value, Value] = {}
+
+    def program(self) -> Program:
+        ops = self.block(self.before.ops, (value for op in self.before.params for value in op.results))
+        made = replace(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
+        return _without_unused_formats(made)
+
+    def region(self, before: Region) -> Region:
+        ops = self.block(before.ops, before.params)
+        return replace(before, ops=ops, results=substitute(before.results, self.rename))
+
+    def block(self, before: Iterable[Op], given: Iterable[Value]) -> tuple[Op, ...]:
+        before = tuple(before)
+        extended = {op.stream for op in before if isinstance(op, Append)}
+        here = {*given, *(value for op in before for value in op.results)}
+        chains: dict[
+            Value, tuple[Value, list[Value | str]]
+        ] = {}  # inner stream -> where its chain began, texts
+        ops: list[Op] = []
+        for op in before:
+            op = reading(op, self.rename)
+            if not isinstance(op, Append):
+                ops.append(with_regions(op, self.region))
+                continue
+            after = op.results[0]
+            base, texts = chains.pop(op.stream, (op.stream, []))
+            # The list moves along the chain instead of being copied, which keeps long chains linear.
+            texts.append(op.text)
+            if self.uses[after] == 1 and after in extended:
+                chains[after] = (base, texts)
+                continue
+            ops += self.merged(op, base, texts, base in here)
+        return tuple(ops)
+
+    def merged(self, op: Append, base: Value, texts: list[Value | str], same_block: bool) -> Iterator[Op]:
+        """What is left of a chain that ends at `op`."""
         after = op.results[0]
-        base, texts = chains.pop(op.stream, (op.stream, []))
-        # The list moves along the chain instead of being copied, which keeps long chains linear.
-        texts.append(op.text)
-        if uses[after] == 1 and after in extended:
-            chains[after] = (base, texts)
-            continue
-        match _merged(part for text in texts for part in _expand(text, flat)):
-            # Two generations must not meet in one stream, so an empty append may stand between them.
-            case () if generations[base] + generations[after] <= 1:
-                rename[after] = base
-                generations[base] += generations[after]
+        match _merged(part for text in texts for part in _expand(text, self.flat)):
+            # Two generations must not meet in one stream, nor one in a loop continue a stream from
+            # outside, so an empty append may stand between them.
+            case () if self.continued[after] == 0 or (
+                same_block and self.continued[base] + self.continued[after] <= 1
+            ):
+                self.rename[after] = base
+                self.continued[base] += self.continued[after]
             case ():
-                ops.append(replace(op, stream=base, text=""))
+                yield replace(op, stream=base, text="")
             case (only,):
-                ops.append(replace(op, stream=base, text=only))
-            case parts if len(texts) == 1:
-                del parts
-                ops.append(op)
+                yield replace(op, stream=base, text=only)
+            case _ if len(texts) == 1:
+                yield op
             case parts:
-                text = Value(next(fresh), Type.TEXT)
-                ops.append(Format(parts, results=(text,), loc=op.loc))
-                ops.append(replace(op, stream=base, text=text))
-    made = replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
-    return _without_unused_formats(made)
+                text = Value(next(self.fresh), Type.TEXT)
+                yield Format(parts, results=(text,), loc=op.loc)
+                yield replace(op, stream=base, text=text)
 
 
 def _without_unused_formats(program: Program) -> Program:
-    used = {value for op in program.ops for value in operands(op)} | set(values_in(program.returns))
-    ops = tuple(op for op in program.ops if not (isinstance(op, Format) and op.results[0] not in used))
-    return replace(program, ops=ops)
+    used = set(values_in(program.returns))
+    for op in walk(program.ops):
+        used.update(inputs(op))
+        used.update(value for region in regions(op) for value in region.results)
 
+    def kept(ops: Iterable[Op]) -> tuple[Op, ...]:
+        return tuple(
+            with_regions(op, lambda region: replace(region, ops=kept(region.ops)))
+            for op in ops
+            if not (isinstance(op, Format) and op.results[0] not in used)
+        )
 
-def _renamed(op: Op, rename: Mapping[Value, Value]) -> Op:
-    if not any(value in rename for value in operands(op)):
-        return op
-    return replace(op, **{name: substitute(item, rename) for name, item in attributes(op)})
+    return replace(program, ops=kept(program.ops))
 
 
 def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> Iterator[Value | str]:

@@ -50,6 +50,7 @@ from sglc.ir.plan_json import PLAN_VERSION
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import place
+from sglc.passes.later import refuse_later_ops
 
 
 def lower_plan(program: Program, target: Target) -> Plan:
@@ -64,8 +65,9 @@ def lower_plan(program: Program, target: Target) -> Plan:
 
     Raises:
         LegalizeError: SGLC305 a choice of a `select` that is put together from several texts;
-            SGLC306 chat turns that are not lowered.
+            SGLC306 chat turns that are not lowered; SGLC307 an op that only runs from a later release.
     """
+    refuse_later_ops(program)
     lowering = _Segment(program)
     returns = lowering.returns(program.returns, ())
     host = tuple(HostStep(op.reason, op.loc) for op in program.ops if isinstance(op, HostCall))

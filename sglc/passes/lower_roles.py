@@ -8,12 +8,13 @@ from itertools import count
 from typing import assert_never
 
 from sglc.errors import LegalizeError, Loc, SglcError
-from sglc.ir.core import NOWHERE, Op, Program, Type, Value, substitute, values_in
+from sglc.ir.core import NOWHERE, Op, Program, Type, Value, next_id, substitute, values_in
 from sglc.ir.ops import Append, Control, Fork, Gen, HostCall, Resume, RoleClose, RoleOpen, Root, Select
 from sglc.ir.plan import ControlText
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import Exactness, Remark, Rewrite, place, register
 from sglc.passes.chat_markup import ASSISTANT, ChatMarkup, pieces, stand_in
+from sglc.passes.later import refuse_later_ops
 
 
 @register("lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens")
@@ -32,8 +33,10 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
 
     Raises:
         LegalizeError: SGLC301 no chat template; SGLC302 no tokenizer; SGLC303 the template refuses
-            the conversation; SGLC304 the turns cannot be written one after another.
+            the conversation; SGLC304 the turns cannot be written one after another; SGLC307 an op
+            that only runs from a later release.
     """
+    refuse_later_ops(program)
     tokenizer = target.tokenizer
     first = next((op for op in program.ops if isinstance(op, RoleOpen | RoleClose)), None)
     if tokenizer is None:
@@ -93,9 +96,7 @@ class _Lowering:
         self.program = program
         self.tokenizer = tokenizer
         self.markup = ChatMarkup(tokenizer)
-        self.ids = count(
-            1 + max((v.id for op in (*program.params, *program.ops) for v in op.results), default=-1)
-        )
+        self.ids = count(next_id(program))
         self.chats: dict[Value, _Chat] = {}
         self.begun: dict[Value, Value] = {}  # fresh stream -> the same behind a begin token
         self.ops: list[Op] = []

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
-from sglc.ir.core import Op, Program, Type, Value, attributes, operands, substitute
-from sglc.ir.ops import Append, Control, Fork, Gen, Select
+from sglc.ir.core import (
+    Op,
+    Program,
+    Region,
+    Type,
+    Value,
+    next_id,
+    reading,
+    regions,
+    substitute,
+    with_regions,
+)
+from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, Select, Switch, continued
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Remark, Rewrite, place, register
 
@@ -25,6 +36,9 @@ def share_prefixes(program: Program, _: Target) -> Rewrite:
     `gen` and `select` sample or rank at a site of their own, so they never merge. A `fork` never
     merges either: each result is a branch of its own, and the equal branch of another fork is a
     second sample of it, not the same one. Nothing is lost, as a fork costs nothing.
+
+    Ops merge within one block: what an arm computes is not computed before it is known to run, and
+    a block that runs again keeps streams of its own. Called programs stay as they are.
     """
     shared, merged = _merge(program)
     remarks = tuple(_remarks(merged))
@@ -32,41 +46,113 @@ def share_prefixes(program: Program, _: Target) -> Rewrite:
 
 
 def _merge(program: Program) -> tuple[Program, _Merged]:
-    """The program with equal pure ops merged, and the ops that fell away."""
-    first: dict[Op, Op] = {}
+    """The program with equal pure ops of each block merged, and the ops that fell away."""
     rename: dict[Value, Value] = {}
-    ops: list[Op] = []
     merged: list[Op] = []
-    for op in program.ops:
-        if any(value in rename for value in operands(op)):
-            op = replace(op, **{name: substitute(item, rename) for name, item in attributes(op)})
-        twin = op
-        if op.pure and not isinstance(op, Fork):
-            twin = first.setdefault(replace(op, results=()), op)
-        if twin is op:
-            ops.append(op)
-        else:
-            merged.append(op)
-            rename.update(zip(op.results, twin.results, strict=True))
-    made = replace(program, ops=tuple(ops), returns=substitute(program.returns, rename))
-    return made, tuple(merged)
+
+    def block(before: Iterable[Op]) -> tuple[Op, ...]:
+        first: dict[Op, Op] = {}
+        ops: list[Op] = []
+        for op in before:
+            op = with_regions(reading(op, rename), region)
+            twin = op
+            if op.pure and not isinstance(op, Fork):
+                twin = first.setdefault(replace(op, results=()), op)
+            if twin is op:
+                ops.append(op)
+            else:
+                merged.append(op)
+                rename.update(zip(op.results, twin.results, strict=True))
+        return tuple(ops)
+
+    def region(before: Region) -> Region:
+        ops = block(before.ops)
+        return replace(before, ops=ops, results=substitute(before.results, rename))
+
+    ops = block(program.ops)
+    return replace(program, ops=ops, returns=substitute(program.returns, rename)), tuple(merged)
 
 
 def _fork_meetings(program: Program) -> Program:
-    """A fork before the first of several generations that continue one stream."""
-    meetings = Counter(op.stream for op in program.ops if isinstance(op, Gen | Select))
-    fresh = count(1 + max((v.id for op in (*program.params, *program.ops) for v in op.results), default=-1))
-    branches: dict[Value, Iterator[Value]] = {}
-    ops: list[Op] = []
-    for op in program.ops:
-        if isinstance(op, Gen | Select) and meetings[op.stream] > 1:
-            if op.stream not in branches:
-                results = tuple(Value(next(fresh), Type.STREAM) for _ in range(meetings[op.stream]))
-                ops.append(Fork(op.stream, results=results, loc=op.loc))
-                branches[op.stream] = iter(results)
-            op = replace(op, stream=next(branches[op.stream]))
-        ops.append(op)
-    return replace(program, ops=tuple(ops))
+    """A fork before the first of several ops that continue one stream on one path."""
+    meetings = {stream: number for stream, number in _meetings(program.ops).items() if number > 1}
+    if not meetings:
+        return program
+    return _Forking(program, meetings).program()
+
+
+def _meetings(ops: Iterable[Op]) -> Counter[Value]:
+    """How many ops continue each stream on the path where most do, blocks included."""
+    found: Counter[Value] = Counter()
+    for op in ops:
+        found.update(continued(op))
+        inner = [_meetings(region.ops) for region in regions(op)]
+        if isinstance(op, Cond | Switch):  # one of them runs
+            inner = [Counter({stream: max(arm[stream] for arm in inner) for arm in inner for stream in arm})]
+        for region in inner:
+            found.update(region)
+    return found
+
+
+class _Forking:
+    """Gives each op that continues a stream of `meetings` a branch of its own; exclusive arms share theirs."""
+
+    def __init__(self, program: Program, meetings: Mapping[Value, int]) -> None:
+        self.before = program
+        self.meetings = meetings
+        self.fresh = count(next_id(program))
+        self.branches: dict[Value, tuple[Value, ...]] = {}
+        self.taken: dict[Value, int] = {}  # branches that are used on the way to this place
+
+    def program(self) -> Program:
+        given = (value for op in self.before.params for value in op.results)
+        return replace(self.before, ops=self.block(self.before.ops, given))
+
+    def block(self, before: tuple[Op, ...], given: Iterable[Value]) -> tuple[Op, ...]:
+        here = {*given, *(value for op in before for value in op.results)}
+        ops: list[Op] = []
+        for op in before:
+            # The fork stands in the block where the stream is made: all that continue it see the branches.
+            for stream in _meetings((op,)):
+                if stream in here and stream in self.meetings and stream not in self.branches:
+                    branches = tuple(Value(next(self.fresh), Type.STREAM) for _ in range(self.meetings[stream]))
+                    ops.append(Fork(stream, results=branches, loc=op.loc))
+                    self.branches[stream], self.taken[stream] = branches, 0
+            ops.append(self.arms(op) if isinstance(op, Cond | Switch) else self.one(op))
+        return tuple(ops)
+
+    def arms(self, op: Cond | Switch) -> Op:
+        before = {stream: self.taken[stream] for stream in _meetings((op,)) if stream in self.taken}
+        after = dict(before)
+
+        def arm(region: Region) -> Region:
+            self.taken.update(before)
+            made = self.region(region)
+            after.update({stream: max(after[stream], self.taken[stream]) for stream in before})
+            return made
+
+        changed = with_regions(op, arm)
+        self.taken.update(after)
+        return changed
+
+    def one(self, op: Op) -> Op:
+        match op:
+            case Gen() | Select():
+                return replace(op, stream=self.branch(op.stream))
+            case Loop():
+                op = replace(op, init=tuple(self.branch(value) for value in op.init))
+            case Call():
+                return replace(op, args=tuple(self.branch(a) if isinstance(a, Value) else a for a in op.args))
+        return with_regions(op, self.region)
+
+    def region(self, region: Region) -> Region:
+        return replace(region, ops=self.block(region.ops, region.params))
+
+    def branch(self, value: Value) -> Value:
+        if value not in self.branches:
+            return value
+        self.taken[value] += 1
+        return self.branches[value][self.taken[value] - 1]
 
 
 def _remarks(merged: _Merged) -> Iterator[Remark]:

@@ -1,0 +1,139 @@
+"""What a single op must obey by itself: the types of its operands, and the range of its fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sglc.errors import Loc, VerifyError
+from sglc.ir.core import NOWHERE, Op, Type, Value, values_in
+from sglc.ir.ops import (
+    SELECT_METHODS,
+    Append,
+    Call,
+    Concat,
+    Cond,
+    Control,
+    Eq,
+    Fork,
+    Format,
+    Gen,
+    In,
+    Join,
+    Loop,
+    Lower,
+    Map,
+    Not,
+    ParseJson,
+    RoleClose,
+    RoleOpen,
+    Select,
+    Strip,
+    Switch,
+)
+from sglc.ir.sampling import Sampling
+
+_STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
+
+
+def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
+    """An error that points at `op`."""
+    return VerifyError(code, message, place(op.loc), note=note, hint=hint)
+
+
+def place(loc: Loc) -> Loc | None:
+    """`loc` for an error; None where nothing stands in the user's source."""
+    return None if loc == NOWHERE else loc
+
+
+def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
+    """Each operand with the types it may have; those of `loop` and `call` depend on what they hold."""
+    match op:
+        case Append():
+            yield op.stream, _STREAM
+            yield from _each(op.text, _TEXT)
+        case Control() | RoleOpen() | RoleClose() | Gen() | Fork():
+            yield op.stream, _STREAM
+        case Select():
+            yield op.stream, _STREAM
+            yield from _each(op.choices, _TEXT)
+        case Format():
+            yield from _each(op.parts, _TEXT)
+        case Join():
+            yield from _each(op.values, (Type.TEXT, Type.LIST))  # a list where the branches joined something
+        case Concat():
+            yield from _each(op.items, (Type.TEXT, Type.LIST))
+        case Strip() | Lower() | ParseJson():
+            yield from _each(op.text, _TEXT)
+        case Eq():
+            yield from _each((op.left, op.right), _TEXT)
+        case In():
+            yield from _each((op.part, op.text), _TEXT)
+        case Not():
+            yield op.value, _BOOL
+        case Cond():
+            yield op.pred, _BOOL
+        case Switch():
+            yield op.value, _TEXT
+        case Map():
+            yield op.items, _LIST
+        case _:
+            return
+
+
+def _each(item: object, wanted: tuple[Type, ...]) -> Iterator[tuple[Value, tuple[Type, ...]]]:
+    return ((value, wanted) for value in values_in(item))
+
+
+def check_fields(op: Op) -> None:
+    """Whether the op's attributes are in range.
+
+    Raises:
+        VerifyError: SGLC210 labels that do not fit a fork; SGLC213 any other field.
+    """
+    match op:
+        case Fork() if op.labels and len(op.labels) != len(op.results):
+            raise problem(
+                "SGLC210", f"`fork` has {len(op.labels)} labels for {len(op.results)} branches", op,
+                hint="give one label a branch, or none",
+            )  # fmt: skip
+        case Select() if not op.choices:
+            raise problem("SGLC213", "`select` has no choices", op)
+        case Select() if op.method not in SELECT_METHODS:
+            known = ", ".join(SELECT_METHODS)
+            raise problem("SGLC213", f"`select` knows no method `{op.method}`", op, note=f"known: {known}")
+        case Gen():
+            wrong = sampling_problem(op.sampling)
+            if wrong:
+                raise problem("SGLC213", wrong, op)
+        case Control() if not op.ids:
+            raise problem("SGLC213", "`control` has no ids", op)
+        case Loop() if op.max_iters < 1:
+            raise problem("SGLC213", f"`max_iters` is `{op.max_iters}`, out of range", op)
+        case Switch():
+            twice = next((case for i, case in enumerate(op.cases) if case in op.cases[:i]), None)
+            if twice is not None:
+                raise problem("SGLC213", f"`switch` has the case `{twice}` twice", op)
+    if isinstance(op, Gen | Select | Join | Call) and "@" in op.site.function:
+        raise problem(
+            "SGLC213", f"function `{op.site.function}` has an `@` in its name", op,
+            note="the site of a generation in a loop has its iteration there",
+        )  # fmt: skip
+
+
+def sampling_problem(sampling: Sampling) -> str:
+    """The first field that is out of range, as a message; nothing if all are in range."""
+    s = sampling
+    bad = {
+        "max_tokens": s.max_tokens < 1,
+        "min_tokens": s.min_tokens < 0,
+        "n": s.n < 1,
+        "stop": "" in s.stop,
+        "stop_token_ids": any(i < 0 for i in s.stop_token_ids),
+        "temperature": not 0 <= s.temperature < math.inf,
+        "top_p": not 0 < s.top_p <= 1,
+        "top_k": s.top_k != -1 and s.top_k < 1,
+        "min_p": not 0 <= s.min_p <= 1,
+        "seed": s.seed is not None and not 0 <= s.seed < 2**64,
+    }
+    return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")
