@@ -5,12 +5,14 @@ Expressions are frozen descriptions; nothing happens until one is appended to a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.choices import ChoicesMethod
+from sglc.frontend.forms import form_of
 from sglc.frontend.locate import here
 from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import NOWHERE
@@ -73,16 +75,27 @@ def gen(
     n: int | None = None,
     stop: str | Sequence[str] | None = None,
     stop_token_ids: Sequence[int] | None = None,
+    stop_regex: object = None,
     temperature: float | None = None,
     top_p: float | None = None,
     top_k: int | None = None,
     min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
     ignore_eos: bool | None = None,
-    seed: int | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
     choices: Sequence[str] | None = None,
     choices_method: ChoicesMethod | str | None = None,
+    regex: str | None = None,
+    json_schema: object = None,
+    *,
+    seed: int | None = None,
 ) -> Expr:
-    """Text that the model writes here, stored under `name`.
+    """Text that the model writes here, stored under `name`. The arguments are SGLang's, in its order.
 
     Args:
         name: variable that receives the text (a list of texts when `n` > 1).
@@ -90,13 +103,22 @@ def gen(
         n: independent samples; the prompt continues with the first.
         stop: strings that end the text and are cut from it.
         temperature: 0 is greedy. top_p, top_k, min_p: filters of the distribution.
-        seed: of this call alone; without it the run's seed and the call's site decide.
+        return_logprob: accepted; log-probabilities of what was generated are always there.
+        dtype: `int`, `float`, `str` or `bool` (or their names): the text has that form.
         choices: makes this a `select`.
+        regex: the whole text matches it.
+        seed: of this call alone; without it the run's seed and the call's site decide.
 
     Raises:
-        TraceError: a value of the wrong type or out of range (SGLC103).
+        TraceError: a value of the wrong type or out of range (SGLC103), a `regex` that is none or comes
+            with a `dtype` (SGLC112), an argument of a later release (SGLC113).
     """
     loc = here()
+    _refuse_later(
+        loc, stop_regex=stop_regex, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+        logprob_start_len=logprob_start_len, top_logprobs_num=top_logprobs_num,
+        return_text_in_logprobs=return_text_in_logprobs, json_schema=json_schema,
+    )  # fmt: skip
     if choices is not None:
         return _select(name, choices, choices_method, loc)
     given = {
@@ -111,8 +133,34 @@ def gen(
         "min_p": min_p,
         "ignore_eos": ignore_eos,
         "seed": seed,
+        "regex": regex,
     }
-    return GenExpr(_name(name, "gen", loc), sampling_fields(given, loc), loc)
+    fields = sampling_fields(given, loc)
+    if dtype is not None:
+        if regex is not None:
+            raise TraceError(
+                "SGLC112", "`gen` has a `dtype` and a `regex`", loc, hint="one of them says what the text is"
+            )
+        form = form_of(dtype, loc)
+        fields["regex"] = form.regex
+        fields["stop"] = (*fields.get("stop", ()), *form.stop)
+    return GenExpr(_name(name, "gen", loc), fields, loc)
+
+
+def gen_int(name: str | None = None, **arguments: Any) -> Expr:
+    """`gen(name, dtype=int, ...)`."""
+    return gen(name, dtype=int, **arguments)
+
+
+def gen_string(name: str | None = None, **arguments: Any) -> Expr:
+    """`gen(name, dtype=str, ...)`: a text in double quotes."""
+    return gen(name, dtype=str, **arguments)
+
+
+def _refuse_later(loc: Loc, **arguments: object) -> None:
+    for name, value in arguments.items():
+        if value:  # None, 0 and False ask for nothing
+            raise TraceError("SGLC113", f"`gen({name}=...)` is not in this release", loc)
 
 
 def select(
@@ -255,10 +303,22 @@ def _problem(key: str, value: Any) -> str:
             return "" if all(isinstance(i, int) and i >= 0 for i in value) else "it must be a list of ids"
         case "ignore_eos":
             return "" if isinstance(value, bool) else "it must be True or False"
+        case "regex":
+            return _no_regex(value)
         case "seed":
             return "" if whole and 0 <= value < 2**64 else "it must be an integer from 0 to 2**64 - 1"
         case _:
             raise AssertionError(key)
+
+
+def _no_regex(value: Any) -> str:
+    if not isinstance(value, str):
+        return "it must be a text"
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"it is no regular expression: {error}"
+    return ""
 
 
 def _name(name: object, what: str, loc: Loc) -> str | None:

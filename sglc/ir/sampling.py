@@ -10,7 +10,9 @@ class Sampling:
     """Resolved parameters of one generation (run defaults merged with the call's own).
 
     `temperature` 0 is greedy. `top_k` -1 is off. `stop` strings are cut from the text. `seed`
-    None means: derived from the run's seed, the row and the site.
+    None means: derived from the run's seed, the row and the site. With a `regex` the whole text
+    matches it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that
+    is text or `max_tokens` ends it before.
     """
 
     max_tokens: int = 128
@@ -24,3 +26,4 @@ class Sampling:
     min_p: float = 0.0
     ignore_eos: bool = False
     seed: int | None = None
+    regex: str | None = None

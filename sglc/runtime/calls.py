@@ -13,6 +13,7 @@ from sglc.errors import RunError, SglcError
 from sglc.ir.plan import Delta, Event, GenDone, GenNode, Sample, SelectDone, SelectNode, Usage
 from sglc.ir.target import Tokenizer
 from sglc.runtime.choosing import NEEDS_UNCONDITIONAL, decide
+from sglc.runtime.constraint import Constraints
 from sglc.runtime.detokenize import StopStream
 from sglc.runtime.engine import (
     Engine,
@@ -51,6 +52,7 @@ class Model:
         self.engine = engine
         self.eos_ids = tokenizer.eos_ids
         self.token_bytes = tokenizer.token_bytes()
+        self.constraints = Constraints(self.token_bytes, engine.executor.vocab_size)
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
 
 
@@ -60,7 +62,7 @@ class GenCall:
     def __init__(
         self, model: Model, index: int, node: GenNode, stream: Stream, emit: Callable[[Event], None]
     ) -> None:
-        """Raises RunError: there is no prompt, or the engine cannot take it."""
+        """Raises RunError: there is no prompt, its regex cannot be compiled, or the engine cannot take it."""
         self.node = node
         self._engine = model.engine
         self._index = index
@@ -69,15 +71,20 @@ class GenCall:
         _check_prompt(self._prompt, node)
         assert node.sampling.seed is not None, "a segment's generations carry seeds"
         seeds = [sample_seed(node.sampling.seed, sample) for sample in range(node.sampling.n)]
+        regex = node.sampling.regex
+        constraint = None if regex is None else model.constraints.regex(regex)
         self._watched = [StopStream(model.token_bytes, node.sampling.stop) for _ in seeds]
         self._texts = [""] * len(seeds)
         self._ended: dict[int, SampleDone] = {}
         self._handle = self._engine.extend(None, self._prompt)
         try:
-            self.requests = [self._engine.gen(self._handle, node.sampling, seeds, eos_ids=model.eos_ids)]
+            request = self._engine.gen(
+                self._handle, node.sampling, seeds, eos_ids=model.eos_ids, constraint=constraint
+            )
         except SglcError:
             self._engine.release(self._handle)
             raise
+        self.requests = [request]
 
     def take(self, event: EngineEvent) -> Outcome | None:
         """Account for an event of this call's request; gives the outcome with the last one.

@@ -12,7 +12,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from sglc.errors import BackendError, RunError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
+from sglc.runtime.constraint import Constraint
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Node
@@ -37,6 +38,7 @@ from sglc.runtime.requests import (
     SampleState,
     Scored,
     Token,
+    allowed_next,
     check_size,
     first_part,
     later_parts,
@@ -109,11 +111,14 @@ class Engine:
         *,
         eos_ids: Sequence[int],
         fork_group: int | None = None,
+        constraint: Constraint | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids.
 
         A sample ends at an id of `eos_ids` (unless `ignore_eos`) or of `stop_token_ids`, once it has
         `min_tokens`; at `max_tokens`; or at `cut`. Rows of one `fork_group` are kept side by side.
+        With a `constraint` it also ends, whatever `min_tokens`, where nothing can follow. What it keeps
+        is then a match, unless `max_tokens`, `cut` or a stop id that is text ended it before.
 
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do.
@@ -134,7 +139,9 @@ class Engine:
         if not sampling.ignore_eos:
             request.stop_ids |= frozenset(eos_ids)
         request.group = -1 if fork_group is None else fork_group
-        request.samples = [SampleState() for _ in seeds]
+        request.constraint = constraint
+        start = 0 if constraint is None else constraint.start
+        request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
 
     def score(self, handle: Handle, choices: Sequence[Sequence[int]]) -> RequestId:
@@ -199,10 +206,12 @@ class Engine:
         return events
 
     def _launch(self) -> bool:
-        decode = self.rows.decoding()
+        ready = self.rows.decoding()
+        decode = self.rows.known(ready)
         unfinished = self.placement.unfinished
         rest = [int(self.rows.prompt_len[row] - self.rows.seq_len[row]) for row in unfinished]
-        shares = scheduler.divide(self.config.token_budget, decode.size, rest)
+        # A row that waits for its last token keeps its place in the budget.
+        shares = scheduler.divide(self.config.token_budget, ready.size, rest)
         work = self.placement.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
@@ -212,7 +221,7 @@ class Engine:
         chunks += self._admit(shares.left)
         if not decode.size and not chunks:
             return False
-        step = self.placement.build(self._next_step, decode, chunks)
+        step = self._constrained(self.placement.build(self._next_step, decode, chunks))
         try:
             ticket = self.executor.launch(step)
         except AssertionError:
@@ -223,6 +232,15 @@ class Engine:
         self._next_step += 1
         self._launched(step, ticket, chunks)
         return True
+
+    def _constrained(self, step: Step) -> Step:
+        """`step` with the masks of its constrained rows."""
+        masked = np.flatnonzero(step.sample & self.rows.constrained[step.rows]).astype(np.int32)
+        if not masked.size:
+            return step
+        parts = [self.placement.work[row].part for row in step.rows[masked].tolist()]
+        masks = np.stack([allowed_next(part.request, part.index) for part in parts])
+        return replace(step, masked=masked, masks=masks)
 
     def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
         first = int(self.rows.seq_len[row])
@@ -265,6 +283,7 @@ class Engine:
             assert request.sampling is not None
             request.samples[part.index].row = row
             self.rows.sample_with(row, request.sampling, request.seeds[part.index], request.group)
+            self.rows.constrained[row] = request.constraint is not None
         match part.kind:
             case Kind.CHOICE:
                 request.scored += len(part.ids) - len(request.ids)
@@ -362,7 +381,12 @@ class Engine:
             state.ids.append(token)
             state.logprobs.append(logprob)
             self._events.append(Token(request.id, part.index, token, logprob))
-            if len(state.ids) == request.sampling.max_tokens:
+            constraint = request.constraint
+            if constraint is not None:
+                state.state = constraint.advance(state.state, token)
+            if constraint is not None and constraint.done(state.state):
+                self._end_sample(request, part.index, "stop", 0)
+            elif len(state.ids) == request.sampling.max_tokens:
                 self._end_sample(request, part.index, "length", 0)
 
     # -- ends

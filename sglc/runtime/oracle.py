@@ -3,7 +3,7 @@
 Its "KV" of a token is (id, position, hash of the history up to it). A launch reads every row's
 history back through the page table and refuses, with AssertionError, one that is not what was
 written there; so it does with slots that a step in flight still touches. What is sampled is a
-function of (history, sampling, seed, position): `Oracle.continuation` gives it without any scheduler.
+function of (history, sampling, seed, position, mask): `Oracle.continuation` gives it without any scheduler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Step, StepResult
+from sglc.runtime.constraint import Constraint
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Bool, Step, StepResult
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -175,14 +176,19 @@ class Oracle:
     def _sample(self, step: Step, hashes: U64) -> StepResult:
         ends = step.starts[1:] - 1
         noise = _Noise(step.seeds, step.temperature, step.top_p, step.top_k, step.min_p)
-        drawn = self._draw(hashes[ends], step.positions[ends], noise, step.no_eos)
+        assert step.sample[step.masked].all(), "a mask for a row that does not sample"
+        assert step.masks.shape == (step.masked.size, self.vocab_size if step.masked.size else 0)
+        masks = list(zip(step.masked.tolist(), step.masks, strict=True))
+        drawn = self._draw(hashes[ends], step.positions[ends], noise, step.no_eos, masks)
         tokens = np.where(step.sample, drawn, np.int32(-1)).astype(np.int32)
         logprobs = np.where(step.sample, self._logprobs(hashes[ends], drawn), np.float32(0))
         self._last[step.rows[step.sample]] = tokens[step.sample]
         scores = self._logprobs(hashes[step.score_at], step.score_ids)
         return StepResult(step.index, tokens, logprobs.astype(np.float32), scores)
 
-    def _draw(self, hashes: U64, positions: I32, noise: _Noise, no_eos: np.ndarray) -> I32:
+    def _draw(
+        self, hashes: U64, positions: I32, noise: _Noise, no_eos: Bool, masks: Sequence[tuple[int, Bool]]
+    ) -> I32:
         filters = noise.temperature.view(np.uint32).astype(np.uint64)
         filters = filters * _A + noise.top_p.view(np.uint32).astype(np.uint64)
         filters = filters * _A + noise.min_p.view(np.uint32).astype(np.uint64)
@@ -190,6 +196,10 @@ class Oracle:
         key = _mix(noise.seeds + _ODD) ^ _mix(positions.astype(np.uint64) + _A) ^ filters
         mixed = _mix(hashes + np.where(noise.temperature > 0, key, np.uint64(0)))
         drawn = (mixed % np.uint64(self.vocab_size)).astype(np.int32)
+        for row, mask in masks:
+            allowed = np.flatnonzero(mask & ~(no_eos[row] & np.isin(np.arange(mask.size), self.eos_ids)))
+            assert allowed.size, "a row that may sample nothing"
+            drawn[row] = allowed[drawn[row] % allowed.size]
         for _ in self.eos_ids:
             banned = no_eos & np.isin(drawn, self.eos_ids)
             drawn = np.where(banned, (drawn + 1) % self.vocab_size, drawn).astype(np.int32)
@@ -208,7 +218,7 @@ class Oracle:
         return tuple(self._logprobs(history[len(prompt) - 1 : -1], ids[len(prompt) :]).tolist())
 
     def continuation(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, constraint: Constraint | None = None
     ) -> tuple[tuple[int, ...], tuple[float, ...], str]:
         """(ids, logprobs, finish) of a sample of `prompt`, stop strings aside."""
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(self.eos_ids))
@@ -220,13 +230,20 @@ class Oracle:
             np.array([sampling.min_p], np.float32),
         )
         ids = list(prompt)
+        state = 0 if constraint is None else constraint.start
         history = history_hashes(ids)[-1:]
         made: list[int] = []
         logprobs: list[float] = []
         while len(made) < sampling.max_tokens:
             position = np.array([len(ids) - 1], np.int32)
             early = np.array([len(made) < sampling.min_tokens])
-            drawn = self._draw(history, position, noise, early)
+            masks: list[tuple[int, Bool]] = []
+            if constraint is not None:
+                mask = constraint.mask(state)
+                if constraint.accepting(state) and not early[0]:
+                    mask |= np.isin(np.arange(self.vocab_size), list(stops))
+                masks = [(0, mask)]
+            drawn = self._draw(history, position, noise, early, masks)
             token = int(drawn[0])
             if token in stops and not early[0]:
                 return tuple(made), tuple(logprobs), "stop"
@@ -234,4 +251,8 @@ class Oracle:
             logprobs.append(float(self._logprobs(history, drawn)[0]))
             history = history + _terms(drawn, np.array([len(ids)], np.int32))
             ids.append(token)
+            if constraint is not None:
+                state = constraint.advance(state, token)
+                if constraint.done(state):
+                    return tuple(made), tuple(logprobs), "stop"
         return tuple(made), tuple(logprobs), "length"

@@ -15,8 +15,9 @@ import numpy as np
 
 from sglc.errors import RunError, SglcError
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraint import Constraint
 from sglc.runtime.radix import Node
-from sglc.runtime.step import I32
+from sglc.runtime.step import I32, Bool
 
 Handle = int
 RequestId = int
@@ -99,6 +100,7 @@ class Request:
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
     group: int = -1
     choices: tuple[tuple[int, ...], ...] = ()
     logprobs: list[list[float]] = field(default_factory=list)
@@ -120,12 +122,16 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class SampleState:
-    """One sample so far: what is drained and kept. `row` is -1 while it has none."""
+    """One sample so far: what is drained and kept. `row` is -1 while it has none.
+
+    `state` is where `ids` have led the request's constraint.
+    """
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     row: int = -1
     done: bool = False
+    state: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +173,22 @@ class Flight:
     sampled: I32  # offsets into `rows`
     scored: list[Score] = field(default_factory=list)  # in the order of the scores
     ended: list[Request] = field(default_factory=list)  # a part of each ends with this step
+
+
+def allowed_next(request: Request, sample: int) -> Bool:
+    """What a sample of a constrained request may go on with: bool [V].
+
+    Ids that end the sample are allowed where the text may end. One that is text too is also allowed
+    where that text may follow, and ends the sample there: without it there might be no way on.
+    """
+    constraint, state = request.constraint, request.samples[sample]
+    assert constraint is not None
+    assert request.sampling is not None
+    mask = constraint.mask(state.state)
+    if constraint.accepting(state.state) and len(state.ids) >= request.sampling.min_tokens:
+        mask[[token for token in request.stop_ids if token < mask.size]] = True
+    assert mask.any(), "a constrained sample has nothing to go on with"
+    return mask
 
 
 def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:

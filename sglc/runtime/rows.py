@@ -36,6 +36,7 @@ class Rows:
         self.generation: I32 = np.zeros(count, np.int32)
         self.active: Bool = np.zeros(count, np.bool_)
         self.samples: Bool = np.zeros(count, np.bool_)  # the row decodes after its prompt
+        self.constrained: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
         self.seq_len: I32 = np.zeros(count, np.int32)
         self.prompt_len: I32 = np.zeros(count, np.int32)
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
@@ -61,6 +62,7 @@ class Rows:
         row = heapq.heappop(self._free)
         self.active[row] = True
         self.samples[row] = False
+        self.constrained[row] = False
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
         self.prompt_len[row] = ids.size
@@ -93,10 +95,16 @@ class Rows:
         heapq.heappush(self._free, row)
 
     def decoding(self) -> I32:
-        """Rows that take one token in the next step: int32 [n], members of a group side by side."""
+        """Rows with a token to take next: int32 [n], members of a group side by side."""
         ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
         rows = np.flatnonzero(ready).astype(np.int32)
         return rows[np.argsort(self.group[rows], kind="stable")]
+
+    def known(self, rows: I32) -> I32:
+        """Those of `rows` int32 [n] that need not wait until the host knows their next input."""
+        waits = self.constrained[rows] & (self.tokens[rows, self.seq_len[rows]] == SAMPLED)
+        known: I32 = rows[~waits]
+        return known
 
     def add_pages(self, rows: I32, pages: I32) -> None:
         """One reserved page more for each of `rows` int32 [n] (a row may occur again, its pages in order)."""

@@ -7,13 +7,13 @@ trick): the token with the largest weight / noise, where a token's noise is a ha
 token) and of nothing else, so of no other row and no device. Rounding differs with the batch, and
 changes the winner only where the two best are equal to rounding; an inverse cumulative distribution
 would change with it wherever the tail's steps are as small as the rounding, once in some hundred tokens.
-Log-probabilities are natural logarithms of the model's own distribution: before `no_eos`,
+Log-probabilities are natural logarithms of the model's own distribution: before `no_eos`, masks,
 temperature and filters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -28,7 +28,10 @@ _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise."""
+    """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise.
+
+    `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow.
+    """
 
     temperature: F32
     top_k: I32
@@ -36,6 +39,8 @@ class Choice:
     min_p: F32
     no_eos: Bool
     keys: U64
+    masked: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
+    masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
 
 
 def noise_keys(seeds: U64, positions: I32) -> U64:
@@ -84,10 +89,16 @@ def choose(logits: Tensor, choice: Choice, eos_ids: Tensor) -> tuple[Tensor, Ten
     """
     logits = logits.float()
     allowed = logits
-    if choice.no_eos.any() and len(eos_ids):
-        banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
+    bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
+    if bans or len(choice.masked):
         allowed = logits.clone()
+    if bans:
+        banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
         allowed[banned[:, None], eos_ids[None, :]] = -torch.inf
+    if len(choice.masked):
+        masked = torch.from_numpy(choice.masked).to(logits.device)
+        masks = torch.from_numpy(choice.masks).to(logits.device)
+        allowed[masked] = torch.where(masks, allowed[masked], -torch.inf)
     tokens = allowed.argmax(dim=-1)
     drawn = np.flatnonzero(choice.temperature > 0)
     if len(drawn) == len(tokens):

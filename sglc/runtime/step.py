@@ -6,7 +6,7 @@ launched in order and drained in the same order; an executor may have `depth` st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,8 @@ class Step:
         seeds: uint64 [R] the noise is a function of (seed, position) alone.
         no_eos: bool [R] end-of-turn ids may not be sampled.
         score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
+        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow;
+            log-probabilities are still those of the model's own distribution.
     """
 
     index: int
@@ -62,6 +64,8 @@ class Step:
     no_eos: Bool
     score_at: I32
     score_ids: I32
+    masked: I32 = field(default_factory=lambda: np.empty(0, np.int32))
+    masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
 
 
 @dataclass(frozen=True, slots=True)

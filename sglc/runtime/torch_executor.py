@@ -154,10 +154,13 @@ class TorchExecutor:
         logprobs = torch.zeros(len(step.rows), device=self._device)
         sampled = np.flatnonzero(step.sample)
         last = step.starts[1:] - 1
+        mask_of = np.full(len(step.rows), -1)
+        mask_of[step.masked] = np.arange(len(step.masked))
         self._reserve(int(step.rows.max(initial=0)))
         for begin, end in _blocks(len(sampled)):
             rows = sampled[begin:end]
             logits = self._model.logits(hidden[self._put(np.searchsorted(places, last[rows]))])
+            masked = np.flatnonzero(mask_of[rows] >= 0)
             choice = Choice(
                 step.temperature[rows],
                 step.top_k[rows],
@@ -165,6 +168,8 @@ class TorchExecutor:
                 step.min_p[rows],
                 step.no_eos[rows],
                 noise_keys(step.seeds[rows], step.positions[last[rows]] + 1),
+                masked,
+                step.masks[mask_of[rows[masked]]],
             )
             target = self._put(rows)
             tokens[target], logprobs[target] = choose(logits, choice, self._eos_ids)

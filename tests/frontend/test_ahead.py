@@ -12,6 +12,7 @@ from sglc.ir.core import Program, Value
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Join, RoleClose, RoleOpen, Select
 from sglc.ir.text import to_text
 from sglc.ir.verify import verify
+from sglc.lang.ir import REGEX_INT, REGEX_STR
 
 CALLS: list[str] = []
 PREFIX = "Q: "
@@ -273,3 +274,13 @@ def test_a_scope_over_chat_turns_is_known_at_run_time_only() -> None:
         return s["scope"]
 
     assert isinstance(traced(program).ops[-1], HostCall)
+
+
+def test_forms_are_sglang_s() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen_int("i", stop="x") + sgl.gen("s", dtype="str") + sgl.gen("r", regex="[a-c]+")
+
+    made = ops(traced(program), Gen)
+    assert [op.sampling.regex for op in made] == [REGEX_INT, REGEX_STR, "[a-c]+"]
+    assert made[0].sampling.stop == ("x", " ", "\n")

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
+from sglc.runtime import engine
 from sglc.runtime.engine import Engine
 from sglc.runtime.pages import PagePool
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Key, Match, Node, RadixTree
 from sglc.runtime.requests import Kind, Part, Request
 from sglc.runtime.rows import Chunk, Rows
-from sglc.runtime.step import I32, Step
+from sglc.runtime.step import I32, Bool, Step
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -270,6 +271,69 @@ def scores_shifted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_chunk", chunk)
 
 
+def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
+    """A constrained row is launched while its last token is in flight."""
+    patch.setattr(Rows, "known", lambda self, rows: rows)
+
+
+def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
+    """A constrained sample's state stays one token behind."""
+    original = engine.allowed_next
+
+    def allowed(request: Request, sample: int) -> Bool:
+        constraint, state = request.constraint, request.samples[sample]
+        assert constraint is not None
+        now, state.state = state.state, constraint.start
+        for token in state.ids[:-1]:
+            state.state = constraint.advance(state.state, token)
+        mask = original(request, sample)
+        state.state = now
+        return mask
+
+    patch.setattr(engine, "allowed_next", allowed)
+
+
+def mask_of_the_first_sample(patch: pytest.MonkeyPatch) -> None:
+    """All samples of a request get the mask of its first."""
+    original = engine.allowed_next
+    patch.setattr(engine, "allowed_next", lambda request, sample: original(request, 0))
+
+
+def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """When a sample is cut, the others of its request go on without masks."""
+    original = Engine.cut
+
+    def cut(self: Engine, request: int, sample: int, length: int) -> None:
+        original(self, request, sample, length)
+        rows = [row for row, work in self.placement.work.items() if work.part.request.id == request]
+        self.rows.constrained[rows] = False
+
+    patch.setattr(Engine, "cut", cut)
+
+
+def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    """Masks are in the order of row numbers, not of the step's rows."""
+    original = Engine._constrained
+
+    def constrained(self: Engine, step: Step) -> Step:
+        made = original(self, step)
+        return replace(made, masks=made.masks[np.argsort(step.rows[made.masked], kind="stable")])
+
+    patch.setattr(Engine, "_constrained", constrained)
+
+
+def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """Ids that end a sample are allowed where the text may not end."""
+    original = engine.allowed_next
+
+    def allowed(request: Request, sample: int) -> Bool:
+        mask = original(request, sample)
+        mask[sorted(request.stop_ids)] = True
+        return mask
+
+    patch.setattr(engine, "allowed_next", allowed)
+
+
 def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
     """The pins of an evicted node do not move to the node that takes over."""
     original = RadixTree._remove
@@ -305,5 +369,11 @@ FAULTS: tuple[Fault, ...] = (
     evictable_leaf_forgotten,
     promises_forgotten,
     scores_shifted,
+    looking_ahead_of_the_mask,
+    mask_of_the_state_before,
+    mask_of_the_first_sample,
+    constraint_dropped_after_a_cut,
+    masks_in_another_order,
+    end_allowed_anywhere,
     pins_lost_by_eviction,
 )

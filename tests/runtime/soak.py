@@ -9,6 +9,7 @@ import argparse
 import json
 import platform
 import random
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import numpy as np
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraint import Constraints
 from sglc.runtime.engine import (
     Engine,
     EngineConfig,
@@ -36,6 +38,9 @@ from sglc.runtime.step import Step, StepResult
 
 EOS = (3,)
 VOCAB = 13  # small, so that ends, equal pages and near misses are common
+BYTES = tuple(piece.encode() for piece in ("a", "b", "ab", "", "aab", "1", "12", "2", ".", "é", "c", "bc", "!"))
+CONSTRAINTS = Constraints(BYTES, VOCAB)
+PATTERNS = ("[ab]+", "(12|1)*(2|a+)", "a*b?c", "[^ac]{2,5}", "(aab|aabc|ab.){1,2}", ".*", "(é|!)[12]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ class Job:
     ids: tuple[int, ...]
     sampling: Sampling | None = None
     seeds: tuple[int, ...] = ()
+    pattern: str | None = None
     choices: list[tuple[int, ...]] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     cuts: dict[int, int] = field(default_factory=dict)
@@ -133,6 +139,7 @@ class Driver:
         self.occupants: dict[int, tuple[object, int]] = {}
         self.finished = 0
         self.cuts = 0
+        self.matched = 0  # constrained samples that ended by themselves
         self.cached = 0  # prompt tokens
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
@@ -200,13 +207,17 @@ class Driver:
         ids = self.handles[handle]
         fits = len(ids) > 0 and self._fits(len(ids) + sampling.max_tokens, 1)
         group = self.rng.choice((None, 1, 2))
+        pattern = self.rng.choice((None, self.rng.choice(PATTERNS)))
+        constraint = None if pattern is None else CONSTRAINTS.regex(pattern)
         try:
-            request = self.engine.gen(handle, sampling, seeds, eos_ids=EOS, fork_group=group)
+            request = self.engine.gen(
+                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint
+            )
         except RunError:
             assert not fits, "a request that fits is refused"
             return
         assert fits, "a request that never fits is taken"
-        self._submitted(request, Job(ids, sampling, seeds, tokens=[[] for _ in seeds]))
+        self._submitted(request, Job(ids, sampling, seeds, pattern, tokens=[[] for _ in seeds]))
 
     def score(self) -> None:
         if not self._room():
@@ -307,7 +318,15 @@ class Driver:
 
     def _sample(self, job: Job, event: SampleDone) -> None:
         assert job.sampling is not None
-        ids, logprobs, finish = self.oracle.continuation(job.ids, job.sampling, job.seeds[event.sample])
+        constraint = None if job.pattern is None else CONSTRAINTS.regex(job.pattern)
+        ids, logprobs, finish = self.oracle.continuation(
+            job.ids, job.sampling, job.seeds[event.sample], constraint
+        )
+        whole = event.finish == "stop" and event.sample not in job.cuts and not job.sampling.stop_token_ids
+        if job.pattern is not None and whole:
+            text = b"".join(BYTES[token] for token in event.ids).decode()
+            assert re.fullmatch(job.pattern, text), "a constrained sample that does not match"
+            self.matched += 1
         if event.sample in job.cuts:
             length = job.cuts[event.sample]
             ids, logprobs, finish = ids[:length], logprobs[:length], "stop"

@@ -12,15 +12,17 @@ STEPS = 20_000
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = 0
+    finished = cut = cached = matched = 0
     for driver in soak(STEPS // 4, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
         cached += driver.cached
+        matched += driver.matched
     # The streams are not empty ones.
     assert finished > 800
     assert cut > 50
     assert cached > 2_000
+    assert matched > 100
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

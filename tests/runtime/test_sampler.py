@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,40 @@ def test_greedy_takes_the_best_and_the_banned_are_passed_over() -> None:
         logits[:1].expand(500, -1), choice({}, no_eos=True, keys=keys, count=500), torch.tensor([1, 2])
     )
     assert sorted(set(drawn.tolist())) == [0, 3]
+
+
+def test_masked_rows_choose_what_they_may() -> None:
+    """Greedy, drawn and filtered; other rows choose as ever, and log-probabilities stay the model's."""
+    count, vocab = 400, 50
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(6)).expand(count, -1) * 2
+    rows = [({}, {"temperature": 0.0}, {"top_k": 3, "top_p": 0.9}, {"min_p": 0.3})[i % 4] for i in range(count)]
+    masked = np.arange(0, count, 3)
+    masks = np.random.default_rng(7).random((masked.size, vocab)) < 0.2
+    masks[:, 11] = True
+    free = choice(*rows)
+    tokens, logprobs = choose(logits, replace(free, masked=masked, masks=masks), NO_EOS)
+    assert masks[np.arange(masked.size), tokens[masked].numpy()].all()
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1)[torch.arange(count), tokens])
+    others = np.delete(np.arange(count), masked)
+    assert torch.equal(tokens[others], choose(logits, free, NO_EOS)[0][others])
+    for row, mask in zip(masked.tolist(), masks, strict=True):
+        # Filters see only what the mask leaves.
+        left = logits[row].masked_fill(~torch.from_numpy(mask), -torch.inf)
+        kept = left[None].softmax(-1) if row % 4 == 1 else filtered(left[None], free, np.array([row]))
+        assert kept[0, tokens[row]] > 0
+        if row % 4 == 1:
+            assert tokens[row] == left.argmax()
+    assert len(set(tokens[masked].tolist())) > 5
+
+
+def test_a_mask_and_banned_ends() -> None:
+    logits = torch.tensor([[0.0, 3.0, 2.0, 1.0]])
+    how = replace(
+        choice({"temperature": 0.0}, no_eos=True),
+        masked=np.array([0]),
+        masks=np.array([[True, True, False, True]]),
+    )
+    assert choose(logits, how, torch.tensor([1]))[0].tolist() == [3]
 
 
 def test_greedy_and_sampled_rows_share_a_batch() -> None:

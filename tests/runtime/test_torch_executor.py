@@ -156,3 +156,28 @@ def test_a_pool_that_does_not_fit(model: Model) -> None:
         executor(model, page_size=16, pages=2**44)
     assert caught.value.code == "SGLC530"
     assert "GiB" in caught.value.note
+
+
+def test_masked_rows_sample_what_they_may(model: Model) -> None:
+    """More rows than the head takes at a time, some of them not sampled, every third one masked."""
+    count, vocab = 300, model[1].vocab_size
+    prompts = [some_tokens(3, seed) for seed in range(count)]
+    rows = [
+        Row(
+            tokens=prompts[i], pages=[i], row=i, sample=i % 5 != 4,
+            temperature=float(i % 2), seed=i, no_eos=i % 4 == 0,
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    step = make_step(rows, 4)
+    free = run(executor(model, pages=count), step)
+    masked = np.array([i for i in range(count) if i % 3 == 0 and rows[i].sample], np.int32)
+    masks = np.random.default_rng(1).random((masked.size, vocab)) < 0.03
+    masks[:, 50] = True
+    result = run(executor(model, pages=count), replace(step, masked=masked, masks=masks))
+    assert masks[np.arange(masked.size), result.tokens[masked]].all()
+    others = np.delete(np.arange(count), masked)
+    assert (result.tokens[others] == free.tokens[others]).all()
+    for i in masked.tolist()[::20]:
+        reference = log_probs(model, prompts[i])[-1]
+        assert result.logprobs[i] == pytest.approx(float(reference[result.tokens[i]]), abs=1e-4)

@@ -1,0 +1,1 @@
+"""SGLang's module paths, for programs that import from them."""

@@ -1,0 +1,5 @@
+"""`sglang.lang.ir`: the regular expressions that programs take from there."""
+
+from sglc.frontend.forms import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
+
+__all__ = ["REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR"]

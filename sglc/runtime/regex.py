@@ -1,0 +1,355 @@
+"""Regular expressions as automata over UTF-8 bytes.
+
+The automaton accepts the encoding of exactly those texts that `re.fullmatch(pattern, text, re.ASCII)`
+matches. Python's own parser reads the pattern, so its syntax and meaning are those of `re`, and
+`\\d`, `\\w`, `\\s` and case folding are those of ASCII. What is no regular language is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence, Set
+from re import _constants as sre
+from re import _parser
+from typing import Any
+
+from sglc.errors import RunError
+from sglc.ir.fsm import DEAD, ByteDfa
+
+# What compiling may take, about two seconds at most: states of the automaton as it is first built, of
+# those all that are looked at for the states of the deterministic one, and its states times its classes.
+_MOST_PLACES = 100_000
+_MOST_LOOKED_AT = 3_000_000
+_MOST_MOVES = 500_000
+
+Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
+
+_DIGIT: list[Range] = [(48, 57)]
+_SPACE: list[Range] = [(9, 13), (32, 32)]
+_WORD: list[Range] = [(48, 57), (65, 90), (95, 95), (97, 122)]
+_STARTS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING)
+_ENDS = (sre.AT_END, sre.AT_END_STRING)
+_REFUSED = {
+    sre.ASSERT: "a lookahead or lookbehind",
+    sre.ASSERT_NOT: "a negative lookahead or lookbehind",
+    sre.AT: "an anchor or `\\b` inside the pattern",
+    sre.GROUPREF: "a reference to a group",
+    sre.GROUPREF_EXISTS: "a condition on a group",
+    sre.ATOMIC_GROUP: "an atomic group",
+    sre.POSSESSIVE_REPEAT: "a possessive repeat",
+}
+
+
+def compile_regex(pattern: str) -> ByteDfa:
+    """The minimal automaton of the UTF-8 texts that match `pattern` as a whole.
+
+    Raises:
+        RunError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
+            SGLC452 its automaton is too large; SGLC453 no text matches it.
+    """
+    try:
+        tree = _parser.parse(pattern, re.ASCII)
+        return _deterministic(_Nfa(pattern, tree), pattern)
+    except re.error as error:
+        raise RunError(
+            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern"
+        ) from None
+    except (OverflowError, RecursionError):
+        raise _too_large(pattern) from None
+
+
+def _too_large(pattern: str) -> RunError:
+    shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
+    return RunError(
+        "SGLC452",
+        f"the automaton of `{shown}` is too large",
+        note=f"it may have some {_MOST_MOVES} moves",
+        hint="lower the bounds of its repeats",
+    )
+
+
+class _Nfa:
+    """A nondeterministic automaton, built from its end to its start.
+
+    `edges[place]` are (first byte, last byte, next place), `jumps[place]` places that are reached
+    without reading anything.
+    """
+
+    def __init__(self, pattern: str, tree: Any) -> None:
+        self._pattern = pattern
+        self.edges: list[list[tuple[int, int, int]]] = []
+        self.jumps: list[list[int]] = []
+        self._steps: dict[tuple[int, int, int], int] = {}
+        self.final = self._place()
+        items = list(tree)
+        # The whole text has to match, so an anchor at either end says nothing new.
+        while items and items[0][0] is sre.AT and items[0][1] in _STARTS:
+            items.pop(0)
+        while items and items[-1][0] is sre.AT and items[-1][1] in _ENDS:
+            items.pop()
+        self.start = self._sequence(items, self.final, tree.state.flags)
+
+    def _place(self, jumps: Iterable[int] = ()) -> int:
+        if len(self.edges) == _MOST_PLACES:
+            raise _too_large(self._pattern)
+        self.edges.append([])
+        self.jumps.append(list(jumps))
+        return len(self.edges) - 1
+
+    def _sequence(self, items: Iterable[Any], after: int, flags: int) -> int:
+        """Where to begin so that `items` lead to the place `after`."""
+        for item in reversed(list(items)):
+            after = self._item(item, after, flags)
+        return after
+
+    def _item(self, item: Any, after: int, flags: int) -> int:
+        match item:
+            case (sre.LITERAL | sre.NOT_LITERAL | sre.ANY | sre.IN, _):
+                return self._character(_characters(item, flags), after)
+            case (sre.SUBPATTERN, (_, added, removed, inner)) if not added & (re.UNICODE | re.LOCALE):
+                return self._sequence(inner, after, (flags | added) & ~removed)
+            case (sre.BRANCH, (_, options)):
+                return self._place([self._sequence(option, after, flags) for option in options])
+            case (sre.MAX_REPEAT | sre.MIN_REPEAT, (least, most, inner)):
+                return self._repeat(list(inner), least, most, after, flags)
+            case (sre.SUBPATTERN, _):
+                problem = "the flag `u` or `L`"
+            case (kind, _):
+                problem = _REFUSED.get(kind, f"`{kind}`")
+        raise RunError(
+            "SGLC451",
+            f"`{self._pattern}` has {problem}, which cannot constrain a generation",
+            note="literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
+            hint="the whole text has to match the pattern: write it without that",
+        )
+
+    def _repeat(self, inner: list[Any], least: int, most: int, after: int, flags: int) -> int:
+        if most == sre.MAXREPEAT:
+            place = self._place()
+            self.jumps[place] = [self._sequence(inner, place, flags), after]
+        else:
+            place = after
+            for _ in range(most - least):
+                place = self._place([self._sequence(inner, place, flags), after])
+        for _ in range(least):
+            before = place
+            place = self._sequence(inner, before, flags)
+            if place == before:  # a repeat of nothing
+                break
+        return place
+
+    def _character(self, ranges: Iterable[Range], after: int) -> int:
+        place = self._place()
+        for first, last in ranges:
+            for head, *tail in _utf8(first, last):
+                target = after
+                for byte in reversed(tail):
+                    target = self._step(*byte, target)
+                self.edges[place].append((*head, target))
+        return place
+
+    def _step(self, first: int, last: int, after: int) -> int:
+        """The place from which just these bytes lead to `after`."""
+        key = (first, last, after)
+        if key not in self._steps:
+            self._steps[key] = self._place()
+            self.edges[self._steps[key]].append(key)
+        return self._steps[key]
+
+
+def _characters(item: Any, flags: int) -> list[Range]:
+    """The code points that a literal, a class or a dot stands for, in order; no surrogates."""
+    match item:
+        case (sre.ANY, _):
+            return _without([] if flags & re.DOTALL else [(10, 10)])
+        case (sre.LITERAL, code):
+            return _without(_without(_folded([(code, code)], flags)))
+        case (sre.NOT_LITERAL, code):
+            return _without(_folded([(code, code)], flags))
+        case _:
+            members = item[1]
+            others = _without(_folded([found for member in members for found in _member(member)], flags))
+            return others if members[0][0] is sre.NEGATE else _without(others)
+
+
+def _member(member: Any) -> list[Range]:
+    match member:
+        case (sre.NEGATE, _):
+            return []
+        case (sre.LITERAL, code):
+            return [(code, code)]
+        case (sre.RANGE, (first, last)):
+            return [(first, last)]
+        case (sre.CATEGORY, sre.CATEGORY_DIGIT):
+            return _DIGIT
+        case (sre.CATEGORY, sre.CATEGORY_SPACE):
+            return _SPACE
+        case (sre.CATEGORY, sre.CATEGORY_WORD):
+            return _WORD
+        case (sre.CATEGORY, sre.CATEGORY_NOT_DIGIT):
+            return _without(_DIGIT)
+        case (sre.CATEGORY, sre.CATEGORY_NOT_SPACE):
+            return _without(_SPACE)
+        case (sre.CATEGORY, sre.CATEGORY_NOT_WORD):
+            return _without(_WORD)
+        case _:
+            raise AssertionError(member)
+
+
+def _folded(ranges: list[Range], flags: int) -> list[Range]:
+    """`ranges` with the other case of their ASCII letters, if case does not count."""
+    if not flags & re.IGNORECASE:
+        return ranges
+    both = list(ranges)
+    for letters, offset in (((65, 90), 32), ((97, 122), -32)):
+        for first, last in ranges:
+            low, high = max(first, letters[0]), min(last, letters[1])
+            if low <= high:
+                both.append((low + offset, high + offset))
+    return both
+
+
+def _without(ranges: Iterable[Range]) -> list[Range]:
+    """All code points but surrogates and those of `ranges`, in order."""
+    left: list[Range] = []
+    begin = 0
+    for first, last in sorted([*ranges, (0xD800, 0xDFFF), (0x110000, 0x110000)]):
+        if begin < first:
+            left.append((begin, first - 1))
+        begin = max(begin, last + 1)
+    return left
+
+
+def _utf8(first: int, last: int) -> Iterator[tuple[Range, ...]]:
+    """Sequences of byte ranges that together spell the code points `first` to `last`."""
+    for limit in (0x7F, 0x7FF, 0xFFFF):
+        if first <= limit < last:
+            yield from _utf8(first, limit)
+            yield from _utf8(limit + 1, last)
+            return
+    # A sequence may vary in a byte only if it has all values of the bytes behind that one.
+    for bits in (6, 12, 18) if last > 0x7F else ():
+        rest = (1 << bits) - 1
+        if first >> bits != last >> bits and (first & rest or last & rest != rest):
+            middle = (first | rest) + 1 if first & rest else last & ~rest
+            yield from _utf8(first, middle - 1)
+            yield from _utf8(middle, last)
+            return
+    yield tuple(zip(chr(first).encode(), chr(last).encode(), strict=True))
+
+
+def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
+    bounds = sorted({0, *(bound for edges in nfa.edges for a, b, _ in edges for bound in (a, b + 1))} - {256})
+    classes = bytes(sum(bound <= byte for bound in bounds) - 1 for byte in range(256))
+    edges = [[(classes[a], classes[b], to) for a, b, to in edges] for edges in nfa.edges]
+    closures: dict[int, frozenset[int]] = {}
+    looked_at = 0
+
+    def count(places: Set[int]) -> None:
+        nonlocal looked_at
+        looked_at += len(places)
+        if looked_at > _MOST_LOOKED_AT:
+            raise _too_large(pattern)
+
+    def closure(place: int) -> frozenset[int]:
+        """Places reached without reading, of those that read something or end the match."""
+        if place not in closures:
+            seen, stack = {place}, [place]
+            while stack:
+                for to in nfa.jumps[stack.pop()]:
+                    if to not in seen:
+                        seen.add(to)
+                        stack.append(to)
+            count(seen)
+            closures[place] = frozenset(at for at in seen if edges[at] or at == nfa.final)
+        return closures[place]
+
+    numbers = {closure(nfa.start): 0}
+    queue = deque(numbers)
+    moves: list[list[int]] = []
+    while queue:
+        reached: list[set[int]] = [set() for _ in bounds]
+        for place in queue.popleft():
+            for first, last, to in edges[place]:
+                for kind in range(first, last + 1):
+                    reached[kind].add(to)
+        moves.append([])
+        for places in reached:
+            if not places:
+                moves[-1].append(DEAD)
+                continue
+            state = frozenset().union(*map(closure, places))
+            if state not in numbers:
+                count(state)
+                numbers[state] = len(numbers)
+                queue.append(state)
+            moves[-1].append(numbers[state])
+        if len(numbers) * len(bounds) > _MOST_MOVES:
+            raise _too_large(pattern)
+    accepting = [nfa.final in state for state in numbers]
+    blocks = _blocks(moves, accepting)
+    if blocks[0] == blocks[DEAD]:
+        raise RunError("SGLC453", f"no text matches `{pattern}`", hint="mend the pattern")
+    return _canonical(classes, moves, accepting, blocks)
+
+
+def _blocks(moves: Sequence[Sequence[int]], accepting: Sequence[bool]) -> list[int]:
+    """Block of each state, equal for states that accept the same continuations (Hopcroft 1971).
+
+    `DEAD` is a state too, the last one; its block is that of all states without a match ahead.
+    """
+    dead = len(moves)
+    before: list[list[list[int]]] = []  # by class and state: where a move to the state begins
+    for column in zip(*moves, strict=True):
+        before.append([[] for _ in range(dead + 1)])
+        for state, to in enumerate((*column, DEAD)):
+            before[-1][to].append(state)
+    ends = {state for state in range(dead) if accepting[state]}
+    blocks = [ends, set(range(dead + 1)) - ends]
+    block_of = [0 if state in ends else 1 for state in range(dead + 1)]
+    waiting = {0, 1}
+    while waiting:
+        splitter = list(blocks[waiting.pop()])
+        for origins in before:
+            hit: dict[int, set[int]] = {}
+            for state in splitter:
+                for earlier in origins[state]:
+                    hit.setdefault(block_of[earlier], set()).add(earlier)
+            for block, inside in hit.items():
+                if len(inside) == len(blocks[block]):
+                    continue
+                # Work in proportion to `inside`, not to the block, or long chains take quadratic time.
+                small = inside if 2 * len(inside) <= len(blocks[block]) else blocks[block] - inside
+                blocks[block] -= small
+                for state in small:
+                    block_of[state] = len(blocks)
+                # If the block still waits, both halves do; else the smaller one is enough.
+                waiting.add(len(blocks))
+                blocks.append(small)
+    return block_of
+
+
+def _canonical(
+    classes: bytes, moves: Sequence[Sequence[int]], accepting: Sequence[bool], block_of: list[int]
+) -> ByteDfa:
+    """One state for each block, numbered as they are met; classes of bytes that move alike joined."""
+    dead = block_of[-1]
+    numbers = {block_of[0]: 0}
+    members = [0]
+    rows: list[list[int]] = []
+    for state in members:  # grows while it is walked
+        rows.append([])
+        for to in moves[state]:
+            block = block_of[to]
+            if block != dead and block not in numbers:
+                numbers[block] = len(members)
+                members.append(to)
+            rows[-1].append(DEAD if block == dead else numbers[block])
+    columns = list(zip(*rows, strict=True))
+    joined = {column: kind for kind, column in enumerate(dict.fromkeys(columns))}
+    return ByteDfa(
+        bytes(joined[columns[kind]] for kind in classes),
+        tuple(zip(*joined, strict=True)),
+        tuple(accepting[state] for state in members),
+    )

@@ -1,0 +1,123 @@
+"""Masks over token ids: what brute force over the vocabulary allows, and nothing that leads nowhere."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sglc.errors import RunError
+from sglc.ir.fsm import DEAD, ByteDfa, run
+from sglc.runtime.constraint import Constraints, TokenAutomaton, Vocabulary
+from sglc.runtime.regex import compile_regex
+from sglc.runtime.tokenizer import load_tokenizer
+
+BYTES = [bytes([byte]) for byte in range(256)]
+PIECES = [b"", b"ab", b"aba", b"12", b" 1", b"\xa9\xc3", "한".encode(), "é!".encode(), b"ab", b"\xed\x95"]
+PATTERNS = (
+    "[ab]{1,4}", "(ab|12)+!?", r"\d+( \d+)*", "é*", "[^a]{2}", "(한|é)[!a]", r"[\s\S]{1,3}", "yes|no",
+    "a+b", "ab*c|1",
+)  # fmt: skip
+
+
+def shuffled(seed: int, *, without: bytes = b"") -> list[bytes]:
+    """A small vocabulary of all single bytes but some, and longer pieces, in any order."""
+    tokens = [data for data in BYTES if data not in [bytes([byte]) for byte in without]] + PIECES
+    random.Random(seed).shuffle(tokens)
+    return tokens
+
+
+def open_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:
+    """States from which tokens lead to a match, found by walking forward from each."""
+    pieces = sorted(set(tokens) - {b""})
+    after = [sorted({run(dfa, data, state) for data in pieces} - {DEAD}) for state in range(len(dfa.moves))]
+    found = set()
+    for start in range(len(dfa.moves)):
+        reached, stack = {start}, [start]
+        while stack:
+            for to in after[stack.pop()]:
+                if to not in reached:
+                    reached.add(to)
+                    stack.append(to)
+        if any(dfa.accepting[state] for state in reached):
+            found.add(start)
+    return found
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("without", [b"", b"b\xa9\x80"])
+def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
+    tokens = shuffled(len(pattern), without=without)
+    dfa = compile_regex(pattern)
+    goals = open_states(dfa, tokens)
+    vocabulary = Vocabulary(tokens, len(tokens) + 7)  # the last ids are padding
+    if not any(data and run(dfa, data) in goals for data in tokens):
+        with pytest.raises(RunError, match="cannot write"):
+            TokenAutomaton(dfa, vocabulary, pattern)
+        return
+    automaton = TokenAutomaton(dfa, vocabulary, pattern)
+    for state in range(len(dfa.moves)):
+        expected = [bool(data) and run(dfa, data, state) in goals for data in tokens] + [False] * 7
+        assert automaton.mask(state).tolist() == expected
+        assert automaton.accepting(state) == dfa.accepting[state]
+        assert automaton.done(state) == (dfa.accepting[state] and not any(expected))
+        for token in np.flatnonzero(expected).tolist():
+            assert automaton.advance(state, token) == run(dfa, tokens[token], state)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_walk_ends_in_a_match(pattern: str) -> None:
+    """Also with a vocabulary that lacks bytes: no walk gets stuck, and what it spells matches."""
+    rng = random.Random(pattern)
+    tokens = shuffled(5, without=b"b")
+    automaton = Constraints(tokens, len(tokens)).regex(pattern)
+    for _ in range(40):
+        state, data = automaton.start, b""
+        while not automaton.done(state):
+            allowed = np.flatnonzero(automaton.mask(state)).tolist()
+            if automaton.accepting(state) and rng.random() < 0.3:
+                break
+            assert allowed, "stuck"
+            token = rng.choice(allowed)
+            data += tokens[token]
+            state = automaton.advance(state, token)
+        assert automaton.accepting(state)
+        assert re.fullmatch(pattern, data.decode(), re.ASCII)
+
+
+def test_a_mask_is_the_caller_s_own() -> None:
+    automaton = Constraints(BYTES, 256).regex("[ab]+")
+    automaton.mask(0)[:] = True
+    assert np.flatnonzero(automaton.mask(0)).tolist() == [ord("a"), ord("b")]
+
+
+def test_patterns_are_compiled_once() -> None:
+    constraints = Constraints(BYTES, 256)
+    assert constraints.regex("[ab]+") is constraints.regex("[ab]+")
+    assert constraints.regex("[ab]+") is not constraints.regex("[ab]*")
+
+
+@pytest.mark.parametrize("pattern", ["", "(?:)|(?:){3}", "c|ccc"])
+def test_what_cannot_be_written_is_refused(pattern: str) -> None:
+    with pytest.raises(RunError, match="cannot write any text") as failure:
+        Constraints([b"", b"a", b"b", b"cc"], 4).regex(pattern)
+    assert failure.value.code == "SGLC454"
+
+
+def test_on_a_real_vocabulary(smollm2: Path) -> None:
+    """49,152 tokens; 21 bytes are none: masks equal those of one token at a time."""
+    tokens = load_tokenizer(smollm2).token_bytes()
+    assert sum(len(data) == 1 for data in tokens) == 235
+    constraints = Constraints(tokens, len(tokens))
+    for pattern in (r"\d{4}", r'"[^"\n]*"', r"(?s).*", "[가-힣]+"):
+        automaton = constraints.regex(pattern)
+        dfa = compile_regex(pattern)
+        goals = open_states(dfa, tokens)
+        for state in range(len(dfa.moves)):
+            expected = [bool(data) and run(dfa, data, state) in goals for data in tokens]
+            assert automaton.mask(state).tolist() == expected
+    assert len(goals) > 1

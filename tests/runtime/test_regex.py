@@ -1,0 +1,146 @@
+"""Automata of regular expressions: the texts that `re` takes, no others, and as few states as can be."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglc.errors import RunError
+from sglc.ir.fsm import DEAD, ByteDfa, accepts, run
+from sglc.runtime.regex import _utf8, compile_regex
+
+LETTERS = "abAB01_ .\n\x00é\u017f\u212a한\uffff😀\U0010ffff"  # among them two that fold to ASCII letters
+CLASSES = (
+    r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", ".", "[ab]", "[^ab]", r"[\W\D]", r"[^\Wa]", "[A-é]", "[^é-한]",
+    "[0-\U0010ffff]", r"\x00", r"\.", "(?i:[^a-k])", "(?i:K)", "(?i:é)", "(?s:.)", "(?-i:a)",
+)  # fmt: skip
+
+
+def patterns() -> st.SearchStrategy[str]:
+    def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        repeats = st.sampled_from(("*", "+", "?", "*?", "{2}", "{1,2}", "{,2}", "{1,}", "{}"))
+        return st.one_of(
+            st.lists(inner, max_size=3).map("".join),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+            st.builds(lambda part, repeat: f"(?:{part}){repeat}", inner, repeats),
+            inner.map(lambda part: f"(?i:{part})"),
+            inner.map(lambda part: f"({part})"),
+        )
+
+    return st.recursive(st.one_of(st.sampled_from("abAé한😀"), st.sampled_from(CLASSES)), larger, max_leaves=6)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(patterns(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8), st.data())
+def test_the_automaton_takes_what_fullmatch_takes(pattern: str, texts: list[str], data: st.DataObject) -> None:
+    compiled = re.compile(pattern, re.ASCII)
+    matching = st.from_regex(compiled, fullmatch=True, alphabet=st.characters(exclude_categories=["Cs"]))
+    dfa = compile_regex(pattern)
+    for text in (*texts, *texts[0], data.draw(matching)):
+        assert accepts(dfa, text.encode()) == bool(compiled.fullmatch(text)), (pattern, text)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(patterns())
+def test_no_state_is_dead_or_double(pattern: str) -> None:
+    dfa = compile_regex(pattern)
+    states = range(len(dfa.moves))
+    alive = set()
+    for _ in states:
+        alive |= {s for s in states if dfa.accepting[s] or any(to in alive for to in dfa.moves[s])}
+    assert alive == set(states)
+    # Moore's refinement, another way than the one in use, finds as many classes as there are states.
+    label = {s: int(dfa.accepting[s]) for s in states} | {DEAD: -1}
+    for _ in states:
+        wider = {s: (label[s], *(label[to] for to in dfa.moves[s])) for s in states}
+        number = {key: i for i, key in enumerate(dict.fromkeys(wider.values()))}
+        label = {s: number[wider[s]] for s in states} | {DEAD: -1}
+    assert len(set(label.values())) == len(states) + 1
+    assert len(set(zip(*dfa.moves, strict=True))) == len(dfa.moves[0]), "two classes that move alike"
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.binary(max_size=6))
+def test_only_utf8_is_text(data: bytes) -> None:
+    """`.` with the flag `s` takes any character, so its repeat takes exactly what decodes."""
+    try:
+        data.decode()
+        decodes = True
+    except UnicodeDecodeError:
+        decodes = False
+    assert accepts(compile_regex("(?s).*"), data) == decodes
+
+
+def test_equal_languages_give_equal_automata() -> None:
+    for one, other in (("(a|b)*", "[ab]*"), ("a|ab", "ab?"), (r"\d", "[0-9]"), ("(b*ab)*", "(b|ab)*ab|")):
+        assert compile_regex(one) == compile_regex(other)
+    assert compile_regex("[ab]*") != compile_regex("[ab]+")
+    assert compile_regex("ab?") == ByteDfa(
+        bytes(1 if byte == ord("a") else 2 if byte == ord("b") else 0 for byte in range(256)),
+        ((DEAD, 1, DEAD), (DEAD, DEAD, 2), (DEAD, DEAD, DEAD)),
+        (False, True, True),
+    )
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0x10FFFF), (0x7F, 0x80), (0x7FA, 0xD7FE), (0xE001, 0x10000)])
+def test_byte_ranges_spell_every_code_point_once(first: int, last: int) -> None:
+    if first == 0:  # surrogates have no encoding
+        spelled = [*_utf8(0, 0xD7FF), *_utf8(0xE000, last)]
+        points = [*range(0x300), *range(0xD700, 0xD800), *range(0xE000, 0xE100), *range(0xFF00, 0x10FFFF, 97)]
+    else:
+        spelled = list(_utf8(first, last))
+        points = list(range(first, last + 1))
+    for point in points:
+        data = chr(point).encode()
+        inside = [
+            ranges
+            for ranges in spelled
+            if len(ranges) == len(data)
+            and all(a <= byte <= b for (a, b), byte in zip(ranges, data, strict=True))
+        ]
+        assert len(inside) == 1
+    assert len(spelled) < 20
+
+
+def test_anchors_at_the_ends_say_nothing() -> None:
+    assert compile_regex(r"^ab$") == compile_regex(r"\Aab\Z") == compile_regex("ab")
+
+
+def test_a_state_behind_a_prefix() -> None:
+    dfa = compile_regex("é+")
+    half = run(dfa, b"\xc3")
+    assert half != DEAD
+    assert run(dfa, b"\xa9", half) == run(dfa, "é".encode())
+    assert run(dfa, b"a\xc3") == DEAD
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "words"),
+    [
+        ("(", "SGLC450", "no regular expression"),
+        ("a**", "SGLC450", "no regular expression"),
+        (r"(a)\1", "SGLC451", "a reference to a group"),
+        ("(a)?(?(1)b)", "SGLC451", "a condition on a group"),
+        ("a(?=b).", "SGLC451", "a lookahead"),
+        ("(?<!a)b", "SGLC451", "a negative lookahead or lookbehind"),
+        ("a++", "SGLC451", "a possessive repeat"),
+        ("(?>a)", "SGLC451", "an atomic group"),
+        (r"\bab", "SGLC451", "an anchor"),
+        ("a^b", "SGLC451", "an anchor"),
+        (r"(?u:\w)", "SGLC451", "the flag `u`"),
+        ("(?:.*a.{16})b", "SGLC452", "too large"),
+        ("(a{1,900}){1,900}", "SGLC452", "too large"),
+        ("(.?){3000}", "SGLC452", "too large"),
+        ("[ab]{120000}", "SGLC452", "too large"),
+        ("(" * 5000 + ")" * 5000, "SGLC452", "too large"),
+        (r"[^\x00-\U0010ffff]a", "SGLC453", "no text matches"),
+        ("[\ud800-\udfff]", "SGLC453", "no text matches"),
+    ],
+)
+def test_what_cannot_constrain_is_refused(pattern: str, code: str, words: str) -> None:
+    with pytest.raises(RunError, match=words) as failure:
+        compile_regex(pattern)
+    assert failure.value.code == code
