@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraint import Constraint, Constraints
 from sglc.runtime.engine import Engine, EngineConfig
 from sglc.runtime.requests import RequestDone, SampleDone, Scored
 from sglc.runtime.torch_executor import TorchExecutor
@@ -24,9 +26,9 @@ def engine(weights: dict, config, device: str, dtype: torch.dtype, depth: int) -
     return Engine(executor, EngineConfig(token_budget=64, max_rows=8, max_len=512))
 
 
-def generate(target: Engine, sampling: Sampling) -> list[tuple[int, ...]]:
+def generate(target: Engine, sampling: Sampling, constraint: Constraint | None = None) -> list[tuple[int, ...]]:
     requests = [
-        target.gen(target.extend(None, prompt), sampling, [index], eos_ids=(2,))
+        target.gen(target.extend(None, prompt), sampling, [index], eos_ids=(2,), constraint=constraint)
         for index, prompt in enumerate(PROMPTS)
     ]
     made: dict[int, tuple[int, ...]] = {}
@@ -61,6 +63,22 @@ def test_samples_equal_those_of_the_cpu(tmp_path: Path) -> None:
     on_cpu = generate(engine(model.state_dict(), config, "cpu", torch.float32, 1), sampling)
     on_cuda = generate(engine(model.state_dict(), config, "cuda", torch.float32, 2), sampling)
     assert on_cpu == on_cuda
+
+
+def test_constrained_samples_match_and_equal_those_of_the_cpu(tmp_path: Path) -> None:
+    model, config = tiny_model(tmp_path)
+    model.requires_grad_(False)
+    spelled = [bytes([i]) if i < 256 else b"" for i in range(320)]
+    constraint = Constraints(spelled, 320).regex("[a-f]{3}(-[0-9]+)?")
+    sampling = Sampling(max_tokens=12, temperature=1.0)
+    made = [
+        generate(engine(model.state_dict(), config, device, torch.float32, depth), sampling, constraint)
+        for device, depth in (("cpu", 1), ("cuda", 1), ("cuda", 2))
+    ]
+    assert made[0] == made[1] == made[2]
+    for ids in made[0]:
+        text = b"".join(spelled[i] for i in ids).decode()
+        assert re.fullmatch("[a-f]{3}(-[0-9]*)?", text)  # `max_tokens` may end it inside the digits
 
 
 def test_scores_equal_transformers(tmp_path: Path) -> None:
