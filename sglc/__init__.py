@@ -24,6 +24,10 @@ __all__ = [
 _SGLANG = {
     "assistant_begin": "sglc.frontend.expr",
     "assistant_end": "sglc.frontend.expr",
+    "flush_cache": "sglc.current",
+    "gen_int": "sglc.frontend.expr",
+    "gen_string": "sglc.frontend.expr",
+    "get_server_info": "sglc.current",
     "greedy_token_selection": "sglc.frontend.choices",
     "system_begin": "sglc.frontend.expr",
     "system_end": "sglc.frontend.expr",

@@ -198,7 +198,7 @@ def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:
 def _shown(result: Result) -> str:
     """What a person wants to see first: the return value, else the chat, else the text."""
     if result.error() is not None:
-        return result.partial_text
+        return result.partial_text if result.calls else ""  # a prompt alone is no result
     if result.ret_value is not None:
         value = result.ret_value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)

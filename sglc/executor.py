@@ -7,21 +7,23 @@ only wait here. A failure belongs to the generation that failed; everything else
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import count
 from typing import Any
 
+from sglc.binding import bind, site_seed, without_keeps
+from sglc.calls import Call
 from sglc.compile import cached
 from sglc.errors import BackendError, RunError, SglcError, UsageError
+from sglc.feed import Cell, Feed, stopped
+from sglc.feed import Part as TextPart
 from sglc.frontend.recorder import Recorded
 from sglc.ir.core import Site
 from sglc.ir.plan import (
+    ControlText,
     Delta,
     Event,
     ExtendNode,
@@ -31,11 +33,11 @@ from sglc.ir.plan import (
     HostStep,
     Joined,
     KeepNode,
-    Node,
     NodeFailed,
     OpenNode,
     Output,
     OutputTree,
+    Part,
     Plan,
     ReleaseNode,
     Result,
@@ -43,27 +45,11 @@ from sglc.ir.plan import (
     SelectDone,
     SelectNode,
     Slot,
-    TextPart,
 )
 from sglc.ir.target import Backend
-from sglc.result import Call
+from sglc.loop import executor_loop
 
 _HANDLES = count()
-
-
-@dataclass(slots=True)
-class _Cell:
-    """The place of one generation's outcome."""
-
-    started_s: float
-    order: int
-    text: str | list[str] | None = None
-    error: BaseException | None = None
-    first_s: float | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self.text is not None or self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +65,48 @@ class _Kept:
 class Run:
     """One instance's side of the executor (the frontend's `Launcher`).
 
-    `on_text` is called with every piece of generated text as it comes, and with None when its
-    generation is over, in the loop's thread.
+    What it makes goes into `feed`. `on_text` is called with every piece of generated text as it
+    comes, and with None when its generation is over, in the loop's thread.
     """
 
     backend: Backend
     seed: int
     row: int = 0
     on_text: Callable[[Site, str | None], None] | None = None
-    calls: list[Call] = field(default_factory=list)
+    feed: Feed = field(default_factory=Feed)
     submits: int = 0
+    stopped: bool = False
     _began: float = field(default_factory=time.perf_counter)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _cells: dict[Site, _Cell] = field(default_factory=dict)
     _kept: dict[str, _Kept] = field(default_factory=dict)
+    _numbered: dict[int, _Kept] = field(default_factory=dict)
+    _shown: str = ""  # the handle up to which the feed has the text
     _open: list[Future[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.feed.content = self.content
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The generations and choices that were completed, in order of completion."""
+        return self.feed.calls
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self._began
 
+    def begin(self) -> None:
+        """The row leaves the queue: its time begins."""
+        self._began = time.perf_counter()
+
     # -- what the frontend asks for --------------------------------------------------------------
 
     def launch(self, recorded: Recorded) -> None:
-        """Compile (once per distinct program) and submit what a function recorded."""
+        """Compile (once per distinct program) and submit what a function recorded.
+
+        Raises:
+            SglcError: the target cannot do it, or the run was stopped (SGLC407).
+        """
         opened = {name: kept.number for name, kept in self._kept.items()}
         released = [opened[name] for name in recorded.release]
         releases = tuple(ReleaseNode(number) for number in released if number is not None)
@@ -115,11 +118,13 @@ class Run:
         (segment,) = (step for step in plan.steps if isinstance(step, Segment))
         numbers = {node.handle: next(_HANDLES) for node in segment.nodes if isinstance(node, KeepNode)}
         bound = bind(segment, recorded.texts, opened, numbers, self._seed_of)
-        self._kept.update(
-            (str(node.handle), _Kept(bound, node.stream, None if recorded.final else numbers[node.handle]))
-            for node in segment.nodes
-            if isinstance(node, KeepNode)
-        )
+        for node in segment.nodes:
+            if isinstance(node, KeepNode):
+                number = None if recorded.final else numbers[node.handle]
+                kept = _Kept(bound, node.stream, number)
+                self._kept[str(node.handle)] = kept
+                if number is not None:
+                    self._numbered[number] = kept
         if recorded.final:
             bound = without_keeps(bound)
         self.submit(Segment((*bound.nodes, *releases)))
@@ -130,11 +135,11 @@ class Run:
         Raises:
             the error of the generation.
         """
-        with self._changed:
-            if site not in self._cells:
-                raise RunError("SGLC406", f"`{site.name}` was never run: the function ended before")
-            cell = self._cells[site]
-            self._changed.wait_for(lambda: cell.ready)
+        if site not in self.feed.cells:
+            raise RunError("SGLC406", f"`{site.name}` was never run: the function ended before")
+        cell = self.feed.cells[site]
+        if not cell.ready:
+            self.feed.wait(lambda: cell.ready or None)
         if cell.error is not None:
             raise cell.error
         assert cell.text is not None
@@ -142,36 +147,71 @@ class Run:
 
     def text_of_stream(self, handle: str) -> str:
         """The text of a kept stream, markup included; waits for every generation in it."""
-        kept = self._kept[handle]
-        return self._text(kept.segment, kept.node)
+        parts = self._content(self._kept[handle], None)
+        return "".join(part if isinstance(part, str) else _first(self.text_of_site(part)) for part in parts)
+
+    def content(self, handle: str) -> list[TextPart] | None:
+        """What a stream is made of; None if it was not launched yet."""
+        return self._content(self._kept[handle], None) if handle in self._kept else None
+
+    def show(self, handle: str) -> None:
+        """The run's own stream has come as far as `handle`: readers of the whole text see what is new."""
+        if handle in ("", self._shown):
+            return
+        before = self._kept[self._shown] if self._shown else None
+        parts = self._content(self._kept[handle], before)
+        self._shown = handle
+        with self.feed.change:
+            self.feed.text += parts
 
     # -- running ---------------------------------------------------------------------------------
 
     def submit(self, segment: Segment) -> None:
-        """Hand a bound segment to the back end; results arrive in the background."""
-        self.submits += 1
-        with self._changed:
-            now = self.elapsed_s
-            for node in segment.nodes:
-                if isinstance(node, GenNode | SelectNode):
-                    self._cells[node.site] = _Cell(now, len(self._cells))
-        self._open.append(asyncio.run_coroutine_threadsafe(self._follow(segment), _loop()))
+        """Hand a bound segment to the back end; results arrive in the background.
+
+        Raises:
+            RunError: SGLC407, the run was stopped.
+        """
+        asked = [node for node in segment.nodes if isinstance(node, GenNode | SelectNode)]
+        several = [(node.site, isinstance(node, GenNode) and node.sampling.n > 1) for node in asked]
+        with self.feed.change:
+            if self.stopped:
+                raise stopped()
+            self.feed.begin(several, self.elapsed_s)
+        future = self._start(segment)
+        if self.stopped:  # meanwhile
+            future.cancel()
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
         wait(self._open)
-        failed = [cell for cell in self._cells.values() if cell.error is not None]
+        failed = [cell for cell in self.feed.cells.values() if cell.error is not None]
         return min(failed, key=lambda cell: cell.order).error if failed else None
 
+    def stop(self) -> None:
+        """Stop what runs, and let nothing begin any more. What was made is kept."""
+        with self.feed.change:
+            self.stopped = True
+            self.feed.fail(self.feed.cells, stopped())
+            running = tuple(self._open)
+        for future in running:
+            future.cancel()
+
     def close(self) -> None:
-        """Stop what still runs (the user interrupted, or nobody needs it), and give back kept streams."""
+        """Stop what still runs, and give back kept streams; waits until that is done."""
         for future in self._open:
             future.cancel()
-        numbers = [kept.number for kept in self._kept.values() if kept.number is not None]
-        if numbers:
-            self.submit(Segment(tuple(ReleaseNode(number) for number in numbers)))
+        if self._numbered:
+            self._start(Segment(tuple(ReleaseNode(number) for number in self._numbered)))
+        wait(self._open)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _start(self, segment: Segment) -> Future[None]:
+        self.submits += 1
+        future = asyncio.run_coroutine_threadsafe(self._follow(segment), executor_loop())
+        self._open.append(future)
+        return future
 
     async def _follow(self, segment: Segment) -> None:
         problem: BaseException | None = None
@@ -186,43 +226,43 @@ class Run:
         finally:
             # A back end that ends early must not leave anybody waiting.
             sites = [node.site for node in segment.nodes if isinstance(node, GenNode | SelectNode)]
-            with self._changed:
-                for site in sites:
-                    if not self._cells[site].ready:
-                        self._cells[site].error = problem or RunError("SGLC406", "the run was stopped")
-                self._changed.notify_all()
+            if any(not self.feed.cells[site].ready for site in sites):
+                self.feed.fail(sites, problem or stopped())
 
     def _event(self, segment: Segment, event: Event) -> None:
         node = segment.nodes[event.node]
-        if isinstance(event, NodeFailed) or not isinstance(node, GenNode | SelectNode):
-            if isinstance(event, NodeFailed) and isinstance(node, GenNode | SelectNode):
-                with self._changed:
-                    self._cells[node.site].error = event.error
-                    self._changed.notify_all()
+        if not isinstance(node, GenNode | SelectNode):
             return
-        now = self.elapsed_s
-        cell = self._cells[node.site]
+        cell = self.feed.cells[node.site]
+        if cell.error is not None:  # it was stopped
+            return
         match event:
             case Delta():
-                cell.first_s = cell.first_s or now
+                if cell.first_s is None:
+                    cell.first_s = self.elapsed_s
+                if self.feed.live:
+                    with self.feed.change:
+                        self.feed.add(cell, event.text)
                 if self.on_text is not None:
                     self.on_text(node.site, event.text)
+            case NodeFailed():
+                self.feed.fail((node.site,), event.error)
             case GenDone():
                 texts = [sample.text for sample in event.samples]
-                self._done(node, cell, texts[0] if len(texts) == 1 else texts, now, event)
+                self._done(node, cell, texts if cell.several else texts[0], event)
             case SelectDone():
                 if self.on_text is not None:
                     self.on_text(node.site, event.text)
-                self._done(node, cell, event.text, now, event)
+                self._done(node, cell, event.text, event)
 
     def _done(
         self,
         node: GenNode | SelectNode,
-        cell: _Cell,
+        cell: Cell,
         text: str | list[str],
-        now: float,
         event: GenDone | SelectDone,
     ) -> None:
+        now = self.elapsed_s
         call = Call(
             site=node.site,
             loc=node.loc,
@@ -230,7 +270,7 @@ class Run:
             prompt_ids=event.prompt_ids,
             usage=event.usage,
             started_s=cell.started_s,
-            first_s=cell.first_s or now,
+            first_s=now if cell.first_s is None else cell.first_s,
             ended_s=now,
         )
         match event:
@@ -246,47 +286,52 @@ class Run:
                 )
         if self.on_text is not None:
             self.on_text(node.site, None)
-        with self._changed:
-            cell.text = text
-            self.calls.append(call)
-            self._changed.notify_all()
+        with self.feed.change:
+            if not cell.pieces and _first(text):
+                self.feed.add(cell, _first(text))
+            cell.text, cell.call = text, call
+            self.feed.calls.append(call)
 
-    def _text(self, segment: Segment, index: int) -> str:
-        """The text of node `index`'s stream, from its beginning."""
-        pieces: list[str] = []
+    def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
+        """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""
+        parts: list[TextPart] = []
+        segment, index = kept.segment, kept.node
         while True:
             node = segment.nodes[index]
             match node:
-                case OpenNode(None):
-                    return "".join(reversed(pieces))
-                case OpenNode(number):
-                    kept = next(kept for kept in self._kept.values() if kept.number == number)
-                    segment, index = kept.segment, kept.node
+                case OpenNode(int() as number) if self._numbered[number] is not since:
+                    before = self._numbered[number]
+                    segment, index = before.segment, before.node
+                case OpenNode():
+                    parts.reverse()
+                    return parts
                 case ExtendNode():
-                    parts = [self._part(segment, part) for part in node.parts]
-                    pieces += reversed(parts)
+                    parts += [_piece(segment, part) for part in reversed(node.parts)]
                     index = node.stream
                 case GenNode() | SelectNode():
-                    pieces.append(_first(self.text_of_site(node.site)))
+                    parts.append(node.site)
                     index = node.stream
                 case ForkNode():
                     index = node.stream
                 case KeepNode() | ReleaseNode():
                     raise AssertionError("not a stream")
 
-    def _part(self, segment: Segment, part: Any) -> str:
-        match part:
-            case str():
-                return part
-            case Result(node):
-                made = segment.nodes[node]
-                assert isinstance(made, GenNode | SelectNode)
-                return _first(self.text_of_site(made.site))
-            case _:
-                return str(part.text)
-
     def _seed_of(self, site: Site) -> int:
         return site_seed(self.seed, self.row, site)
+
+
+def _piece(segment: Segment, part: Part) -> TextPart:
+    match part:
+        case str():
+            return part
+        case ControlText(text):
+            return text
+        case Result(index):
+            made = segment.nodes[index]
+            assert isinstance(made, GenNode | SelectNode)
+            return made.site
+        case Slot(name):
+            raise AssertionError(f"slot {name} is not bound")
 
 
 def run_plan(plan: Plan, arguments: Mapping[str, str], run: Run) -> tuple[dict[str, Any], Any]:
@@ -325,52 +370,6 @@ def run_plan(plan: Plan, arguments: Mapping[str, str], run: Run) -> tuple[dict[s
     return variables, _resolve(run, steps, arguments, plan.returns)
 
 
-def bind(
-    segment: Segment,
-    texts: Mapping[str, str],
-    opened: Mapping[str, int | None],
-    kept: Mapping[Any, int] | None,
-    seed_of: Callable[[Site], int],
-) -> Segment:
-    """`segment` with slots, handles and seeds filled in. `kept` None leaves the names of kept streams."""
-
-    def text(part: Any) -> Any:
-        return texts[part.name] if isinstance(part, Slot) else part
-
-    def bound(node: Node) -> Node:
-        match node:
-            case OpenNode(str() as name):
-                return OpenNode(opened.get(name))
-            case ExtendNode() if any(isinstance(part, Slot) for part in node.parts):
-                return ExtendNode(node.stream, tuple(text(part) for part in node.parts))
-            case GenNode() if node.sampling.seed is None:
-                return replace(node, sampling=replace(node.sampling, seed=seed_of(node.site)))
-            case SelectNode():
-                choices: tuple[TextPart, ...] = tuple(text(choice) for choice in node.choices)
-                return replace(node, choices=choices)
-            case KeepNode() if kept is not None:
-                return KeepNode(node.stream, kept[node.handle])
-            case _:
-                return node
-
-    return Segment(tuple(bound(node) for node in segment.nodes))
-
-
-def without_keeps(segment: Segment) -> Segment:
-    """`segment` without the keeps at its end, for the last launch of a run."""
-    nodes = list(segment.nodes)
-    while nodes and isinstance(nodes[-1], KeepNode):
-        nodes.pop()
-    assert not any(isinstance(node, KeepNode) for node in nodes), "keeps come last"
-    return Segment(tuple(nodes))
-
-
-def site_seed(run_seed: int, row: int, site: Site) -> int:
-    """The 64-bit seed of a generation: hash(run seed, row, site), the same in every process."""
-    digest = hashlib.blake2b(f"{run_seed}/{row}/{site}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
-
-
 def _resolve(run: Run, steps: Sequence[Segment], arguments: Mapping[str, str], tree: OutputTree) -> Any:
     match tree:
         case Output(step, node):
@@ -391,10 +390,3 @@ def _resolve(run: Run, steps: Sequence[Segment], arguments: Mapping[str, str], t
 
 def _first(text: str | list[str]) -> str:
     return text if isinstance(text, str) else text[0]
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="sglc-executor", daemon=True).start()
-    return loop

@@ -1,39 +1,30 @@
-"""What a run gives: texts by name, counts, times, and the error if there was one.
+"""What a run gives: texts by name, pieces as they come, counts, times, and the error if there was one.
 
-A result is there at once; reading waits for what it needs. A failure keeps what was computed.
+A result is there at once; reading waits for what it needs and no longer. A failure keeps what was
+computed. Interrupting a wait (Ctrl-C) stops the run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from sglc.errors import Loc, SglcError, render
+from sglc.calls import Call, meta_info, total
+from sglc.errors import SglcError, UsageError, render
+from sglc.feed import Feed, Ready
+from sglc.frontend.locate import here
+from sglc.frontend.state import Variable
 from sglc.ir.core import Site
-from sglc.ir.plan import Sample, Usage
+from sglc.ir.plan import Usage
+from sglc.streams import PieceReader, Portion, TextReader, VariableReader, read, read_async, read_with_meta
 
+__all__ = ["Call", "Outcome", "Result", "error_json", "report_unread", "timing", "total"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One generation or choice as it went. Times are seconds since the run began."""
-
-    site: Site
-    loc: Loc
-    kind: str  # "gen" or "select"
-    prompt_ids: tuple[int, ...]
-    samples: tuple[Sample, ...] = ()
-    choice: int = -1
-    scores: tuple[float, ...] = ()
-    choice_ids: tuple[tuple[int, ...], ...] = ()
-    logprobs: tuple[tuple[float, ...], ...] = ()
-    usage: Usage
-    started_s: float
-    first_s: float  # first text, or the end where none came before
-    ended_s: float
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +47,103 @@ class Result:
     `seed` is the run's seed and `row` its place in a batch: both together repeat the run.
     """
 
-    def __init__(self, name: str, seed: int, row: int = 0) -> None:
+    def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
+        self.feed = Feed(live=live)
         self._name = name
-        self._ended = threading.Event()
+        self._stop: Callable[[], None] | None = None
         self._outcome: Outcome | None = None
         self._seen = False
         _UNREAD.add(self)
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- one variable ----------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The variable `name`; waits for the run.
+        """The newest value of `name`; waits for it, not for the run.
 
         Raises:
-            the run's error, if that is why the variable is missing.
-            KeyError: the run went well and stored nothing under `name`.
+            the error of the generation that should have made it.
+            the run's error, if that is why nothing is stored.
+            MissingVariable: SGLC110 (a `KeyError`), the run went well and stored nothing under `name`.
         """
-        outcome = self._wait()
-        if name in outcome.variables:
-            return outcome.variables[name]
-        if name in outcome.errors:
+        ready = self._ready(name)
+        if ready.error is not None:
             self._seen = True
-            raise outcome.errors[name]
-        self._raise(outcome)
-        raise KeyError(name)
+            raise ready.error
+        return ready.value
 
     def __contains__(self, name: str) -> bool:
-        return name in self._wait().variables
+        """Whether the run makes `name`; waits until that is known, and never raises."""
+        return self._ready(name).error is None
 
     def get_var(self, name: str) -> Any:
         """`result[name]` under its older name."""
         return self[name]
+
+    def get_meta_info(self, name: str) -> dict[str, Any] | None:
+        """Counts, finish reason, scores and ids of the newest call that stored `name`; waits for it.
+
+        The keys are SGLang's (`prompt_tokens`, `finish_reason`, ...) and the fields of `Call`. None if no
+        call stored `name`, or if it failed.
+        """
+        self._ready(name)
+        call = self.feed.call_of(name)
+        return None if call is None else meta_info(call)
+
+    # -- while it goes on ------------------------------------------------------------------------
+
+    def text_iter(self, var: str | None = None) -> Iterator[Any]:
+        """The pieces of `var`, or of the whole prompt, as they come; ends with what it reads.
+
+        A run that was started with `stream=True` gives pieces of a generation as the model makes them,
+        any other run gives each generation whole. A choice, a list and what the program set itself come
+        as one value. Nothing is lost, whenever the reading begins and however slow it is.
+
+        Raises:
+            what `result[var]` or `text()` raises, after everything that came before.
+        """
+        reader = TextReader(self.feed) if var is None else VariableReader(self.feed, var)
+        return self._noticing(read(self._portion, reader))
+
+    async def text_async_iter(
+        self, var: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """`text_iter` for coroutines; with `return_meta_data`, pairs of a piece of `var` and its meta data.
+
+        The last pair has the whole meta data (see `get_meta_info`), perhaps with an empty piece.
+
+        Raises:
+            UsageError: SGLC024, meta data without a variable.
+        """
+        if return_meta_data and var is None:
+            raise UsageError(
+                "SGLC024", "`return_meta_data` needs a variable: the whole prompt has several calls", here(),
+                hint='`text_async_iter("answer", return_meta_data=True)`',
+            )  # fmt: skip
+        pieces: AsyncIterator[Any]
+        if var is None:
+            pieces = read_async(self.feed, TextReader(self.feed))
+        elif return_meta_data:
+            pieces = read_with_meta(self.feed, var)
+        else:
+            pieces = read_async(self.feed, VariableReader(self.feed, var))
+        try:
+            async for piece in pieces:
+                yield piece
+        except Exception:
+            self._seen = True
+            raise
+
+    def pieces(self) -> Iterator[tuple[Site, str]]:
+        """(site, text) of every generation, those of branches too, in the order in which they come.
+
+        Raises:
+            the run's error, after the last piece.
+        """
+        return self._noticing(read(self._portion, PieceReader(self.feed)))
+
+    # -- the whole run ---------------------------------------------------------------------------
 
     def text(self) -> str:
         """The whole prompt with everything generated.
@@ -115,6 +170,11 @@ class Result:
         """
         return self._good().value
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, well or not. Does not wait."""
+        return self._outcome is not None
+
     def error(self) -> BaseException | None:
         """The error that ended the run, or None. Waits; never raises."""
         self._seen = True
@@ -124,6 +184,25 @@ class Result:
         """Wait until the run has ended, well or not."""
         self._wait()
         return self
+
+    async def sync_async(self) -> Result:
+        """`sync` without blocking the event loop. A cancelled wait stops the run."""
+        try:
+            await self.feed.wait_async(lambda: self._outcome)
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the run: generations at once, the program where it next launches or reads one.
+
+        What was computed is kept, and everything else fails with SGLC407. Ignored after the end.
+        """
+        stop = self._stop
+        if stop is not None:
+            self._seen = True
+            stop()
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -145,13 +224,6 @@ class Result:
         """Token counts of the run."""
         return total(self.calls)
 
-    def get_meta_info(self, name: str) -> dict[str, Any] | None:
-        """Counts, finish reason, scores and ids of the newest call that stored `name`."""
-        for call in reversed(self.calls):
-            if call.site.name == name:
-                return asdict(call)
-        return None
-
     def as_json(self) -> dict[str, Any]:
         """`text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
         outcome = self._wait()
@@ -167,39 +239,59 @@ class Result:
             "seed": self.seed,
         }
 
-    # -- writing (the executor) ------------------------------------------------------------------
+    # -- writing (the row that runs) -------------------------------------------------------------
+
+    def begin(self, stop: Callable[[], None]) -> None:
+        """A row will fill this result; `stop` stops it. Called once."""
+        self._stop = stop
 
     def finish(self, outcome: Outcome) -> None:
         """The run has ended; called once."""
         assert self._outcome is None
-        self._outcome = outcome
-        self._ended.set()
+        with self.feed.change:
+            self._outcome = outcome
+            self._stop = None
+            self.feed.end(outcome.error)
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _until(self, look: Callable[[], _T | None]) -> _T:
+        try:
+            return self.feed.wait(look)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def _portion(self, look: Callable[[], Portion | None]) -> Portion:
+        return self._until(look)
+
+    def _ready(self, name: str) -> Ready:
+        found: tuple[Variable, ...] = self._until(lambda: self.feed.find(name))
+        if not found:
+            return Ready(None, self.feed.missing(name))
+        return self._until(lambda: self.feed.value(found[0]))
+
+    def _noticing(self, pieces: Iterator[_T]) -> Iterator[_T]:
+        """`pieces`; an error that it raises has been seen."""
+        try:
+            yield from pieces
+        except Exception:
+            self._seen = True
+            raise
+
     def _wait(self) -> Outcome:
-        self._ended.wait()
-        assert self._outcome is not None
-        return self._outcome
+        return self._until(lambda: self._outcome)
 
     def _good(self) -> Outcome:
         outcome = self._wait()
-        self._raise(outcome)
-        return outcome
-
-    def _raise(self, outcome: Outcome) -> None:
         if outcome.error is not None:
             self._seen = True
             raise outcome.error
+        return outcome
 
     def _unread_error(self) -> BaseException | None:
         ended = self._outcome is not None and not self._seen
         return self._outcome.error if ended and self._outcome is not None else None
-
-
-def total(calls: tuple[Call, ...]) -> Usage:
-    """The sum of the calls' counts."""
-    return sum((call.usage for call in calls), Usage())
 
 
 def timing(outcome: Outcome) -> dict[str, float]:

@@ -28,6 +28,10 @@ OWN = (
 SGLANG = (
     "assistant_begin",
     "assistant_end",
+    "flush_cache",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
     "greedy_token_selection",
     "system_begin",
     "system_end",

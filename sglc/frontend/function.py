@@ -37,10 +37,10 @@ def define(call: Callable[..., Any]) -> Definition:
     if code is None:
         raise TraceError("SGLC101", f"`@function` wants a function, not `{type(call).__name__}`")
     loc = of_code(code)
-    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call):
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise TraceError(
-            "SGLC101", f"`{call.__name__}` is a coroutine or generator function", loc,
-            hint="a program is a plain `def`; `run` does not block anyway",
+            "SGLC101", f"`{call.__name__}` is a generator function", loc,
+            hint="a program is a `def` or `async def` that does not `yield`; `stream` gives texts as they come",
         )  # fmt: skip
     parameters = tuple(inspect.signature(call).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

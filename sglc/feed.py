@@ -1,0 +1,279 @@
+"""What a run has made so far, for those who wait for it: threads, and coroutines of any event loop.
+
+Writers only append, inside `change`, and wake whoever waits; nobody polls. What a reader looks at
+together it looks at under the same lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sglc.calls import Call
+from sglc.errors import MissingVariable, RunError, SglcError
+from sglc.frontend.recorder import Generated
+from sglc.frontend.state import Gathered, Scoped, Variable
+from sglc.ir.core import Site
+
+_T = TypeVar("_T")
+
+Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
+
+
+@dataclass(slots=True)
+class Cell:
+    """The place of one generation's outcome. `pieces` add up to the text of its first sample."""
+
+    site: Site
+    order: int
+    started_s: float
+    several: bool  # its value is a list
+    pieces: list[str] = field(default_factory=list)
+    text: str | list[str] | None = None
+    error: BaseException | None = None
+    first_s: float | None = None
+    call: Call | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.text is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A variable's value, or why there is none."""
+
+    value: Any
+    error: BaseException | None = None
+
+
+class Variables(dict[str, Any]):
+    """The variables of a run's own state; whoever waits for one is woken when it is stored."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self._change = change
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if not isinstance(value, Generated):  # nobody finds that before its launch
+            with self._change:
+                pass
+
+    def update(self, more: Any = (), /, **named: Any) -> None:
+        """Store several."""
+        with self._change:
+            super().update(more, **named)
+
+
+class Change:
+    """The lock of a feed: whoever waits is woken when a block that holds it ends."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.listeners: list[Callable[[], None]] = []
+
+    def __enter__(self) -> None:
+        self.condition.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.condition.notify_all()
+            for listener in tuple(self.listeners):
+                try:
+                    listener()
+                except RuntimeError:  # its event loop was closed while it waited
+                    self.listeners.remove(listener)
+        finally:
+            self.condition.release()
+
+
+class Feed:
+    """One run's cells, variables and text, as they come.
+
+    Args:
+        live: text is wanted piece by piece; else a generation's text comes whole, at its end.
+    """
+
+    def __init__(self, *, live: bool = False) -> None:
+        self.live = live
+        self.cells: dict[Site, Cell] = {}
+        self.calls: list[Call] = []
+        self.change = Change()  # everything below changes inside it
+        self.variables = Variables(self.change)
+        self.text: list[Part] = []  # of the run's own stream
+        self.pieces: list[tuple[Site, str]] = []  # of all generations, in the order in which they came
+        self.ended = False
+        self.error: BaseException | None = None
+        self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def begin(self, sites: Iterable[tuple[Site, bool]], now_s: float) -> None:
+        """Generations were submitted: (site, whether it gives several texts)."""
+        with self.change:
+            for site, several in sites:
+                self.cells[site] = Cell(site, len(self.cells), now_s, several)
+
+    def add(self, cell: Cell, text: str) -> None:
+        """More text of a generation. Called inside `change`."""
+        cell.pieces.append(text)
+        self.pieces.append((cell.site, text))
+
+    def fail(self, sites: Iterable[Site], error: BaseException) -> None:
+        """What has not come of these generations will not come."""
+        with self.change:
+            for site in sites:
+                if not self.cells[site].ready:
+                    self.cells[site].error = error
+
+    def end(self, error: BaseException | None) -> None:
+        """The run is over; nothing is added any more."""
+        with self.change:
+            self.ended = True
+            self.error = error
+            self.content = nothing
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def wait(self, look: Callable[[], _T | None]) -> _T:
+        """What `look` finds, as soon as it finds something; it is called at every change."""
+        with self.change.condition:
+            while (found := look()) is None:
+                self.change.condition.wait()
+            return found
+
+    async def wait_async(self, look: Callable[[], _T | None]) -> _T:
+        """`wait` without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+
+        def listener() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        with self.change.condition:
+            self.change.listeners.append(listener)
+        try:
+            while True:
+                changed.clear()
+                with self.change.condition:
+                    found = look()
+                if found is not None:
+                    return found
+                await changed.wait()
+        finally:
+            with self.change.condition:
+                if listener in self.change.listeners:
+                    self.change.listeners.remove(listener)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def find(self, name: str) -> tuple[Variable, ...] | None:
+        """The newest variable of that name, alone; () if the run ended without one, None if it may yet come.
+
+        A generation counts from its launch on: before, a newer one may take its name.
+        """
+        if name in self.variables:
+            variable = self.variables[name]
+            if self.ended or not isinstance(variable, Generated) or variable.site in self.cells:
+                return (variable,)
+            return None
+        return () if self.ended else None
+
+    def value(self, variable: Variable, *, final: bool = False) -> Ready | None:
+        """A variable's value; None if it may yet come. `final`: what is not there never comes.
+
+        In a joined list, a branch that failed leaves None.
+        """
+        match variable:
+            case Generated(site=site):
+                return self._of_site(site, final)
+            case Gathered(entries=entries):
+                values = [self.value(entry, final=final) for entry in entries]
+                known = [value for value in values if value is not None]
+                if len(known) < len(values):
+                    return None
+                return Ready([value.value for value in known])
+            case Scoped():
+                return self._scoped(variable, final)
+            case _:
+                return Ready(variable)
+
+    def _scoped(self, variable: Scoped, final: bool) -> Ready | None:
+        if all(part.kind in ("text", "generated") for part in variable.parts):
+            items = [part.item for part in variable.parts]
+            return self._joined(
+                [item.site if isinstance(item, Generated) else str(item) for item in items], final
+            )
+        begin, end = self.content(variable.begin.handle), self.content(variable.end.handle)
+        if begin is None or end is None:
+            return Ready(None, self.never("var_scope")) if final or self.ended else None
+        before, whole = self._joined(begin, final), self._joined(end, final)
+        if before is None or whole is None or whole.error is not None:
+            return whole
+        return Ready(whole.value[len(before.value) :])
+
+    def _joined(self, parts: Sequence[Part], final: bool) -> Ready | None:
+        """The text of parts; the first one's error."""
+        texts: list[str] = []
+        for part in parts:
+            ready = Ready(part) if isinstance(part, str) else self._of_site(part, final)
+            if ready is None or ready.error is not None:
+                return ready
+            texts.append(ready.value if isinstance(ready.value, str) else ready.value[0])
+        return Ready("".join(texts))
+
+    def _of_site(self, site: Site, final: bool) -> Ready | None:
+        cell = self.cells.get(site)
+        if cell is not None and cell.ready:
+            return Ready(cell.text, cell.error)
+        return Ready(None, self.never(site.name)) if final or self.ended else None
+
+    def never(self, name: str) -> BaseException:
+        """Why `name`, whose generation was recorded, has no text and will have none."""
+        return self.error or RunError("SGLC406", f"`{name}` was never run: the function ended before")
+
+    def missing(self, name: str) -> BaseException:
+        """Why nothing is stored under `name`: the run failed, or the program never stores it."""
+        if self.error is not None:
+            return self.error
+        known = ", ".join(f"`{known}`" for known in self.variables)
+        return MissingVariable(
+            "SGLC110", f"the program stored nothing under `{name}`",
+            note=f"stored: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
+        )  # fmt: skip
+
+    def call_of(self, name: str) -> Call | None:
+        """The newest finished call that stored `name`."""
+        return next((call for call in reversed(self.calls) if call.site.name == name), None)
+
+
+def nothing(_: str) -> None:
+    """The content of every stream before anything was launched, and after the end."""
+
+
+def values(feed: Feed, variables: Mapping[str, Variable]) -> tuple[dict[str, Any], dict[str, BaseException]]:
+    """The values of a run's variables when nothing is added any more, and why others have none."""
+    made: dict[str, Any] = {}
+    errors: dict[str, BaseException] = {}
+    for name, variable in variables.items():
+        ready = feed.value(variable, final=True)
+        assert ready is not None
+        if ready.error is None:
+            made[name] = ready.value
+        else:
+            errors[name] = ready.error
+    return made, errors
+
+
+def is_stop(error: BaseException | None) -> bool:
+    """Whether a run failed because somebody stopped it."""
+    return isinstance(error, SglcError) and error.code == "SGLC407"
+
+
+def stopped() -> RunError:
+    """The error of a run that was stopped."""
+    return RunError("SGLC407", "the run was stopped", note="what it had computed before is kept")

@@ -1,0 +1,108 @@
+"""A back end without a model: the local one, its thread and its engine, over the oracle.
+
+What it generates is a function of the prompt, so runs repeat; how fast it steps is the test's to say.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.ir.plan import ControlText
+from sglc.ir.target import Target
+from sglc.runtime.chat_template import ChatTemplate
+from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.oracle import Oracle
+from sglc.runtime.segments import Machine
+from sglc.runtime.step import Step
+from tests.templates import CHATML
+
+_CONTROL = ("<eos>", "<|im_start|>", "<|im_end|>")
+_CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+
+
+class Characters:
+    """One id a printable ASCII character, behind three control tokens."""
+
+    hash = "characters"
+    bos_id = None
+    eos_ids = (0,)
+    has_template = True
+
+    def __init__(self) -> None:
+        self._template = ChatTemplate(CHATML, {"bos_token": "", "eos_token": "<eos>"})
+
+    def encode(self, text: str) -> list[int]:
+        return [len(_CONTROL) + _CHARACTERS.index(character) for character in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(_CHARACTERS[i - len(_CONTROL)] for i in ids if i >= len(_CONTROL))
+
+    def token_bytes(self) -> list[bytes]:
+        return [b""] * len(_CONTROL) + [character.encode() for character in _CHARACTERS]
+
+    def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
+        parts = re.split("(" + "|".join(map(re.escape, _CONTROL)) + ")", markup)
+        return tuple(ControlText(p, (_CONTROL.index(p),)) if p in _CONTROL else p for p in parts if p)
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+        return self._template.render(messages, generate=generate)
+
+
+class PacedOracle(Oracle):
+    """An oracle that waits: `step_s` before every step, and at a closed `gate`; `broken` steps fail."""
+
+    def __init__(self, *, pages: int, page_size: int, vocab_size: int) -> None:
+        super().__init__(pages=pages, page_size=page_size, vocab_size=vocab_size, eos_ids=(0,))
+        self.step_s = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken: Callable[[Step], bool] = lambda step: False
+        self.launched = 0
+
+    def launch(self, step: Step) -> int:
+        time.sleep(self.step_s)
+        self.gate.wait()
+        if self.broken(step):
+            raise RuntimeError("the accelerator is on fire")
+        self.launched += 1
+        return super().launch(step)
+
+
+class OracleBackend(LocalBackend):
+    """`step_s`: seconds of one step."""
+
+    def __init__(self, *, step_s: float = 0.0, max_rows: int = 8) -> None:
+        super().__init__(LocalOptions("oracle", device="cpu", max_rows=max_rows))
+        self.oracle = PacedOracle(pages=8_000, page_size=4, vocab_size=len(_CONTROL) + len(_CHARACTERS))
+        self.oracle.step_s = step_s
+
+    @cached_property
+    def target(self) -> Target:
+        return Target(
+            "local", Characters(), scores_tokens=True, continues_text=True, concurrency=self.options.max_rows
+        )
+
+    def _load(self) -> Machine:
+        limits = EngineConfig(max_rows=self.options.max_rows, max_len=4_000)
+        return Machine(Engine(self.oracle, limits), Characters())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs."""
+        return self.machine is None or self.machine.idle
+
+    def settle(self) -> None:
+        """Wait until nothing runs; fails if that takes long.
+
+        Raises:
+            AssertionError: something still runs.
+        """
+        deadline = time.perf_counter() + 10
+        while not self.idle:
+            assert time.perf_counter() < deadline, "the machine does not come to rest"
+            time.sleep(0.005)

@@ -1,0 +1,604 @@
+"""How programs are run: alone, awaited, bound, in batches, stopped. On the oracle unless said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.local import LocalBackend
+from sglc.batch import Interrupted
+from sglc.errors import BackendError, RunError, UsageError
+from sglc.ir.plan import GenNode, Segment
+from sglc.ir.target import Target
+from sglc.result import Result
+from tests.oracle_backend import OracleBackend
+
+LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+ENDLESS: dict[str, Any] = {"max_tokens": 3_000, "ignore_eos": True}
+
+
+@pytest.fixture
+def oracle() -> Iterator[OracleBackend]:
+    backend = OracleBackend()
+    yield backend
+    backend.oracle.gate.set()
+    backend.oracle.step_s = 0.0
+    backend.close()
+
+
+@sgl.function
+def pair(s: Any, left: str, right: str = "R") -> str:
+    s += f"{left} and {right}:" + sgl.gen("x", **LONG)
+    return left + right
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def test_arun_gives_the_ended_result(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.002
+
+    async def both() -> list[Result]:
+        return await asyncio.gather(
+            pair.arun("a", backend=oracle, seed=1), pair.arun("b", backend=oracle, seed=2)
+        )
+
+    results = asyncio.run(both())
+    assert [result.ended for result in results] == [True, True]
+    assert [result.ret_value for result in results] == ["aR", "bR"]
+    assert [result.seed for result in results] == [1, 2]
+
+
+def test_arun_that_is_cancelled_stops_the_run(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.002
+
+    @sgl.function
+    def endless(s: Any) -> None:
+        s += "a" + sgl.gen("x", **ENDLESS)
+
+    async def cancelled() -> None:
+        await asyncio.wait_for(endless.arun(backend=oracle), 0.2)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    oracle.settle()
+    assert oracle.oracle.launched < 1_000
+
+
+def test_an_async_program_runs(oracle: OracleBackend) -> None:
+    async def tool(text: str) -> str:
+        await asyncio.sleep(0.01)
+        return text.upper()
+
+    @sgl.function
+    async def program(s: Any, word: str) -> list[str]:
+        s += word + sgl.gen("x", **LONG)
+        first, second = await asyncio.gather(tool(s["x"]), tool(word))
+        s += first + sgl.gen("y", **LONG)
+        return [first, second]
+
+    result = program.run("ab", backend=oracle)
+    assert result.ret_value == [result["x"].upper(), "AB"]
+    assert result.text() == "ab" + result["x"] + result["x"].upper() + result["y"]
+    rows = program.run_batch([("a",), ("b",)], backend=oracle)
+    assert [row.ret_value[1] for row in rows] == ["A", "B"]
+
+
+def test_an_async_program_that_raises_keeps_its_error(oracle: OracleBackend) -> None:
+    @sgl.function
+    async def program(s: Any) -> None:
+        s += "a" + sgl.gen("x", **LONG)
+        assert s["x"]
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    result = program.run(backend=oracle)
+    assert isinstance(result.error(), ZeroDivisionError)
+    assert result["x"]
+
+
+def test_every_kind_of_parameter_is_passed(oracle: OracleBackend) -> None:
+    @sgl.function
+    def program(s: Any, a: str, /, b: str, *rest: str, c: str = "C", **named: str) -> Any:
+        s += "a" + sgl.gen("x", **LONG)
+        return a, b, rest, c, named
+
+    assert program.run("1", "2", "3", "4", d="5", backend=oracle).ret_value == (
+        "1",
+        "2",
+        ("3", "4"),
+        "C",
+        {"d": "5"},
+    )
+
+
+def test_a_body_sees_the_caller_s_context(oracle: OracleBackend) -> None:
+    user = contextvars.ContextVar("user", default="nobody")
+
+    @sgl.function
+    def program(s: Any) -> str:
+        return user.get()
+
+    user.set("alice")
+    assert program.run(backend=oracle).ret_value == "alice"
+    assert program.run_batch([{}], backend=oracle)[0].ret_value == "alice"
+
+
+# -- bind, cache -----------------------------------------------------------------------------------
+
+
+def test_bound_arguments_win(oracle: OracleBackend) -> None:
+    bound = pair.bind(right="bound")
+    assert bound.run("a", backend=oracle).ret_value == "abound"
+    assert bound.run("a", right="called", backend=oracle).ret_value == "abound"
+    assert bound.run("a", "called", backend=oracle).ret_value == "abound"
+    assert bound.bind(left="L").run(backend=oracle).ret_value == "Lbound"
+    assert pair.run("a", backend=oracle).ret_value == "aR"
+
+
+def test_b9_bind_writes_into_no_row_and_loses_nothing(oracle: OracleBackend) -> None:
+    """SGLang writes bound values into the caller's rows, and a second `bind` keeps not everything."""
+    rows: list[Any] = [{"left": "a"}, {"left": "b", "right": "row"}, ("c",), ["d", "row"]]
+    before = copy.deepcopy(rows)
+    bound = pair.bind(left="L").bind(right="bound")
+    results = bound.run_batch(rows, backend=oracle, seed=3)
+    assert rows == before
+    assert [result.ret_value for result in results] == ["Lbound"] * 4
+    assert bound.__name__ == "pair"
+    assert bound.definition == pair.definition
+
+
+def test_binding_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no parameter `up`") as caught:
+        pair.bind(up="x")
+    assert caught.value.code == "SGLC021"
+
+
+def test_a_bound_text_is_traced_as_a_constant() -> None:
+    from sglc.ir.text import to_text
+
+    text = to_text(pair.bind(left="LEFT").trace())
+    assert "LEFT" in text
+    assert "left" not in text
+    assert "def pair(right)" in text
+
+
+@sgl.function
+def tutor(s: Any, question: str) -> None:
+    s += sgl.system("You are a patient tutor of mathematics.")
+    s += sgl.user(f"The question is: {question}")
+    s += sgl.assistant(sgl.gen("answer", **LONG))
+
+
+def test_cache_computes_what_all_runs_begin_with(oracle: OracleBackend) -> None:
+    cold = OracleBackend()
+    (call,) = tutor.run("one?", backend=cold).calls
+    assert call.usage.cached == 0
+    cold.close()
+
+    tutor.cache(oracle)
+    (call,) = tutor.run("one?", backend=oracle).calls
+    tokenizer = oracle.target.tokenizer
+    assert tokenizer is not None
+    shared = tokenizer.decode(call.prompt_ids[: call.usage.cached])
+    assert shared.endswith("The question is: ")
+
+
+def test_cache_has_nothing_to_do_without_a_common_beginning(
+    oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @sgl.function
+    def program(s: Any, question: str) -> None:
+        s += question + sgl.gen("x", **LONG)
+
+    def submit(self: LocalBackend, segment: Segment) -> Any:
+        raise AssertionError("nothing is to be submitted")
+
+    monkeypatch.setattr(LocalBackend, "submit", submit)
+    program.cache(oracle)
+
+
+def test_flush_cache_forgets_prefixes(oracle: OracleBackend) -> None:
+    sgl.flush_cache(oracle)  # nothing runs yet
+    assert pair.run("a", backend=oracle).usage.cached == 0
+    assert pair.run("a", backend=oracle).usage.cached > 0
+    oracle.settle()
+    assert sgl.get_server_info(oracle)["cached_pages"] > 0
+    sgl.flush_cache(oracle)
+    assert sgl.get_server_info(oracle)["cached_pages"] == 0
+    assert pair.run("a", backend=oracle).usage.cached == 0
+
+
+def test_server_info(oracle: OracleBackend) -> None:
+    info = sgl.get_server_info(oracle)
+    assert {key: info[key] for key in ("backend", "model", "device", "pages", "page_size", "max_rows")} == {
+        "backend": "local", "model": "oracle", "device": "cpu", "pages": 8_000, "page_size": 4, "max_rows": 8,
+    }  # fmt: skip
+    assert info["free_pages"] == info["pages"]
+
+
+def test_a_back_end_without_a_cache_says_so() -> None:
+    class Bare:
+        target = Target("bare")
+
+        def start(self) -> None: ...
+
+        def submit(self, segment: Segment) -> Any: ...
+
+        def close(self) -> None: ...
+
+    for call in (sgl.flush_cache, sgl.get_server_info):
+        with pytest.raises(UsageError, match="`bare`") as caught:
+            call(Bare())
+        assert caught.value.code == "SGLC022"
+
+
+def test_the_default_back_end_is_used(oracle: OracleBackend) -> None:
+    sgl.set_default_backend(oracle)
+    try:
+        result = pair.run("a").sync()
+        assert oracle.machine is not None
+        assert oracle.machine.submits == 1
+        assert sgl.get_server_info()["model"] == "oracle"
+        assert result.error() is None
+    finally:
+        sgl.set_default_backend(None)
+
+
+# -- meta data -------------------------------------------------------------------------------------
+
+
+def test_meta_info_of_a_generation_and_a_choice(oracle: OracleBackend) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "ab" + sgl.gen("x", **LONG) + sgl.gen("many", n=2, stop="e", **LONG) + ":"
+        s += sgl.select("y", choices=["yes", "no"])
+
+    result = program.run(backend=oracle)
+    generated = result.get_meta_info("x")
+    assert generated is not None
+    assert generated["prompt_tokens"] == 2
+    assert generated["completion_tokens"] == LONG["max_tokens"]
+    assert generated["finish_reason"] == {"type": "length", "length": LONG["max_tokens"]}
+    (sample,) = result.calls[0].samples
+    assert generated["output_token_logprobs"] == [
+        (logprob, id_, None) for logprob, id_ in zip(sample.logprobs, sample.ids, strict=True)
+    ]
+    assert generated["site"]["name"] == "x"
+    several = result.get_meta_info("many")
+    assert several is not None
+    assert [sample["text"] for sample in several["samples"]] == result["many"]
+    chosen = result.get_meta_info("y")
+    assert chosen is not None
+    call = result.calls[-1]
+    assert chosen["normalized_prompt_logprobs"] == list(call.scores)
+    assert ["yes", "no"][chosen["choice"]] == result["y"]
+    assert [len(scored) for scored in chosen["input_token_logprobs"]] == [3, 2]
+    assert chosen["input_token_logprobs"][0][0] == (call.logprobs[0][0], call.choice_ids[0][0], None)
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_b1_nothing_hangs_after_an_error_of_the_back_end(oracle: OracleBackend) -> None:
+    """SGLang's worker thread exits, and whatever is asked later waits for ever."""
+    oracle.oracle.broken = lambda step: step.index == 5
+    reached: list[str] = []
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x", **LONG)
+        s += " more"
+        for read in (lambda: s["x"], s.text):
+            with pytest.raises(BackendError, match="on fire"):
+                read()
+            reached.append("read")
+        s += " and more" + sgl.gen("y", **LONG)  # after the error: fails, and does not block
+        with pytest.raises(RunError):
+            assert s["y"]
+        reached.append("end")
+
+    result = program.run(backend=oracle, stream=True)
+    assert isinstance(result.error(), BackendError)
+    assert reached == ["read", "read", "end"]
+    for reading in (result.text, result.messages, lambda: result["x"], lambda: list(result.text_iter())):
+        with pytest.raises(BackendError, match="on fire"):
+            reading()
+    # The same back end goes on.
+    oracle.oracle.broken = lambda step: False
+    assert pair.run("a", backend=oracle)["x"]
+
+
+def test_b2_an_error_is_never_swallowed(oracle: OracleBackend) -> None:
+    """SGLang prints a warning and returns half a text; a failed branch shifts the others' places."""
+
+    @sgl.function
+    def program(s: Any, number: int) -> int:
+        s += "row" + sgl.gen("x", **LONG)
+        forks = s.fork(3)
+        forks += lambda i: "b" * (5_000 if number == i == 1 else 1)
+        forks += lambda i: str(i) + sgl.gen("branch", **LONG)
+        forks.join()
+        return 10 // (number - 2)
+
+    results = program.run_batch([{"number": i} for i in range(4)], backend=oracle)
+    assert [type(result.error()) for result in results] == [type(None), RunError, ZeroDivisionError, type(None)]
+    with pytest.raises(RunError):
+        results[1].text()
+    with pytest.raises(ZeroDivisionError):
+        results[2].text()
+    good, failed = results[0]["branch"], results[1]["branch"]
+    assert failed == [good[0], None, good[2]]
+    assert results[3].ret_value == 10
+
+
+def test_b8_a_list_of_stops_is_left_alone(oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang extends the caller's list by the chat template's stops, at every call."""
+    stops = ["zz", "yy"]
+    seen: list[tuple[str, ...]] = []
+    submit = LocalBackend.submit
+
+    def watched(self: LocalBackend, segment: Segment) -> Any:
+        seen.extend(node.sampling.stop for node in segment.nodes if isinstance(node, GenNode))
+        return submit(self, segment)
+
+    monkeypatch.setattr(LocalBackend, "submit", watched)
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", stop=stops, **LONG))
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("y", **LONG))
+
+    for _ in range(3):
+        program.run(backend=oracle, stop=stops).sync()
+    assert stops == ["zz", "yy"]
+    assert seen == [("zz", "yy")] * 6
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def test_rows_are_dicts_and_tuples_mixed(oracle: OracleBackend) -> None:
+    rows: list[Any] = [{"left": "a"}, ("b",), ["c", "r"], {"left": "d", "right": "e"}]
+    results = pair.run_batch(rows, backend=oracle)
+    assert [result.ret_value for result in results] == ["aR", "bR", "cr", "de"]
+    assert [result.row for result in results] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("row", [("a", "b", "c"), {"up": "a"}, "ab", 3])
+def test_a_row_that_does_not_fit_stops_the_batch_before_it_begins(oracle: OracleBackend, row: Any) -> None:
+    for start in (pair.run_batch, pair.stream_batch):
+        with pytest.raises(UsageError) as caught:
+            start([{"left": "a"}, row], backend=oracle)
+        assert "row 1 of the batch" in caught.value.note
+    assert oracle.machine is None
+
+
+@pytest.mark.parametrize("number", [0, -1, "many", 2.5])
+def test_a_wrong_number_of_threads_is_refused(oracle: OracleBackend, number: Any) -> None:
+    with pytest.raises(UsageError, match="num_threads") as caught:
+        pair.run_batch([{"left": "a"}], backend=oracle, num_threads=number)
+    assert caught.value.code == "SGLC023"
+
+
+def test_generator_style_gives_rows_in_order_as_they_end(oracle: OracleBackend) -> None:
+    gate = threading.Event()
+
+    @sgl.function
+    def program(s: Any, number: int) -> int:
+        if number == 2:
+            gate.wait()
+        return number
+
+    rows = [(i,) for i in range(4)]
+    results = program.run_batch(rows, backend=oracle, generator_style=True)
+    assert [next(results).ret_value, next(results).ret_value] == [0, 1]
+    gate.set()
+    assert [result.ret_value for result in results] == [2, 3]
+    assert list(program.run_batch([], backend=oracle, generator_style=True)) == []
+
+
+def test_a_row_that_sleeps_delays_no_other_and_threads_are_bounded(oracle: OracleBackend) -> None:
+    window, count = 4, 64
+    others = threading.Semaphore(0)
+    lock = threading.Lock()
+    live = most_live = most_threads = 0
+    ended: list[int] = []
+    before = threading.active_count()
+
+    @sgl.function
+    def program(s: Any, number: int) -> int:
+        nonlocal live, most_live, most_threads
+        with lock:
+            live += 1
+            most_live = max(most_live, live)
+            most_threads = max(most_threads, threading.active_count() - before)
+        if number == 0:  # sleeps until all others have ended
+            assert all(others.acquire(timeout=20) for _ in range(count - 1))
+        s += f"{number}:" + sgl.gen("x", **LONG)
+        assert s["x"]
+        with lock:
+            live -= 1
+            ended.append(number)
+        others.release()
+        return number
+
+    results = program.run_batch([(i,) for i in range(count)], backend=oracle, num_threads=window)
+    assert [result.ret_value for result in results] == list(range(count))
+    assert ended[-1] == 0
+    assert most_live == window
+    assert most_threads <= window + 2  # the runtime's thread and the executor's
+
+
+def test_the_window_is_kept_full(oracle: OracleBackend) -> None:
+    """Work-conserving: with places free, no row waits for one that began before it."""
+    barrier = threading.Barrier(3, timeout=20)  # passes when rows 1, 2, 3, then 4, 5, 6 are live at once
+    passed = threading.Semaphore(0)
+
+    @sgl.function
+    def program(s: Any, number: int) -> None:
+        if number:
+            barrier.wait()
+            passed.release()
+        else:
+            assert all(passed.acquire(timeout=20) for _ in range(6))  # row 0 ends last
+
+    results = program.run_batch([(i,) for i in range(7)], backend=oracle, num_threads=4)
+    assert [result.error() for result in results] == [None] * 7
+
+
+# -- stopping --------------------------------------------------------------------------------------
+
+
+@sgl.function
+def two_parts(s: Any, word: str) -> None:
+    s += word + sgl.gen("x", **LONG)
+    assert s["x"]
+    s += "then" + sgl.gen("y", **ENDLESS)
+
+
+def test_stop_ends_generations_and_keeps_what_there_was(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.001
+    result = two_parts.run("a", backend=oracle, stream=True)
+    reader = result.text_iter("y")
+    first = next(reader)
+    result.stop()
+    rest: list[str] = []
+    with pytest.raises(RunError, match="was stopped") as caught:
+        rest.extend(reader)
+    assert caught.value.code == "SGLC407"
+    oracle.settle()
+    assert oracle.oracle.launched < 1_000
+    assert len(result["x"]) > 10
+    assert result.partial_text.startswith("a" + result["x"] + "then" + first)
+    with pytest.raises(RunError, match="was stopped"):
+        assert result["y"]
+
+
+def test_a_stopped_run_launches_nothing_more(oracle: OracleBackend) -> None:
+    gate = threading.Event()
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x", **LONG)
+        assert s["x"]
+        gate.wait()
+        s += "b" + sgl.gen("y", **LONG)
+
+    result = program.run(backend=oracle)
+    assert result["x"]
+    result.stop()
+    gate.set()
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC407"
+    assert len(result.calls) == 1
+    oracle.settle()
+    assert sgl.get_server_info(oracle)["running_rows"] == 0
+
+
+def test_closing_a_batch_stops_its_rows(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.001
+
+    @sgl.function
+    def program(s: Any, number: int) -> None:
+        began.append(number)
+        s += "a" + sgl.gen("x", **(ENDLESS if number else LONG))
+
+    began: list[int] = []
+    results = program.stream_batch([(i,) for i in range(20)], backend=oracle, num_threads=4)
+    assert next(results).error() is None
+    results.close()  # type: ignore[attr-defined]
+    oracle.settle()
+    assert oracle.oracle.launched < 1_000
+    assert len(began) < 10
+
+
+def press_ctrl_c() -> None:
+    """Interrupt the main thread in 0.3 s."""
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
+def test_ctrl_c_while_a_result_is_read_stops_the_run(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.001
+    result = two_parts.run("a", backend=oracle)
+    assert result["x"]
+    press_ctrl_c()
+    with pytest.raises(KeyboardInterrupt):
+        result.text()
+    oracle.settle()
+    assert oracle.oracle.launched < 2_000
+    assert result["x"]
+    assert "y" not in result
+
+
+def test_ctrl_c_stops_a_batch_and_keeps_the_rows_that_had_ended(oracle: OracleBackend) -> None:
+    oracle.oracle.step_s = 0.001
+    short = threading.Barrier(2, action=press_ctrl_c)
+
+    @sgl.function
+    def program(s: Any, number: int) -> int:
+        s += f"{number}" + sgl.gen("x", **(ENDLESS if number > 1 else LONG))
+        assert s["x"]
+        short.wait()  # both short rows are about to end
+        return number
+
+    with pytest.raises(Interrupted) as caught:
+        program.run_batch([(i,) for i in range(9)], backend=oracle, num_threads=4)
+    oracle.settle()
+    assert [result.ret_value for result in caught.value.results] == [0, 1]
+    assert oracle.oracle.launched < 2_000
+    deadline = time.perf_counter() + 10
+    while any(thread.name == "sglc-program" for thread in threading.enumerate()):
+        assert time.perf_counter() < deadline, "rows of a stopped batch go on"
+        time.sleep(0.01)
+
+
+# -- on the real model -----------------------------------------------------------------------------
+
+
+def test_the_real_model_finds_its_beginning_computed(local: LocalBackend) -> None:
+    @sgl.function
+    def program(s: Any, question: str) -> None:
+        s += sgl.system("You answer in exactly one word, whatever you are asked about geography.")
+        s += sgl.user(question)
+        s += sgl.assistant(sgl.gen("answer", max_tokens=8, temperature=0))
+
+    local.flush_cache()
+    program.cache(local)
+    result = program.run("What is the capital of France?", backend=local)
+    assert "Paris" in result["answer"]
+    (call,) = result.calls
+    tokenizer = local.target.tokenizer
+    assert tokenizer is not None
+    cached = tokenizer.decode(call.prompt_ids[: call.usage.cached])
+    assert "whatever you are asked about geography." in cached
+    assert "capital" not in cached
+    info = sgl.get_server_info(local)
+    assert info["model"] == "smollm2"
+    assert (info["device"], info["dtype"]) == ("cpu", "float32")
+    assert info["free_pages"] < info["pages"]
+
+
+def test_the_real_model_runs_an_async_program(local: LocalBackend) -> None:
+    @sgl.function
+    async def program(s: Any, question: str) -> str:
+        s += sgl.user(question)
+        s += sgl.assistant(sgl.gen("answer", max_tokens=8, temperature=0))
+        await asyncio.sleep(0)
+        answer: str = s["answer"]
+        return answer.strip()
+
+    result = asyncio.run(program.arun("What is the capital of France?", backend=local))
+    assert "Paris" in result.ret_value
