@@ -25,6 +25,16 @@ _EMITS = ("ir", "plan", "json", "dot", "mermaid")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     try:
+        return _main(argv)
+    finally:
+        # A thread that is inside the model when Python ends would end the process by a signal.
+        registry = sys.modules.get("sglc.backends.registry")
+        if registry is not None:
+            registry.disconnect()
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    try:
         options = _parser().parse_args(argv)
         code: int = options.command(options)
         sys.stdout.flush()
@@ -164,7 +174,6 @@ def _run(options: argparse.Namespace) -> int:
                 print(row + render(_as_sglc(function, error)), file=sys.stderr)
             done.append(result)
     _summary(done, time.perf_counter() - began)
-    backend.close()
     return 1 if any(result.error() is not None for result in done) else 0
 
 
@@ -275,7 +284,6 @@ def _run_plan(options: argparse.Namespace) -> int:
 
         shown = {"vars": variables, "value": value, "usage": asdict(usage), "seed": seed}
         print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
-    backend.close()
     return 0
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sglc.errors import UsageError
-from sglc.ir.target import Backend, Target
+from sglc.ir.target import Backend
 from sglc.knobs import model
 
 # Named in design and documents, and not in this release.
@@ -44,6 +42,7 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     return _CONNECTED[key]
 
 
-def offline_target(name: str) -> Target:
-    """The capabilities of `local` without a model: no tokenizer, so chat turns cannot be lowered."""
-    return replace(Target(name=name), scores_tokens=True, continues_text=True)
+def disconnect() -> None:
+    """Close every back end that `connect` made: what still runs on one fails."""
+    while _CONNECTED:
+        _CONNECTED.popitem()[1].close()

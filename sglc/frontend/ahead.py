@@ -84,6 +84,8 @@ def failed(definition: Definition, error: BaseException) -> RunError:
 
 
 def _copy(function: Any, loc: Loc) -> FunctionType:
+    if inspect.iscoroutinefunction(function):
+        raise Boundary(f"`async def {function.__name__}` waits for more than the model", loc)
     try:
         return rewrite(function, partial(_call, function), _format)
     except (OSError, SyntaxError) as error:

@@ -284,3 +284,12 @@ def test_forms_are_sglang_s() -> None:
     made = ops(traced(program), Gen)
     assert [op.sampling.regex for op in made] == [REGEX_INT, REGEX_STR, "[a-c]+"]
     assert made[0].sampling.stop == ("x", " ", "\n")
+
+
+def test_an_async_program_runs_as_ordinary_python() -> None:
+    @sgl.function
+    async def program(s: Any) -> None:
+        s += "a"
+
+    (call,) = ops(traced(program), HostCall)
+    assert "async def program" in call.reason
