@@ -145,6 +145,17 @@ class Run:
         assert cell.text is not None
         return cell.text
 
+    def call_of_site(self, site: Site) -> Call:
+        """A call with everything that is known of it; waits for it.
+
+        Raises:
+            the error of the generation.
+        """
+        self.text_of_site(site)
+        call = self.feed.cells[site].call
+        assert call is not None
+        return call
+
     def text_of_stream(self, handle: str) -> str:
         """The text of a kept stream, markup included; waits for every generation in it."""
         parts = self._content(self._kept[handle], None)

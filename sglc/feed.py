@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from sglc.calls import Call
 from sglc.errors import MissingVariable, RunError, SglcError
+from sglc.frontend.instance import Gathered, Scoped, Variable
 from sglc.frontend.recorder import Generated
-from sglc.frontend.state import Gathered, Scoped, Variable
 from sglc.ir.core import Site
 
 _T = TypeVar("_T")

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from sglc.calls import Call, meta_info, total
 from sglc.errors import SglcError, UsageError, render
 from sglc.feed import Feed, Ready
+from sglc.frontend.instance import Variable
 from sglc.frontend.locate import here
-from sglc.frontend.state import Variable
 from sglc.ir.core import Site
 from sglc.ir.plan import Usage
 from sglc.streams import PieceReader, Portion, TextReader, VariableReader, read, read_async, read_with_meta

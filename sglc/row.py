@@ -9,13 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglc.calls import Call
 from sglc.executor import Run
 from sglc.feed import stopped, values
 from sglc.frontend.function import Definition
 from sglc.frontend.history import messages
+from sglc.frontend.instance import GatheredVariables, Instance
 from sglc.frontend.locate import here
 from sglc.frontend.recorder import Generated, Recorded, Recorder, Stream
-from sglc.frontend.state import GatheredVariables, Instance, State
+from sglc.frontend.state import State
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Backend
@@ -123,6 +125,9 @@ class _Shown:
 
     def text_of_stream(self, handle: str) -> str:
         return self._run.text_of_stream(handle)
+
+    def call_of_site(self, site: Site) -> Call:
+        return self._run.call_of_site(site)
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from sglc.calls import meta_info, meta_so_far
 from sglc.feed import Feed
+from sglc.frontend.instance import Variable
 from sglc.frontend.recorder import Generated
-from sglc.frontend.state import Variable
 from sglc.ir.core import Site
 
 

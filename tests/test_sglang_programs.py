@@ -10,6 +10,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglc.lang.ir import REGEX_INT
 
 
@@ -314,3 +315,26 @@ def test_bind() -> None:
         state.text().startswith(f"Hello, {name}!") for state, name in zip(states, ("Ann", "Bob"), strict=True)
     ]
     assert rows == [{"name": "Ann"}, {"name": "Bob"}]
+
+
+def test_a_method_of_choosing_of_one_s_own() -> None:
+    seen: list[dict[str, object]] = []
+
+    class Worst(ChoicesSamplingMethod):
+        def __call__(self, **scored):
+            seen.append(scored)
+            scores = list(scored["normalized_prompt_logprobs"])
+            return ChoicesDecision(scored["choices"][scores.index(min(scores))])
+
+    @sgl.function
+    def capital(s):
+        s += "The capital of France is"
+        s += sgl.select("city", choices=[" Paris", " a banana"], choices_method=Worst())
+        s += "!" + sgl.gen("more", max_tokens=2)
+
+    state = capital.run()
+    assert state["city"] == " a banana"
+    assert state.text().startswith("The capital of France is a banana!")
+    (scored,) = seen
+    means = [sum(lp for lp, _, _ in tokens) / len(tokens) for tokens in scored["input_token_logprobs"]]
+    assert means == pytest.approx(scored["normalized_prompt_logprobs"])

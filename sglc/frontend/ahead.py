@@ -17,10 +17,11 @@ from typing import Any
 from sglc.errors import Loc, RunError, SglcError
 from sglc.frontend import expr
 from sglc.frontend.function import Definition
+from sglc.frontend.instance import Gathered, GatheredVariables, Instance, Variable
 from sglc.frontend.locate import here, of_exception
 from sglc.frontend.recorder import Generated, Recorder
 from sglc.frontend.rewrite import rewrite
-from sglc.frontend.state import Forks, Gathered, GatheredVariables, Instance, State, Variable
+from sglc.frontend.state import Forks, State
 from sglc.frontend.symbolic import Boundary, SymbolicText, joined
 from sglc.ir.core import NOWHERE, Program, Tree, Value
 from sglc.ir.ops import HostCall

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.choices import ChoicesMethod
+from sglc.frontend.choices import ChoicesMethod, ChoicesSamplingMethod
 from sglc.frontend.forms import form_of
 from sglc.frontend.locate import here
 from sglc.frontend.symbolic import SymbolicText
@@ -49,6 +49,7 @@ class SelectExpr(Expr):
     choices: tuple[str | SymbolicText, ...]
     method: str
     loc: Loc = field(default=NOWHERE, compare=False)
+    decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def gen(
     return_text_in_logprobs: bool | None = None,
     dtype: type | str | None = None,
     choices: Sequence[str] | None = None,
-    choices_method: ChoicesMethod | str | None = None,
+    choices_method: ChoicesMethod | ChoicesSamplingMethod | str | None = None,
     regex: str | None = None,
     json_schema: object = None,
     *,
@@ -167,7 +168,7 @@ def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
-    choices_method: ChoicesMethod | str | None = None,
+    choices_method: ChoicesMethod | ChoicesSamplingMethod | str | None = None,
 ) -> Expr:
     """The most likely of `choices` at this place, stored under `name`.
 
@@ -191,7 +192,10 @@ def select(
 
 
 def _select(
-    name: str | None, choices: Sequence[str] | None, method: ChoicesMethod | str | None, loc: Loc
+    name: str | None,
+    choices: Sequence[str] | None,
+    method: ChoicesMethod | ChoicesSamplingMethod | str | None,
+    loc: Loc,
 ) -> SelectExpr:
     if isinstance(choices, str) or not isinstance(choices, Sequence):
         raise TraceError(
@@ -203,6 +207,8 @@ def _select(
     for choice in choices:
         if not isinstance(choice, str | SymbolicText) or choice is None or choice == "":
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
+    if isinstance(method, ChoicesSamplingMethod):
+        return SelectExpr(_name(name, "select", loc), tuple(choices), SELECT_METHODS[0], loc, method)
     wanted = method.name if isinstance(method, ChoicesMethod) else method
     if wanted is not None and wanted not in SELECT_METHODS:
         raise TraceError(

@@ -62,6 +62,21 @@ class Launcher(Protocol):
 
     def text_of_stream(self, handle: str) -> str: ...
 
+    def call_of_site(self, site: Site) -> Scores: ...
+
+
+class Scores(Protocol):
+    """What is known of a `select` that was made: of every choice its score, ids and log-probabilities."""
+
+    @property
+    def scores(self) -> tuple[float, ...]: ...
+
+    @property
+    def choice_ids(self) -> tuple[tuple[int, ...], ...]: ...
+
+    @property
+    def logprobs(self) -> tuple[tuple[float, ...], ...]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Generated:

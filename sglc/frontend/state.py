@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from sglc.errors import Loc, MissingVariable, TraceError
+from sglc.frontend.choices import ChoicesSamplingMethod
 from sglc.frontend.expr import (
     Concat,
     Expr,
@@ -22,99 +22,11 @@ from sglc.frontend.expr import (
     checked,
 )
 from sglc.frontend.history import History, messages, since
+from sglc.frontend.instance import Gathered, GatheredVariables, Instance, Scoped, Variable, first
 from sglc.frontend.locate import here
-from sglc.frontend.recorder import Generated, Launcher, Observation, Recorder, Stream
-from sglc.frontend.symbolic import Boundary, SymbolicText, joined
+from sglc.frontend.recorder import Generated, Stream
+from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import Value
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """A joined variable: one entry a branch, None where the branch stored nothing."""
-
-    entries: tuple[Variable, ...]
-    value: Value | None  # of the list, where one launch made all of it
-    launch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scoped:
-    """Everything that was appended between two places of one prompt, chat markup included."""
-
-    begin: Stream
-    end: Stream
-    parts: tuple[History, ...]
-
-
-Variable = Generated | Gathered | Scoped | Any
-
-
-class Instance:
-    """One run of a function: the recorder, and the launcher that makes results (None: compiling)."""
-
-    def __init__(self, recorder: Recorder, launcher: Launcher | None) -> None:
-        self.recorder = recorder
-        self.launcher = launcher
-
-    def observe(self, what: str, loc: Loc) -> Launcher:
-        """Launch what is pending, because ordinary Python needs `what` now."""
-        if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc)
-        if self.recorder.pending:
-            self.recorder.observations.append(Observation(what, loc))
-            self.launcher.launch(self.recorder.take(final=False))
-        return self.launcher
-
-    def read(self, variable: Variable, what: str, loc: Loc) -> Any:
-        """The Python value of a variable; a symbolic text while compiling."""
-        match variable:
-            case Generated() if self.launcher is None:
-                return SymbolicText((variable.value,))
-            case Generated():
-                return self.observe(what, loc).text_of_site(variable.site)
-            case Gathered():
-                return [self.read(entry, what, loc) for entry in variable.entries]
-            case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
-                return self._joined(variable.parts, what, loc)
-            case Scoped():  # only the back end knows how chat turns are written
-                launcher = self.observe(what, loc)
-                before = launcher.text_of_stream(variable.begin.handle)
-                return launcher.text_of_stream(variable.end.handle)[len(before) :]
-            case _:
-                return variable
-
-    def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
-        texts: list[Any] = [
-            _first(self.read(part.item, what, loc)) if part.kind == "generated" else part.item for part in parts
-        ]
-        if any(isinstance(text, SymbolicText) for text in texts):
-            return joined(tuple(texts))
-        return "".join(texts)
-
-
-def _first(text: Any) -> Any:
-    """Of several samples, the one that the prompt goes on with."""
-    return text[0] if isinstance(text, list) else text
-
-
-class GatheredVariables(Mapping[str, Any]):
-    """What `join` gathered: name -> list over the branches. Reading an entry waits for it."""
-
-    def __init__(self, instance: Instance, variables: Mapping[str, Variable]) -> None:
-        self._instance = instance
-        self.variables = dict(variables)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._instance.read(self.variables[name], f"`[{name!r}]`", here())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.variables)
-
-    def __len__(self) -> int:
-        return len(self.variables)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class State:
@@ -155,6 +67,8 @@ class State:
                     self._append(part, loc)
             case GenExpr():
                 self._store(item.name or "gen", recorder.gen(self._stream, self._path, item))
+            case SelectExpr() if item.decide is not None:
+                self._choose(item, item.decide)
             case SelectExpr():
                 self._store(item.name or "select", recorder.select(self._stream, self._path, item))
             case RoleOpenExpr():
@@ -167,6 +81,31 @@ class State:
     def _store(self, name: str, variable: Generated) -> None:
         self._variables[name] = variable
         self._history = History(self._history, "generated", variable)
+
+    def _choose(self, item: SelectExpr, decide: ChoicesSamplingMethod) -> None:
+        """Score the choices on a branch, let Python decide, and go on with its decision as text."""
+        recorder = self._instance.recorder
+        (branch,) = recorder.fork(self._stream, 1, (), item.loc)
+        scored = recorder.select(branch, self._path, item)
+        branch.live = False
+        call = self._instance.observe("`choices_method`", item.loc).call_of_site(scored.site)
+        by_token = [
+            [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
+            for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)
+        ]
+        choices = [choice for choice in item.choices if isinstance(choice, str)]
+        decision = decide(
+            choices=choices,
+            normalized_prompt_logprobs=call.scores,
+            input_token_logprobs=by_token,
+            output_token_logprobs=[[] for _ in by_token],
+        ).decision
+        if decision not in choices:
+            raise TraceError(
+                "SGLC105", f"`{type(decide).__name__}` chose `{decision}`, which is no choice", item.loc
+            )
+        self._append(decision, item.loc)
+        self._variables[item.name or "select"] = decision
 
     def _open_role(self, role: str, loc: Loc) -> None:
         if self._stream.turns.open:
@@ -322,7 +261,7 @@ class State:
                 self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
                 self._history = History(self._history, "generated", made)
             else:
-                self._append(_first(self._instance.read(made, "`join`", loc)), loc)
+                self._append(first(self._instance.read(made, "`join`", loc)), loc)
 
     def _gather(self, name: str, entries: list[Variable], loc: Loc) -> Gathered:
         recorder = self._instance.recorder

@@ -1,0 +1,17 @@
+"""`sglang.lang.choices`: the methods of `select`, and what a method of one's own is made of."""
+
+from sglc.frontend.choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+
+__all__ = [
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "greedy_token_selection",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+]
