@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
 
 HEAVY = (
     "accelerate",
@@ -57,3 +60,14 @@ def test_defining_a_program_is_light() -> None:
         "import sglc as sgl\n@sgl.function\ndef f(s, q):\n    s += sgl.user(q) + sgl.assistant(sgl.gen('a'))"
     )
     assert heavy_modules_after(f"exec({program!r})") == []
+
+
+def test_compiling_for_the_local_back_end_loads_no_torch(smollm2: Path) -> None:
+    code = (
+        "import sys; from sglc.cli import main; code = main(['compile', 'examples/judge.py'])\n"
+        "print(code, *(m for m in ('torch', 'transformers', 'networkx', 'lark') if m in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr.split() == ["0"]
