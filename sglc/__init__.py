@@ -37,8 +37,19 @@ _SGLANG = {
     "user_end": "sglc.frontend.expr",
 }
 
+# Names of SGLang's frontend that this release does not have: refused by name, so that nobody wonders.
+_LATER = frozenset(
+    ("Anthropic", "Crusoe", "Engine", "LiteLLM", "OpenAI", "Runtime", "RuntimeEndpoint", "ServerArgs")
+    + ("VertexAI", "global_config", "image", "register_chat_template", "separate_reasoning", "video")
+)
+
 
 def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from sglc.errors import UsageError
+        from sglc.frontend.locate import here
+
+        raise UsageError("SGLC018", f"`sglc.{name}` is not in this release", here())
     if name not in _SGLANG:
         raise AttributeError(f"module `sglc` has no `{name}`")
     from importlib import import_module

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import sglc
+from sglc.errors import UsageError
 
 # sglc's own: few, so that the language fits in one head.
 OWN = (
@@ -74,3 +75,11 @@ def test_modules_are_not_exported() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(sglc, "no_such" + "_name")
+
+
+@pytest.mark.parametrize("name", sorted(sglc._LATER))
+def test_names_of_a_later_release_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match=f"`sglc.{name}` is not in this release"):
+        getattr(sglc, name)
+    with pytest.raises(UsageError, match="SGLC018"):
+        exec(f"from sglc import {name}")
