@@ -39,8 +39,10 @@ _SGLANG = {
 
 # Names of SGLang's frontend that this release does not have: refused by name, so that nobody wonders.
 _LATER = frozenset(
-    ("Anthropic", "Crusoe", "Engine", "LiteLLM", "OpenAI", "Runtime", "RuntimeEndpoint", "ServerArgs")
-    + ("VertexAI", "global_config", "image", "register_chat_template", "separate_reasoning", "video")
+    [
+        *("Anthropic", "Crusoe", "Engine", "LiteLLM", "OpenAI", "Runtime", "RuntimeEndpoint", "ServerArgs"),
+        *("VertexAI", "global_config", "image", "register_chat_template", "separate_reasoning", "video"),
+    ]
 )
 
 
