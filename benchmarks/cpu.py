@@ -19,19 +19,17 @@ import json
 import os
 import platform
 import pydoc_data.topics
-import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy
 import torch
 import transformers
+from machine import ROOT, commit, cpu_model, result_path
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from sglc.ir.sampling import Sampling
@@ -42,7 +40,6 @@ from sglc.runtime.tokenizer import load_tokenizer
 from sglc.runtime.torch_executor import TorchExecutor
 from sglc.runtime.weights import load_config, load_weights
 
-ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 3
 TIE = 1e-3  # logits closer than this may come in either order
 
@@ -187,22 +184,6 @@ def measure(
     return seconds, outputs
 
 
-def cpu_model() -> str:
-    """The processor's name as the kernel gives it, or the architecture where it gives none."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.M) if info.exists() else []
-    return names[0] if names else platform.machine()
-
-
-def commit() -> str:
-    """The checked-out commit, with `+` behind it if tracked files were changed; "" outside a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-        capture_output=True, text=True, cwd=ROOT, check=False,
-    )  # fmt: skip
-    return done.stdout.strip()
-
-
 def run(
     work: Workload, model: PreTrainedModel, executor: TorchExecutor, only: str, rounds: int
 ) -> dict[str, object]:
@@ -269,9 +250,7 @@ def main() -> int:
             good &= all(part["faster_than"].get(k, v) >= v for k, v in work.goals.items())
             good &= not any(part["disagreement"].values())
     if not (arguments.workload or arguments.baseline):
-        slug = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
-        path = ROOT / "benchmarks" / "results" / f"cpu-{slug}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = result_path("cpu")
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(f"-> {path.relative_to(ROOT)}")
     return 0 if good else 1

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from machine import ROOT, commit, cpu_model, result_path
 
 RUNS = 15
 GOAL_MS = 150.0
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def start_ms(code: str) -> float:
@@ -25,22 +24,6 @@ def start_ms(code: str) -> float:
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     return (time.perf_counter() - begin) * 1000
-
-
-def cpu_model() -> str:
-    """The processor's name as the kernel gives it, or the architecture where it gives none."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.M) if info.exists() else []
-    return names[0] if names else platform.machine()
-
-
-def commit() -> str:
-    """The checked-out commit, with `+` behind it if tracked files were changed; "" outside a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-        capture_output=True, text=True, cwd=ROOT, check=False,
-    )  # fmt: skip
-    return done.stdout.strip()
 
 
 def main() -> int:
@@ -62,9 +45,7 @@ def main() -> int:
         "cores": os.cpu_count(),
         "commit": commit(),
     }
-    slug = re.sub(r"[^a-z0-9]+", "-", cpu_model().lower()).strip("-")
-    path = ROOT / "benchmarks" / "results" / f"import-{slug}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = result_path("import")
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"import sglc: {import_ms:.1f} ms (goal: under {GOAL_MS:.0f} ms) -> {path.relative_to(ROOT)}")
     return 0 if import_ms < GOAL_MS else 1
