@@ -8,6 +8,7 @@ Results are told apart by (row, generation), so what arrives for a row that ende
 
 from __future__ import annotations
 
+import sys
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sglc import knobs
 from sglc.errors import BackendError, RunError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
@@ -80,6 +82,7 @@ class Engine:
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
+        self._shows_steps = knobs.debug_level() >= 3
 
     # -- handles
 
@@ -229,6 +232,12 @@ class Engine:
         except Exception as error:
             self._fail(error)
             return True
+        if self._shows_steps:
+            new = ", ".join(f"{chunk.tokens} for row {chunk.row}" for chunk in chunks)
+            print(
+                f"sglc: step {self._next_step}: {decode.size} rows decode; prompts: {new or 'none'}",
+                file=sys.stderr,
+            )
         self._next_step += 1
         self._launched(step, ticket, chunks)
         return True

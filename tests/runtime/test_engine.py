@@ -589,3 +589,17 @@ def test_a_failing_executor_fails_what_it_ran_and_nothing_else(depth: int, where
     assert bench.usage(again)[:2] == (0, 9)
     assert bench.samples(again) == [bench.oracle.continuation(LONG[:9], PLAIN, 1)]
     assert bench.nothing_left()
+
+
+def test_steps_are_shown_at_the_third_level_of_debugging_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for level, steps in (("2", 0), ("3", 3)):
+        monkeypatch.setenv("SGLC_DEBUG", level)
+        bench = Bench()
+        bench.gen(LONG[:9], Sampling(max_tokens=3, ignore_eos=True))
+        bench.run()
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == steps == len(bench.oracle.steps) * (level == "3")
+    assert lines[0] == "sglc: step 0: 0 rows decode; prompt tokens: 9 for row 0"
+    assert lines[1] == "sglc: step 1: 1 rows decode; prompt tokens: none"
