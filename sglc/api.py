@@ -132,7 +132,7 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None,
     ) -> Result:
         backend.start()
-        result = Result(self.__name__, _seed(seed), live=live)
+        result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
         row = self._row(arguments, sampling, backend, result, on_text)
         threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
         return result
@@ -203,7 +203,7 @@ class Function:
                 "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
             )
         fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
-        chosen, run_seed = resolve(backend), _seed(seed)
+        chosen, run_seed = resolve(backend), random_seed() if seed is None else seed
         made = [
             self._row(arguments, sampling, chosen, Result(self.__name__, run_seed, number))
             for number, (arguments, sampling) in enumerate(fitting)
@@ -322,8 +322,9 @@ def _split(definition: Definition, kwargs: Mapping[str, Any]) -> tuple[dict[str,
     return own, Sampling(**sampling_fields(given, definition.loc))
 
 
-def _seed(seed: int | None) -> int:
-    return secrets.randbits(53) if seed is None else seed  # 53 bits survive JSON
+def random_seed() -> int:
+    """A seed for a run that was given none."""
+    return secrets.randbits(53)  # 53 bits survive JSON
 
 
 @overload

@@ -128,10 +128,9 @@ def _later_command(options: argparse.Namespace) -> NoReturn:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**64:
-        raise ValueError
-    return value
+    if not text.isdecimal() or int(text) >= 2**64:
+        raise argparse.ArgumentTypeError(f"`{text}` is no integer from 0 to 2**64 - 1")
+    return int(text)
 
 
 def _connect(options: argparse.Namespace) -> Backend:
@@ -267,22 +266,21 @@ def _as_sglc(function: Any, error: BaseException) -> SglcError:
 
 
 def _run_plan(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from sglc.api import random_seed
+    from sglc.calls import total
     from sglc.executor import Run, run_plan
     from sglc.program_file import open_plan
-    from sglc.result import total
 
     if options.batch or options.stream:
         raise UsageError("SGLC018", "`--batch` and `--stream` of a plan are not in this release")
     plan = open_plan(options.program)
     backend = _connect(options)
-    seed = options.seed or 0
-    run = Run(backend, seed)
+    run = Run(backend, random_seed() if options.seed is None else options.seed)
     variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run)
     with _output(options.output) as out:
-        usage = total(tuple(run.calls))
-        from dataclasses import asdict
-
-        shown = {"vars": variables, "value": value, "usage": asdict(usage), "seed": seed}
+        shown = {"vars": variables, "value": value, "usage": asdict(total(run.calls)), "seed": run.seed}
         print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
     return 0
 
