@@ -20,6 +20,7 @@ from sglc.compile import cached
 from sglc.errors import BackendError, RunError, SglcError, UsageError
 from sglc.feed import Cell, Feed, stopped
 from sglc.feed import Part as TextPart
+from sglc.frontend.instance import first
 from sglc.frontend.recorder import Recorded
 from sglc.ir.core import Site
 from sglc.ir.plan import (
@@ -159,7 +160,7 @@ class Run:
     def text_of_stream(self, handle: str) -> str:
         """The text of a kept stream, markup included; waits for every generation in it."""
         parts = self._content(self._kept[handle], None)
-        return "".join(part if isinstance(part, str) else _first(self.text_of_site(part)) for part in parts)
+        return "".join(part if isinstance(part, str) else first(self.text_of_site(part)) for part in parts)
 
     def content(self, handle: str) -> list[TextPart] | None:
         """What a stream is made of; None if it was not launched yet."""
@@ -298,8 +299,8 @@ class Run:
         if self.on_text is not None:
             self.on_text(node.site, None)
         with self.feed.change:
-            if not cell.pieces and _first(text):
-                self.feed.add(cell, _first(text))
+            if not cell.pieces and first(text):
+                self.feed.add(cell, first(text))
             cell.text, cell.call = text, call
             self.feed.calls.append(call)
 
@@ -390,14 +391,10 @@ def _resolve(run: Run, steps: Sequence[Segment], arguments: Mapping[str, str], t
         case Slot(name):
             return arguments[name]
         case Joined(parts):
-            return "".join(_first(_resolve(run, steps, arguments, part)) for part in parts)
+            return "".join(first(_resolve(run, steps, arguments, part)) for part in parts)
         case tuple():
             return [_resolve(run, steps, arguments, item) for item in tree]
         case Mapping():
             return {key: _resolve(run, steps, arguments, item) for key, item in tree.items()}
         case _:
             return tree
-
-
-def _first(text: str | list[str]) -> str:
-    return text if isinstance(text, str) else text[0]
