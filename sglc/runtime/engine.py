@@ -235,7 +235,7 @@ class Engine:
         if self._shows_steps:
             new = ", ".join(f"{chunk.tokens} for row {chunk.row}" for chunk in chunks)
             print(
-                f"sglc: step {self._next_step}: {decode.size} rows decode; prompts: {new or 'none'}",
+                f"sglc: step {self._next_step}: {decode.size} rows decode; prompt tokens: {new or 'none'}",
                 file=sys.stderr,
             )
         self._next_step += 1
