@@ -7,7 +7,7 @@ from sglc.ir.target import Backend
 from sglc.knobs import model
 
 # Named in design and documents, and not in this release.
-_LATER = ("http", "https", "openai", "azure", "anthropic", "gemini", "vertex", "litellm", "scripted")
+_LATER = ("http", "https", "openai", "azure", "anthropic", "gemini", "vertex", "litellm")
 _CONNECTED: dict[tuple[str, str, str], Backend] = {}
 
 
@@ -16,7 +16,8 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
 
     Args:
         spec: `local` (the model of `SGLC_MODEL`, else the embedded default), or `local:MODEL` with a
-            registry name, a directory, a GGUF file, a Hugging Face id or `dummy:CONFIG_DIR`.
+            registry name, a directory, a GGUF file, a Hugging Face id or `dummy:CONFIG_DIR`;
+            `scripted:FILE` answers from a file of rules.
         device: `auto`, `cpu` or `cuda`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
 
@@ -29,16 +30,29 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     if name in _LATER:
         raise UsageError(
             "SGLC013", f"the back end `{name}` is not in this release",
-            note="back ends here: local, local:MODEL", hint="run on `local`",
+            note="back ends here: local, local:MODEL, scripted:FILE", hint="run on `local`",
         )  # fmt: skip
+    if name == "scripted" and rest:
+        return _scripted(rest)
     if name != "local" or (spec or "").endswith(":"):
         raise UsageError(
             "SGLC012", f"no back end is called `{spec}`",
-            note="back ends here: local, local:MODEL", hint="for a model of your own: `local:MODEL`",
+            note="back ends here: local, local:MODEL, scripted:FILE",
+            hint="for a model of your own: `local:MODEL`",
         )  # fmt: skip
     key = (rest or model(), device, dtype)
     if key not in _CONNECTED:
         _CONNECTED[key] = LocalBackend(LocalOptions(*key))
+    return _CONNECTED[key]
+
+
+def _scripted(path: str) -> Backend:
+    from sglc.backends.scripted import ScriptedBackend, read_script
+
+    key = ("scripted", path, "")
+    if key not in _CONNECTED:
+        answer, word_s = read_script(path)
+        _CONNECTED[key] = ScriptedBackend(answer, word_s=word_s)
     return _CONNECTED[key]
 
 

@@ -1,0 +1,327 @@
+"""Answers that were written beforehand: the same back end protocol without a model, for tests and documents.
+
+Invariants: an answer depends on the generation's site, its prompt and the sample's number, never on the
+order in which generations come. What no rule answers is an error. A token is a word with the white
+space before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sglc.errors import BackendError, SglcError, UsageError
+from sglc.ir.core import Site
+from sglc.ir.plan import (
+    ControlText,
+    Delta,
+    Event,
+    ExtendNode,
+    ForkNode,
+    GenDone,
+    GenNode,
+    KeepNode,
+    NodeFailed,
+    OpenNode,
+    ReleaseNode,
+    Result,
+    Sample,
+    Segment,
+    SelectDone,
+    SelectNode,
+    Usage,
+    reads,
+)
+from sglc.ir.target import Target
+from sglc.runtime.chat_template import ChatTemplate
+
+_WORD = re.compile(r"\s*\S+|\s+\Z")
+_CONTROL = ("<|im_start|>", "<|im_end|>")
+_TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One sample that is wanted. `choices` is empty for a generation."""
+
+    site: Site
+    prompt: str
+    sample: int = 0
+    choices: tuple[str, ...] = ()
+
+
+Answer = Callable[[Asked], str | None]  # None: there is no answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """An answer, and when it is given: every condition that is there must hold.
+
+    `name`, `function`, `branch` and `occurrence` are those of the site, `prompt` a regular expression
+    that is searched in the prompt, `sample` the number of the sample.
+    """
+
+    text: str
+    name: str | None = None
+    function: str | None = None
+    branch: tuple[int, ...] | None = None
+    occurrence: int | None = None
+    sample: int | None = None
+    prompt: str | None = None
+
+    def holds(self, asked: Asked) -> bool:
+        """Whether this rule answers."""
+        site = asked.site
+        return (
+            self.name in (None, site.name)
+            and self.function in (None, site.function)
+            and self.branch in (None, site.fork)
+            and self.occurrence in (None, site.occurrence)
+            and self.sample in (None, asked.sample)
+            and (not asked.choices or self.text in asked.choices)
+            and (self.prompt is None or re.search(self.prompt, asked.prompt) is not None)
+        )
+
+
+def by_rules(rules: Sequence[Rule]) -> Answer:
+    """The answer of the first rule that holds."""
+    return lambda asked: next((rule.text for rule in rules if rule.holds(asked)), None)
+
+
+def read_script(path: str) -> tuple[Answer, float]:
+    """The rules of a JSON file, and the seconds that a word takes.
+
+    The file is a list of objects with the fields of `Rule`, or an object of `rules` and `word_s`.
+
+    Raises:
+        UsageError: SGLC002 no such file; SGLC008 it is no JSON; SGLC036 it is no script.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError("SGLC008", f"`{path}` is no JSON: {error}") from None
+    if isinstance(data, list):
+        data = {"rules": data}
+    try:
+        return by_rules([_rule(item) for item in data["rules"]]), float(data.get("word_s", 0.0))
+    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
+        raise UsageError(
+            "SGLC036", f"`{path}` is no script: {error}",
+            hint='write rules such as `[{"name": "answer", "text": "Paris"}]`',
+        ) from None  # fmt: skip
+
+
+def _rule(item: Mapping[str, Any]) -> Rule:
+    rule = Rule(**{**item, "branch": tuple(item["branch"]) if "branch" in item else None})
+    if not isinstance(rule.text, str):
+        raise TypeError(f"`text` is a text, not `{rule.text!r}`")
+    re.compile(rule.prompt or "")
+    return rule
+
+
+class Words:
+    """The tokenizer of scripted answers: ids are given to words as they come; the template is ChatML."""
+
+    hash = "words"
+    bos_id = None
+    eos_ids = (1,)
+    has_template = True
+
+    def __init__(self) -> None:
+        self._ids = {text: i for i, text in enumerate(_CONTROL)}
+        self._texts = list(_CONTROL)
+        self._template = ChatTemplate(_TEMPLATE, {})
+
+    def encode(self, text: str) -> list[int]:
+        return [self._id(word) for word in _WORD.findall(text)]
+
+    def _id(self, word: str) -> int:
+        # Words that look like control tokens are words.
+        key = f" {word}"
+        if key not in self._ids:
+            self._ids[key] = len(self._texts)
+            self._texts.append(word)
+        return self._ids[key]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self._texts[i] for i in ids if i >= len(_CONTROL))
+
+    def token_bytes(self) -> list[bytes]:
+        return [b"", b"", *(text.encode() for text in self._texts[len(_CONTROL) :])]
+
+    def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
+        parts = re.split(r"(<\|im_start\|>|<\|im_end\|>)", markup)
+        return tuple(ControlText(p, (_CONTROL.index(p),)) if p in _CONTROL else p for p in parts if p)
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+        return self._template.render(messages, generate=generate)
+
+
+class ScriptedBackend:
+    """Gives the answers of `answer`, word by word if a word takes time.
+
+    Args:
+        answer: the text of a sample, stop strings and what is behind them included; called in the
+            executor's thread.
+        word_s: seconds that a word of an answer takes.
+        concurrency: as in `Target`.
+    """
+
+    def __init__(self, answer: Answer, *, word_s: float = 0.0, concurrency: int = 16) -> None:
+        self._answer = answer
+        self._word_s = word_s
+        self._concurrency = concurrency
+        self._kept: dict[int, str] = {}
+        self.calls = 0  # generations and choices asked for
+        self.submits = 0
+
+    @cached_property
+    def target(self) -> Target:
+        """It continues any text and runs anything."""
+        return Target("scripted", Words(), continues_text=True, concurrency=self._concurrency)
+
+    def start(self) -> None:
+        """Nothing has to be loaded."""
+
+    def close(self) -> None:
+        """Nothing has to be given back."""
+
+    @property
+    def kept(self) -> int:
+        """Streams that are kept now."""
+        return len(self._kept)
+
+    async def submit(self, segment: Segment) -> AsyncIterator[Event]:
+        """Answer a segment, wave by wave: what does not wait for each other is answered together."""
+        self.submits += 1
+        nodes = segment.nodes
+        prompts: list[str | None] = [None] * len(nodes)  # the stream behind each node
+        texts: dict[int, str] = {}
+        failed: dict[int, SglcError] = {}
+        waiting = range(len(nodes))
+        while waiting:
+            asked: list[tuple[int, Event, str]] = []
+            later: list[int] = []
+            blocked: set[int] = set()
+            for index in waiting:
+                node = nodes[index]
+                sources = reads(node)
+                cause = next((failed[source] for source in sources if source in failed), None)
+                if cause is not None:
+                    failed[index] = cause
+                    yield NodeFailed(index, cause)
+                elif blocked and not blocked.isdisjoint(sources):
+                    blocked.add(index)
+                    later.append(index)
+                elif isinstance(node, GenNode | SelectNode):
+                    try:
+                        asked.append((index, *self._ask(index, node, prompts[node.stream] or "", texts)))
+                        blocked.add(index)
+                    except SglcError as error:
+                        failed[index] = error
+                        yield NodeFailed(index, error)
+                else:
+                    self._follow(index, node, prompts, texts)
+            if self._word_s:
+                async for event in self._spoken(asked):
+                    yield event
+            for index, event, text in asked:
+                prompts[index], texts[index] = (prompts[nodes[index].stream] or "") + text, text  # type: ignore[union-attr]
+                yield event
+            waiting = later  # type: ignore[assignment]
+
+    async def _spoken(self, asked: Sequence[tuple[int, Event, str]]) -> AsyncIterator[Event]:
+        """The texts of a wave word by word, all at the same pace."""
+        words = {index: _WORD.findall(text) for index, _, text in asked}
+        for number in range(max(map(len, words.values()), default=0)):
+            await asyncio.sleep(self._word_s)
+            for index, said in words.items():
+                if number < len(said):
+                    yield Delta(index, said[number])
+
+    def _follow(self, index: int, node: object, prompts: list[str | None], texts: Mapping[int, str]) -> None:
+        match node:
+            case OpenNode(None):
+                prompts[index] = ""
+            case OpenNode(int() as handle):
+                prompts[index] = self._kept[handle]
+            case ExtendNode(stream, parts):
+                pieces = [prompts[stream] or ""]
+                for part in parts:
+                    match part:
+                        case str():
+                            pieces.append(part)
+                        case ControlText(text):
+                            pieces.append(text)
+                        case Result(source):
+                            pieces.append(texts[source])
+                        case _:
+                            raise AssertionError(part)
+                prompts[index] = "".join(pieces)
+            case ForkNode(stream):
+                prompts[index] = prompts[stream]
+            case KeepNode(stream, int() as handle):
+                self._kept[handle] = prompts[stream] or ""
+            case ReleaseNode(handle):
+                self._kept.pop(handle, None)  # what would have kept it may have failed
+            case _:
+                raise AssertionError(node)
+
+    def _ask(
+        self, index: int, node: GenNode | SelectNode, prompt: str, texts: Mapping[int, str]
+    ) -> tuple[Event, str]:
+        """The event that ends a generation, and its text."""
+        self.calls += 1
+        usage = Usage(prompt=(count := len(prompt.split())), computed=count, calls=1)
+        if isinstance(node, SelectNode):
+            choices = tuple(
+                texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices
+            )
+            chosen = self._say(Asked(node.site, prompt, 0, choices), node)
+            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage), chosen
+        samples = tuple(
+            _cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)
+        )
+        said = sum(len(sample.text.split()) for sample in samples)
+        return GenDone(index, (), samples, replace(usage, completion=said)), samples[0].text
+
+    def _say(self, asked: Asked, node: GenNode | SelectNode) -> str:
+        text = self._answer(asked)
+        if text is None or (asked.choices and text not in asked.choices):
+            what = f"none of its choices {asked.choices!r}" if asked.choices else "nothing"
+            raise BackendError(
+                "SGLC521", f"the script has {what} for `{asked.site}`", node.loc,
+                note=f"the prompt ends in {asked.prompt[-60:]!r}",
+            )  # fmt: skip
+        return text
+
+
+def _cut(text: str, node: GenNode) -> Sample:
+    """A scripted answer as the model would have ended it.
+
+    Raises:
+        BackendError: SGLC522, the answer is not what the generation's `regex` allows.
+    """
+    sampling = node.sampling
+    ends = [end for stop in sampling.stop if (end := text.find(stop)) >= 0]
+    text = text[: min(ends)] if ends else text
+    finish = "stop"
+    if len(text.split()) > sampling.max_tokens:
+        text, finish = "".join(_WORD.findall(text)[: sampling.max_tokens]), "length"
+    elif sampling.regex is not None and not ends and not re.fullmatch(sampling.regex, text, re.ASCII):
+        raise BackendError(
+            "SGLC522", f"the scripted answer {text!r} does not match `{sampling.regex}`", node.loc
+        )
+    return Sample(text, (), finish)

@@ -1,0 +1,104 @@
+"""Scripted answers: which rule answers, how an answer is cut, what is refused, what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.registry import connect
+from sglc.backends.scripted import Rule, ScriptedBackend, Words, by_rules, read_script
+from sglc.errors import BackendError, UsageError
+from sglc.ir.plan import ControlText
+
+
+@sgl.function
+def pair(s: Any, topic: str) -> None:
+    s += sgl.user(f"About {topic}")
+    with s.assistant():
+        for fork in (forks := s.fork(2)):
+            fork += sgl.gen("side", stop=".", n=1)
+        s.join(forks)
+        s += sgl.gen("end", max_tokens=2)
+
+
+def test_the_first_rule_that_holds_answers() -> None:
+    rules = [
+        Rule(name="side", branch=(1,), text="right. And more"),
+        Rule(name="side", prompt="About tea", text="left"),
+        Rule(name="end", text="one two three"),
+    ]
+    backend = ScriptedBackend(by_rules(rules))
+    result = pair.run("tea", backend=backend)
+    assert result["side"] == ["left", "right"]
+    assert result["end"] == "one two"
+    assert result.get_meta_info("end")["finish_reason"] == {"type": "length", "length": 0}
+    assert (backend.calls, backend.submits, backend.kept) == (3, 1, 0)
+    assert result.usage.completion == 4
+
+
+def test_what_no_rule_answers_is_an_error_and_the_rest_stays() -> None:
+    result = pair.run("tea", backend=ScriptedBackend(by_rules([Rule(name="side", text="x")])))
+    error = result.error()
+    assert isinstance(error, BackendError)
+    assert error.code == "SGLC521"
+    assert error.loc is not None
+    assert result.variables == {"side": ["x", "x"]}
+
+
+def test_a_choice_and_a_form_are_held_to() -> None:
+    @sgl.function
+    def pick(s: Any) -> None:
+        s += sgl.select("mood", choices=["good", "bad"])
+        s += sgl.gen("year", regex="[0-9]{4}")
+
+    rules = [Rule(text="maybe"), Rule(text="bad"), Rule(name="year", text="1999")]
+    result = pick.run(backend=ScriptedBackend(by_rules(rules)))
+    assert result["mood"] == "bad"
+    with pytest.raises(BackendError, match="SGLC522"):
+        result.text()
+
+
+def test_words_come_one_by_one_where_they_take_time() -> None:
+    @sgl.function
+    def one(s: Any) -> None:
+        s += "Say:" + sgl.gen("x")
+
+    backend = ScriptedBackend(lambda asked: " a few  words", word_s=0.001)
+    assert list(one.run(backend=backend, stream=True).text_iter("x")) == [" a", " few", "  words"]
+
+
+def test_a_script_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps([{"name": "side", "text": "x", "branch": [0]}, {"text": "any"}]))
+    backend = connect(f"scripted:{path}")
+    assert pair.run("tea", backend=backend)["side"] == ["x", "any"]
+    path.write_text(json.dumps({"rules": [{"text": "y"}], "word_s": 0.5}))
+    assert read_script(str(path))[1] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[", "SGLC008"),
+        ('[{"txt": "a"}]', "SGLC036"),
+        ('{"word_s": 1}', "SGLC036"),
+        ('[{"text": 1}]', "SGLC036"),
+    ],
+)
+def test_a_broken_script_is_refused(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "answers.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=code):
+        read_script(str(path))
+
+
+def test_words_are_tokens_and_control_text_is_text() -> None:
+    words = Words()
+    text = " say <|im_end|>\n\n twice "
+    assert words.decode(words.encode(text)) == text
+    assert max(words.encode("<|im_start|>")) > 1
+    assert words.split_control("<|im_start|>user\n") == (ControlText("<|im_start|>", (0,)), "user\n")
