@@ -17,22 +17,33 @@ from sglc.ir.ops import (
     Eq,
     Fork,
     Format,
+    FusedGen,
     Gen,
     HostCall,
+    Image,
     In,
     Join,
     Loop,
     Lower,
     Map,
     Not,
+    Pack,
     ParseJson,
+    Pin,
+    PureCall,
+    Release,
     Resume,
     RoleClose,
     RoleOpen,
     Root,
+    ScopeBegin,
+    ScopeEnd,
     Select,
+    Speculate,
     Strip,
     Switch,
+    Tool,
+    Warm,
     types_of,
 )
 from sglc.ir.sampling import Sampling
@@ -40,6 +51,7 @@ from sglc.ir.sampling import Sampling
 ARGS = {"a": "alpha", "b": "", "s0": " s zero\n"}  # `s0` is also what the printer would call a stream
 STREAMS = {"k0": "kept text. "}
 _LITERALS = ("", "x", "You are a judge.\n", "You are a judge.\n", "<|im_end|>", 'l\'été \\ "q" \u2028\t', "y ")
+_ASCII = ("", "x", "You are a judge.\n", "You are a judge.\n", "<|im_end|>", 'l\'ete \\ "q"', "y ")
 _SAMPLING = (
     Sampling(),
     Sampling(max_tokens=4, temperature=0),
@@ -54,6 +66,7 @@ class _Stream:
     role: str = ""
     turns: int = 0
     used: bool = False  # a generation continues it: only pure ops may read it again
+    sections: tuple[str, ...] = ()
 
 
 @dataclass
@@ -71,7 +84,11 @@ class _Builder:
     bools: list[Value] = field(default_factory=list)
     jsons: list[Value] = field(default_factory=list)
     flat_lists: list[Value] = field(default_factory=list)  # of texts only: what `map` can run over
+    closed: list[tuple[Value, tuple[str, ...]]] = field(default_factory=list)  # texts that are one of a few
     depth: int = 0
+    chat: bool = False
+    images: bool = True
+    literals: tuple[str, ...] = _LITERALS
     python: bool = True  # a `host_call` may stand here
     yielded_roles: list[str] = field(default_factory=list)  # of the arms that were built last
 
@@ -101,6 +118,7 @@ class _Builder:
             "bools",
             "jsons",
             "flat_lists",
+            "closed",
             "python",
             "depth",
         )
@@ -108,7 +126,7 @@ class _Builder:
         copies = [replace(stream, used=stream.used or again) for stream in self.streams]
         self.ops, self.streams, self.depth = [], list(copies), self.depth + 1
         self.python = self.python and not again
-        for name in names[2:8]:
+        for name in names[2:9]:
             setattr(self, name, list(outside[name]))
         yield
         for name in names:
@@ -119,28 +137,34 @@ class _Builder:
     def text(self) -> Value | str:
         if self.texts and self.random.random() < 0.4:
             return self.random.choice(self.texts)
-        return self.random.choice(_LITERALS)
+        return self.random.choice(self.literals)
 
 
-def random_program(seed: int, *, chat: bool = False, regions: bool = False, length: int = 30) -> Program:
+def random_program(
+    seed: int, *, chat: bool = False, regions: bool = False, images: bool = True, ascii_only: bool = False,
+    python: bool = True, resumed: bool = True, length: int = 30,
+) -> Program:  # fmt: skip
     """A verified program of about `length` ops.
 
     `chat`: text and generations stand inside turns only (system first, then user and assistant in
     turn), so that any chat template can render it; without it, roles come and go anywhere.
-    `regions`: with control flow, operations on texts and calls of other programs.
+    `regions`: with control flow, operations on texts, functions and calls of other programs, and
+    with `images` pictures, with `python` places where ordinary Python takes over. `resumed`: a stream of
+    an earlier run is a parameter.
     """
-    b = _Builder(Random(seed), regions=regions)
+    literals = _ASCII if ascii_only else _LITERALS
+    b = _Builder(Random(seed), regions=regions, chat=chat, images=images, literals=literals, python=python)
     for name in ARGS:
         value = b.value(Type.TEXT)
         b.params.append(Arg(name, results=(value,)))
         b.texts.append(value)
         b.choices.append(value)
-    if not chat:
+    if resumed and not chat:
         value = b.value(Type.STREAM)
         b.params.append(Resume("k0", results=(value,)))
         b.streams.append(_Stream(value))
     for _ in range(length):
-        _step(b, chat)
+        _step(b)
     streams = b.random.sample(b.streams, min(2, len(b.streams)))
     texts: list[Tree] = [*b.random.sample(b.texts, min(3, len(b.texts))), *b.lists[-1:]]
     kept = tuple(stream.value for stream in streams)
@@ -148,14 +172,14 @@ def random_program(seed: int, *, chat: bool = False, regions: bool = False, leng
     if regions:
         assert isinstance(returns, dict)
         returns |= {"values": (*b.bools[-2:], *b.jsons[-1:])}
-        if b.random.random() < 0.1:
+        if python and b.random.random() < 0.1:
             b.ops.append(_host_call(b))
     return Program("f", tuple(b.params), tuple(b.ops), returns)
 
 
-def _step(b: _Builder, chat: bool) -> None:
-    if b.regions and b.random.random() < 0.35:
-        b.random.choice((_value, _value, _twins, _cond, _switch, _loop, _map, _call))(b)
+def _step(b: _Builder) -> None:
+    if b.regions and b.random.random() < 0.45:
+        b.random.choice(_WITH_REGIONS)(b)
         return
     choice = b.random.random()
     if not b.streams or choice < 0.08:
@@ -163,7 +187,7 @@ def _step(b: _Builder, chat: bool) -> None:
         b.streams.append(_Stream(value))
         return
     stream = b.random.choice(b.streams)
-    if chat and not stream.role:
+    if b.chat and not stream.role:
         _turn(b, stream)
     elif choice < 0.40:
         (value,) = b.emit(Append(stream.value, b.text()), Type.STREAM)
@@ -205,7 +229,7 @@ def _turn(b: _Builder, stream: _Stream) -> None:
 
 
 def _generate(b: _Builder, stream: _Stream) -> None:
-    if stream.used:
+    if stream.used or (b.chat and not stream.role):
         return
     stream.used = True
     name = b.random.choice(("x", "y", "long name"))
@@ -215,6 +239,8 @@ def _generate(b: _Builder, stream: _Stream) -> None:
     else:
         op = Gen(stream.value, b.site(stream.path, name), b.random.choice(_SAMPLING))
     after, text = b.emit(op, Type.STREAM, Type.TEXT)
+    if isinstance(op, Select) and all(isinstance(choice, str) for choice in op.choices):
+        b.closed.append((text, tuple(str(choice) for choice in op.choices)))
     b.texts.append(text)
     b.choices.append(text)
     b.streams.remove(stream)
@@ -255,7 +281,7 @@ def _value(b: _Builder) -> None:
 def _twins(b: _Builder) -> None:
     """Equal prompts that both go on: with generations here, or in whatever comes."""
     stream, text = b.random.choice(b.streams or [None]), b.random.choice(("", "x", *b.texts[-1:]))
-    if stream is None:
+    if stream is None or (b.chat and not stream.role):
         return
     for _ in range(2):
         (value,) = b.emit(Append(stream.value, text), Type.STREAM)
@@ -289,10 +315,15 @@ def _cond(b: _Builder) -> None:
 
 def _switch(b: _Builder) -> None:
     if b.depth < 3:
-        cases = b.random.sample(["alpha", "", "x", "it's", " no "], b.random.randrange(3))
+        if b.closed and b.random.random() < 0.5:
+            value, choices = b.random.choice(b.closed)
+            cases = tuple(dict.fromkeys(choices))
+            _give(b, Switch(value, cases, tuple(_arms(b, len(cases)))))
+            return
+        cases = tuple(b.random.sample(["alpha", "", "x", "it's", " no "], b.random.randrange(3)))
         value = b.random.choice(b.texts)
         *arms, default = _arms(b, len(cases) + 1)
-        _give(b, Switch(value, tuple(cases), tuple(arms), default))
+        _give(b, Switch(value, cases, tuple(arms), default))
 
 
 def _give(b: _Builder, op: Op) -> None:
@@ -349,7 +380,7 @@ def _arms(b: _Builder, number: int) -> list[Region]:
 
 def _steps(b: _Builder) -> None:
     for _ in range(b.random.randrange(5)):
-        _step(b, False)
+        _step(b)
 
 
 def _of(b: _Builder, kind: Type, role: str = "") -> Value:
@@ -367,10 +398,11 @@ def _of(b: _Builder, kind: Type, role: str = "") -> Value:
             raise AssertionError(kind)
 
 
-def _in_role(b: _Builder, role: str) -> Value:
+def _in_role(b: _Builder, role: str, sections: tuple[str, ...] = ()) -> Value:
+    """Any stream, brought to where a turn of `role` and `sections` are open."""
     if b.streams:
         stream = b.random.choice(b.streams)
-        value, inside = stream.value, stream.role
+        value, inside = _out_of_sections(b, stream), stream.role
     else:
         (value,) = b.emit(Root(), Type.STREAM)
         inside = ""
@@ -379,6 +411,15 @@ def _in_role(b: _Builder, role: str) -> Value:
         inside = ""
     if inside != role:
         (value,) = b.emit(RoleOpen(value, role), Type.STREAM)
+    for name in sections:
+        (value,) = b.emit(ScopeBegin(value, name), Type.STREAM)
+    return value
+
+
+def _out_of_sections(b: _Builder, stream: _Stream) -> Value:
+    value = stream.value
+    for name in reversed(stream.sections):
+        (value,) = b.emit(ScopeEnd(value, name), Type.STREAM)
     return value
 
 
@@ -410,12 +451,18 @@ def _loop(b: _Builder) -> None:
         b.texts = b.texts[-4:]  # what the loop carries is read more often
         _steps(b)
         again = _bool(b)
-        carried = (*(_in_role(b, stream.role) for stream in streams), *(_of(b, Type.TEXT) for _ in texts))
+        carried = (
+            *(_in_role(b, stream.role, stream.sections) for stream in streams),
+            *(_of(b, Type.TEXT) for _ in texts),
+        )
         body = Region(params, tuple(b.ops), (again, *carried))
     op = Loop(init, b.random.randrange(1, 5), body)
     results = b.emit(op, *types_of(op, 0))
-    for value, role in zip(results, [*(stream.role for stream in streams), *("" for _ in texts)], strict=True):
-        _play(b, value, role)
+    for value, stream in zip(results, [*streams, *(None for _ in texts)], strict=True):
+        if stream is None:
+            _play(b, value)
+        else:
+            b.streams.append(_Stream(value, role=stream.role, sections=stream.sections))
 
 
 def _map(b: _Builder) -> None:
@@ -439,8 +486,16 @@ def _call(b: _Builder) -> None:
     """Call a program of a few ops, which sometimes calls another one."""
     if b.depth >= 3:
         return
-    streams = _unused(b, b.random.randrange(2))
-    inner = _Builder(b.random, regions=True, depth=b.depth + 1, python=False)
+    streams = [stream for stream in _unused(b, b.random.randrange(2)) if not stream.sections]
+    inner = _Builder(
+        b.random,
+        regions=True,
+        depth=b.depth + 1,
+        python=False,
+        chat=b.chat,
+        images=b.images,
+        literals=b.literals,
+    )
     text = inner.value(Type.TEXT)
     inner.params.append(Arg("p", results=(text,)))
     inner.texts.append(text)
@@ -448,13 +503,96 @@ def _call(b: _Builder) -> None:
     for stream in streams:
         resumed = inner.value(Type.STREAM)
         inner.params.append(Resume("q", role=stream.role, results=(resumed,)))
-        inner.streams.append(_Stream(resumed, role=stream.role, turns=1))
+        inner.streams.append(_Stream(resumed, role=stream.role, turns=stream.turns))
     _steps(inner)
     kept = inner.random.sample(inner.streams, min(1, len(inner.streams)))
-    returned: Tree = {"text": inner.texts[-1], "more": (1, *(stream.value for stream in kept))}
+    ends = [_out_of_sections(inner, stream) for stream in kept]
+    returned: Tree = {"text": inner.texts[-1], "more": (1, *ends)}
     called = Program("g", tuple(inner.params), tuple(inner.ops), returned)
     args = (b.text(), *(stream.value for stream in streams))
     op = Call(b.site((), "g"), args, called)
     results = b.emit(op, *types_of(op, 0))
     for value, role in zip(results, ["", *(stream.role for stream in kept)], strict=True):
         _play(b, value, role)
+
+
+def _section(b: _Builder) -> None:
+    """A named section begins or ends."""
+    if not b.streams:
+        return
+    stream = b.random.choice(b.streams)
+    if stream.sections and b.random.random() < 0.6:
+        (value,) = b.emit(ScopeEnd(stream.value, stream.sections[-1]), Type.STREAM)
+        sections = stream.sections[:-1]
+    else:
+        name = b.random.choice(("notes", "it's"))
+        (value,) = b.emit(ScopeBegin(stream.value, name, b.random.random() < 0.5), Type.STREAM)
+        sections = (*stream.sections, name)
+    _move(b, stream, value)
+    next(s for s in b.streams if s.value == value).sections = sections
+
+
+def _image(b: _Builder) -> None:
+    if b.images and b.streams and not b.chat:
+        stream = b.random.choice(b.streams)
+        (value,) = b.emit(Image(stream.value, b.random.choice(("data:,x", *b.texts[-1:]))), Type.STREAM)
+        _move(b, stream, value)
+
+
+def _function(b: _Builder) -> None:
+    """A tool or a pure function; tests/soak_ir.py answers them by their names."""
+    gives = b.random.choice(("text", "bool", "list", "json"))
+    args = tuple(_data(b) for _ in range(b.random.randrange(3)))
+    named = {"key": _data(b)} if b.random.random() < 0.4 else {}
+    make = b.random.choice((Tool, PureCall))
+    (value,) = b.emit(make(f"{make.mnemonic} {gives}", args, named, gives), Type(gives))
+    _play(b, value)
+    if gives == "list":
+        b.flat_lists.append(value)
+
+
+def _pack(b: _Builder) -> None:
+    b.jsons += b.emit(Pack(_data(b)), Type.JSON)
+
+
+def _data(b: _Builder) -> Tree:
+    """Plain data with a few values in it."""
+    values = [*b.texts[-2:], *b.bools[-1:], *b.lists[-1:], *b.jsons[-1:]]
+    leaves: list[Tree] = [*values, *values, 1, True, 1.0, None, "it's", -0.0]
+    match b.random.randrange(4):
+        case 0:
+            return (b.random.choice(leaves), b.random.choice(leaves))
+        case 1:
+            return {"a": b.random.choice(leaves), "b": (b.random.choice(leaves), {})}
+        case _:
+            return b.random.choice(leaves)
+
+
+def _hint(b: _Builder) -> None:
+    """What only the cache is told."""
+    if b.streams:
+        stream = b.random.choice(b.streams)
+        b.emit(b.random.choice((Warm, Pin, Release))(stream.value))
+
+
+def _together(b: _Builder) -> None:
+    """A block that runs once, whatever happens."""
+    if b.depth >= 3:
+        return
+    kinds = [kind for kind in (Type.STREAM, Type.TEXT, Type.LIST) if b.random.random() < 0.6]
+    roles = [b.random.choice(("", "", "user")) for _ in kinds]
+    python = b.python
+    with b.block(again=False):
+        b.python = False
+        _steps(b)
+        results = tuple(_of(b, kind, role) for kind, role in zip(kinds, roles, strict=True))
+        body = Region((), tuple(b.ops), results)
+    b.python = python
+    b.yielded_roles = roles
+    _give(b, b.random.choice((Speculate, FusedGen))(body))
+
+
+_WITH_REGIONS = (
+    _value, _value, _twins, _cond, _switch, _loop, _map, _call, _section, _image, _function, _pack, _hint,
+    _together,
+)  # fmt: skip

@@ -1,5 +1,5 @@
-"""Random programs with control flow: every pass keeps their meaning, their text form is exact, and what
-a random change makes of the text is a program or an error with a place.
+"""Random programs with control flow: every pass keeps their meaning, and so do their plans; their text form
+is exact, and what a random change makes of the text is a program or an error with a place.
 
     python -m tests.soak_ir --programs 2000 --seed 0
 """
@@ -11,22 +11,28 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
 from sglc.errors import VerifyError
-from sglc.ir.core import Program, Site, walk
+from sglc.ir.core import Op, Program, Site, walk, with_regions
 from sglc.ir.interpret import Meaning, Model, Plain, meaning
+from sglc.ir.interpret_plan import plan_meaning
+from sglc.ir.ops import Append, Call, Resume, RoleClose, RoleOpen
+from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan_text import plan_text
 from sglc.ir.target import Target
 from sglc.ir.text import canonical, from_text, identity, to_text
 from sglc.ir.verify import verify
 from sglc.passes.base import run_pipeline
+from sglc.passes.lower_plan import lower_plan
 from tests.random_programs import ARGS, STREAMS, random_program
 
-PASSES = ("fold_text", "share_prefixes")  # the others refuse programs with control flow
-PLAIN = Target("plain")
+PASSES = ("fold_text", "share_prefixes")  # turns need a template: tests/test_semantics.py lowers them
+PLAIN = Target("plain", images=True)
 
 
 def generate(site: Site, prefix: str) -> str:
@@ -41,8 +47,25 @@ def host(reason: str, reads: tuple[Plain, ...]) -> Plain:
     return (reason, *reads)
 
 
+def declared(name: str, args: tuple[Plain, ...], named: Mapping[str, Plain]) -> object:
+    """The functions of random programs, which have what they give in their names."""
+    seen = blake2b(f"{name}|{args!r}|{named!r}".encode("utf-8", "surrogatepass"), digest_size=2).hexdigest()
+    match name.split()[1]:
+        case "text":
+            return seen
+        case "bool":
+            return seen < "8"
+        case "list":
+            return [seen, "two"]
+        case _:
+            return {"seen": seen, "args": [*args, None, 1.5]}
+
+
+MODEL = Model(generate, choose, host=host, declared=declared)
+
+
 def means(program: Program) -> Meaning:
-    return meaning(program, Model(generate, choose, host=host), ARGS, STREAMS)
+    return meaning(program, MODEL, ARGS, STREAMS)
 
 
 def check_text(program: Program) -> None:
@@ -65,6 +88,34 @@ def check_pass(program: Program, name: str) -> bool:
     again, _ = run_pipeline(after, PLAIN, [name])
     assert means(again) == means(program), to_text(program)
     return to_text(after) != to_text(program)
+
+
+def check_plan(program: Program) -> int:
+    """The plan means what the program does, and so does its JSON; how many blocks it has."""
+    program = without_turns(program)
+    plan = lower_plan(program, PLAIN)
+    assert plan_meaning(plan, MODEL, ARGS, STREAMS) == means(program), to_text(program)
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan, to_text(program)
+    assert plan_text(plan)
+    return len(plan.blocks)
+
+
+def without_turns(program: Program) -> Program:
+    """The program with turns as text, called programs included."""
+
+    def changed(op: Op) -> Op:
+        match op:
+            case RoleOpen():
+                return Append(op.stream, f"<{op.role}>", results=op.results)
+            case RoleClose():
+                return Append(op.stream, f"</{op.role}>", results=op.results)
+            case Call():
+                return replace(op, program=without_turns(op.program))
+            case _:
+                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+
+    params = tuple(replace(op, turns=(), role="") if isinstance(op, Resume) else op for op in program.params)
+    return replace(program, params=params, ops=tuple(map(changed, program.ops)))
 
 
 def mutated(text: str, random: Random) -> str:
@@ -103,7 +154,9 @@ def mutated(text: str, random: Random) -> str:
 _WORDS = (
     "yield", "return", "else:", "case _:", "case 'x':", "def f():", "cond(b0):", "loop((), 3):", "as t0:",
     "s0,", "s0 =", "b0 = not_(b0)", "t0", "None", "nan", "-1", "9" * 400, "'\\ud800'", "1e999", "@", "((((",
-    "host_call('x')\n", "temperature=2.5", "(s0, t0)", "fork=(-1,)", "# sglir 2\n", "# a:1:2",
+    "host_call('x')\n", "speculate():", "t0 = tool('x', (t0,))", "gives='stream'", "{'a': t0}",
+    "scope_end(s0, 'x')", "image(s0, t0)", "pack(", "temperature=2.5", "(s0, t0)", "fork=(-1,)",
+    "# sglir 2\n", "# a:1:2",
 )  # fmt: skip
 
 
@@ -131,10 +184,11 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         check_text(program)
         found = Counter(op.mnemonic for op in walk(program.ops))
         found.update({name: check_pass(program, name) for name in PASSES})
+        found["blocks of plans"] += check_plan(program)
         found["mutants that are programs"] += check_mutant(program, Random(number))
         meant = means(program)
         found["generations"] += len(meant.calls)
-        found["runs that hand over"] += len(meant.hosts)
+        found["tools called, and runs that hand over"] += len(meant.hosts)
         yield found
 
 

@@ -82,10 +82,39 @@ min_p=0.1, ignore_eos=True, seed=18446744073709551615)
     host_call('because', reads=(t1, s10))
     return (l0,)
 """
-    parsed = from_text(text, "x.sglir")
-    assert to_text(parsed) == text
-    assert {op.mnemonic for op in (*parsed.params, *walk(parsed.ops))} == set(OPS)
-    assert parsed == canonical(parsed)
+    more = """\
+# sglir 1
+def everything(a):
+    l0 = tool('search', (a, {'k': (1, True)}), named={'limit': 3}, gives='list')
+    s0 = root()
+    s1 = image(s0, 'data:image/png;base64,AA')
+    s2 = scope_begin(s1, 'notes', movable=True)
+    pin(s2)
+    warm(s2)
+    s5, t2 = speculate():
+        s3, t0 = gen(s2, 'x', json_schema='{}', stop_regex=('a|b',), frequency_penalty=0.5, \
+presence_penalty=-0.5, logit_bias=((1, -0.5),), logprobs_from=0, top_logprobs=2, logprob_text=True)
+        s4, t1 = fused_gen():
+            yield s3, t0
+        yield s4, t1
+    s6 = scope_end(s5, 'notes')
+    release(s6)
+    b0 = pure_call('check', (l0,), gives='bool')
+    t3 = switch(t2):
+        case 'yes':
+            yield a
+        case 'no':
+            yield t2
+    j0 = pack({'list': (l0, b0), 'text': t3, 'none': None, 'real': -0.0})
+    return j0
+"""
+    seen = set()
+    for written in (text, more):
+        parsed = from_text(written, "x.sglir")
+        assert to_text(parsed) == written
+        assert parsed == canonical(parsed)
+        seen |= {op.mnemonic for op in (*parsed.params, *walk(parsed.ops))}
+    assert seen == set(OPS)
 
 
 @pytest.mark.parametrize(

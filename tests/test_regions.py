@@ -5,15 +5,18 @@ What is wrong with a text is in tests/golden/errors_verify.md, what passes make 
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 from random_programs import random_program
 
+from benchmarks.compile_time import deep_text, stages
 from sglc.errors import RunError, VerifyError
 from sglc.ir.core import (
     OPS,
@@ -29,13 +32,29 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
+from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.graph import critical_path, to_dot, waves
 from sglc.ir.interpret import Meaning, Model, meaning
+from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Call, Concat, Cond, Eq, Format, Loop, Map, Root, Switch
+from sglc.ir.plan import CallStep, CondStep, ExtendNode, LoopStep, Node, Plan, Segment, Step
 from sglc.ir.text import canonical, from_text, identity, to_text
 from sglc.ir.verify import verify
 from sglc.passes.base import run_pipeline
-from tests.soak_ir import PASSES, PLAIN, check_mutant, check_pass, check_text, host, means
+from sglc.passes.lower_plan import lower_plan
+from tests.random_programs import ARGS, STREAMS
+from tests.soak_ir import (
+    MODEL,
+    PASSES,
+    PLAIN,
+    check_mutant,
+    check_pass,
+    check_plan,
+    check_text,
+    host,
+    means,
+    without_turns,
+)
 
 S, T, B, L = Type.STREAM, Type.TEXT, Type.BOOL, Type.LIST
 SEEDS = range(100)
@@ -214,7 +233,7 @@ BROKEN: dict[str, tuple[str, tuple[Op, ...]]] = {
         "SGLC215", (Format((), results=(t0,)), Switch(t0, ("a", "b"), (NOTHING,), NOTHING))
     ),
     "results that no arm yields": ("SGLC206", (TRUE, Cond(b0, NOTHING, NOTHING, results=(t0,)))),
-    "blocks in too many blocks": ("SGLC216", (TRUE, DEEP)),
+    "blocks in too many blocks": ("SGLC217", (TRUE, DEEP)),
     "a value that a called program does not have": (
         "SGLC203", (Call(Site("f", (), "g"), (), Program("g", (), (Append(s0, "x", results=(s1,)),))),)
     ),
@@ -230,16 +249,54 @@ def test_broken_invariant_is_found(what: str) -> None:
 
 
 def test_blocks_in_too_many_blocks_have_a_place() -> None:
-    head = "".join(f"{'    ' * i}loop((), 1):\n" for i in range(1, 60))
-    tail = "".join(f"{'    ' * i}yield\n" for i in range(60, 1, -1))
+    head = "".join(f"{'    ' * i}loop((), 1):\n" for i in range(1, 300))
+    tail = "".join(f"{'    ' * i}yield\n" for i in range(300, 1, -1))
     with pytest.raises(VerifyError) as caught:
         from_text(f"def f():\n{head}{tail}    return\n", "deep.sglir")
-    assert caught.value.code == "SGLC216"
+    assert caught.value.code == "SGLC217"
     assert caught.value.loc is not None
-    assert caught.value.loc.line == 52
+    assert caught.value.loc.line == 202
     with pytest.raises(VerifyError) as caught:
         from_text(f"def f():\n    return {'(' * 5000}(){',)' * 5000}\n", "deep.sglir")
     assert caught.value.code == "SGLC216"
+
+
+def nested(depth: int) -> Program:
+    """A program whose blocks stand `depth` deep, made without its text."""
+    op: Op = Root(results=(s0,))
+    for _ in range(depth):
+        op = Cond(b0, Region((), (op,)), NOTHING)
+    return Program("f", (), (TRUE, op))
+
+
+@pytest.mark.parametrize("walk_it", [verify, to_text, identity, canonical, means, waves, to_dot], ids=str)
+def test_no_walk_meets_the_recursion_limit(walk_it: Callable[[Program], object]) -> None:
+    """Not on the deepest program, and not on one that is far too deep; the limit is as before."""
+    limit = sys.getrecursionlimit()
+    assert walk_it(nested(MAX_DEPTH)) is not walk_it
+    assert sys.getrecursionlimit() == limit
+    if walk_it in (verify, to_text, identity):
+        with pytest.raises(VerifyError, match="SGLC217"):
+            walk_it(nested(MAX_DEPTH + 1))
+        with pytest.raises(VerifyError, match="SGLC217"):
+            walk_it(nested(20_000))
+
+
+def test_the_deepest_text_goes_through_every_stage() -> None:
+    """From a caller that has little room itself, in several threads at once."""
+
+    def deep_caller(frames: int) -> Plan:
+        return deep_caller(frames - 1) if frames else stages(deep_text())[2]
+
+    found: list[Plan] = []
+    threads = [threading.Thread(target=lambda: found.append(deep_caller(700))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert found[0].estimate.calls == 0  # the cheapest of two blocks
+    assert found[0].estimate.max_new_tokens == 128 * 2**67  # of 200 blocks 67 are loops of two
 
 
 # -- properties --------------------------------------------------------------------------------------
@@ -254,6 +311,50 @@ def test_pass_keeps_meaning(name: str) -> None:
 def test_text_form_is_exact() -> None:
     for seed in SEEDS:
         check_text(random_program(seed, regions=True))
+
+
+def test_plans_mean_what_their_programs_do() -> None:
+    blocks = sum(check_plan(random_program(seed, regions=True)) for seed in SEEDS)
+    assert blocks > 5 * len(SEEDS)
+
+
+def broken_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """The plan with one mistake of a lowering each."""
+    for number, block in enumerate(plan.blocks):
+        for at, step in enumerate(block.steps):
+            wrong: Step | None = None
+            match step:
+                case CondStep():
+                    wrong = replace(step, then=step.orelse, orelse=step.then)
+                case LoopStep():
+                    wrong = replace(step, max_iters=step.max_iters + 1)
+                case CallStep():
+                    wrong = replace(step, site=replace(step.site, name="other"))
+                case Segment():
+                    wrong = replace(step, nodes=tuple(map(_without_literals, step.nodes)))
+            if wrong is not None and wrong != step:
+                steps = (*block.steps[:at], wrong, *block.steps[at + 1 :])
+                blocks = (*plan.blocks[:number], replace(block, steps=steps), *plan.blocks[number + 1 :])
+                yield type(step).__name__, replace(plan, blocks=blocks)
+
+
+def _without_literals(node: Node) -> Node:
+    if not isinstance(node, ExtendNode):
+        return node
+    return replace(node, parts=tuple(part for part in node.parts if not isinstance(part, str)))
+
+
+def test_broken_plans_are_caught() -> None:
+    """Of each kind of mistake some change what a program does, and then the plan means something else."""
+    caught: Counter[str] = Counter()
+    for seed in range(60):
+        program = without_turns(random_program(seed, regions=True))
+        plan, expected = lower_plan(program, PLAIN), means(program)
+        for kind, broken in broken_plans(plan):
+            caught[kind] += plan_meaning(broken, MODEL, ARGS, STREAMS) != expected
+    assert sorted(kind for kind, count in caught.items() if count) == [
+        "CallStep", "CondStep", "LoopStep", "Segment",
+    ]  # fmt: skip
 
 
 def test_random_programs_hold_every_op() -> None:

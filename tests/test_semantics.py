@@ -12,7 +12,7 @@ import pytest
 from random_programs import ARGS, STREAMS, random_program
 from templates import TEMPLATES, ByteTokenizer
 
-from sglc.errors import VerifyError
+from sglc.errors import LegalizeError, VerifyError
 from sglc.ir.core import Op, Program, Site, Value, attributes, substitute
 from sglc.ir.interpret import Meaning, Model, meaning
 from sglc.ir.interpret_plan import plan_meaning
@@ -25,6 +25,7 @@ from sglc.passes.base import PASSES, run_pipeline
 from sglc.passes.chat_markup import ChatMarkup
 from sglc.passes.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
+from tests.soak_ir import declared, host
 
 PLAIN = Target("plain")
 SEEDS = range(150)
@@ -105,6 +106,38 @@ def test_pipeline_and_plan_keep_meaning(style: str) -> None:
         assert found == expected, to_text(program)
         assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
         assert lower_plan(canonical(after), target) == plan
+
+
+@pytest.mark.parametrize(("style", "least"), [("chatml", 60), ("smollm2", 40), ("qwen3", 25)])
+def test_turns_in_blocks_keep_their_meaning(style: str, least: int) -> None:
+    """With every pass and as a plan; what cannot be lowered for sure is refused, and that is not all."""
+    tokenizer = ByteTokenizer(TEMPLATES[style])
+    target = Target("local", tokenizer)
+    lowered = 0
+    for seed in range(60):
+        program = random_program(seed, chat=True, regions=True, images=False)
+        expected = meaning(program, with_functions(tokenizer), ARGS)
+        try:
+            after, _ = run_pipeline(program, target, LOCAL)
+        except LegalizeError as error:
+            refused = error
+        else:
+            lowered += 1
+            for found in (
+                meaning(after, with_functions(), ARGS),
+                plan_meaning(lower_plan(after, target), with_functions(), ARGS),
+            ):
+                assert found.calls == expected.calls, to_text(program)
+                if style not in LAST_ANSWER_DIFFERS:
+                    assert (found.returns, found.hosts) == (expected.returns, expected.hosts), to_text(program)
+            assert run_pipeline(after, target, ["lower_roles"])[0] == after
+            continue
+        assert refused.code in ("SGLC304", "SGLC309", "SGLC310")
+    assert lowered >= least
+
+
+def with_functions(tokenizer: ByteTokenizer | None = None) -> Model:
+    return replace(model(tokenizer), host=host, declared=declared)
 
 
 def test_plan_of_raw_text_keeps_meaning() -> None:
@@ -288,4 +321,5 @@ def test_wrong_role_history_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_pass_has_a_property_test() -> None:
-    assert sorted(PASSES) == ["fold_text", "lower_roles", "share_prefixes"]
+    # `check_constraints` changes nothing: what it refuses is in tests/golden/check_constraints.md.
+    assert sorted(PASSES) == ["check_constraints", "fold_text", "lower_roles", "share_prefixes"]

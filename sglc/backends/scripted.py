@@ -2,7 +2,7 @@
 
 Invariants: an answer depends on the generation's site, its prompt and the sample's number, never on the
 order in which generations come. What no rule answers is an error. A token is a word with the white
-space before it.
+space before it, and a picture stands in a prompt as `<image>`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from sglc.ir.plan import (
     ForkNode,
     GenDone,
     GenNode,
+    ImagePart,
     KeepNode,
     NodeFailed,
     OpenNode,
@@ -190,7 +191,9 @@ class ScriptedBackend:
     @cached_property
     def target(self) -> Target:
         """It continues any text and runs anything."""
-        return Target("scripted", Words(), continues_text=True, concurrency=self._concurrency)
+        return Target(
+            "scripted", Words(), continues_text=True, images=True, concurrency=self._concurrency
+        )
 
     def start(self) -> None:
         """Nothing has to be loaded."""
@@ -207,64 +210,70 @@ class ScriptedBackend:
         """Answer a segment, wave by wave: what does not wait for each other is answered together."""
         self.submits += 1
         nodes = segment.nodes
-        prompts: list[str | None] = [None] * len(nodes)  # the stream behind each node
+        prompts: list[str] = [""] * len(nodes)  # the stream behind each node
         texts: dict[int, str] = {}
         failed: dict[int, SglcError] = {}
-        waiting = range(len(nodes))
+        waiting: Sequence[int] = range(len(nodes))
         while waiting:
-            asked: list[tuple[int, Event, str]] = []
+            asked: dict[int, tuple[Event, str]] = {}  # what this wave waits for
             later: list[int] = []
-            blocked: set[int] = set()
             for index in waiting:
                 node = nodes[index]
-                sources = reads(node)
-                cause = next((failed[source] for source in sources if source in failed), None)
-                if cause is not None:
-                    failed[index] = cause
-                    yield NodeFailed(index, cause)
-                elif blocked and not blocked.isdisjoint(sources):
-                    blocked.add(index)
-                    later.append(index)
-                elif isinstance(node, GenNode | SelectNode):
-                    try:
-                        asked.append((index, *self._ask(index, node, prompts[node.stream] or "", texts)))
-                        blocked.add(index)
-                    except SglcError as error:
-                        failed[index] = error
-                        yield NodeFailed(index, error)
-                else:
+                if failed or later or asked:
+                    sources = reads(node)
+                    cause = next((failed[source] for source in sources if source in failed), None)
+                    if cause is not None:
+                        failed[index] = cause
+                        yield NodeFailed(index, cause)
+                        continue
+                    if any(source in asked or source in later for source in sources):
+                        later.append(index)
+                        continue
+                if not isinstance(node, GenNode | SelectNode):
                     self._follow(index, node, prompts, texts)
-            if self._word_s:
-                async for event in self._spoken(asked):
+                    continue
+                try:
+                    event, text = self._ask(index, node, prompts[node.stream], texts)
+                except SglcError as error:
+                    failed[index] = error
+                    yield NodeFailed(index, error)
+                    continue
+                prompts[index], texts[index] = prompts[node.stream] + text, text
+                if self._word_s:
+                    asked[index] = event, text
+                else:
                     yield event
-            for index, event, text in asked:
-                prompts[index], texts[index] = (prompts[nodes[index].stream] or "") + text, text  # type: ignore[union-attr]
+            async for event in self._spoken(asked):
                 yield event
-            waiting = later  # type: ignore[assignment]
+            waiting = later
 
-    async def _spoken(self, asked: Sequence[tuple[int, Event, str]]) -> AsyncIterator[Event]:
+    async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[Event]:
         """The texts of a wave word by word, all at the same pace."""
-        words = {index: _WORD.findall(text) for index, _, text in asked}
+        words = {index: _WORD.findall(text) for index, (_, text) in asked.items()}
         for number in range(max(map(len, words.values()), default=0)):
             await asyncio.sleep(self._word_s)
             for index, said in words.items():
                 if number < len(said):
                     yield Delta(index, said[number])
+        for event, _ in asked.values():
+            yield event
 
-    def _follow(self, index: int, node: object, prompts: list[str | None], texts: Mapping[int, str]) -> None:
+    def _follow(self, index: int, node: object, prompts: list[str], texts: Mapping[int, str]) -> None:
         match node:
             case OpenNode(None):
                 prompts[index] = ""
             case OpenNode(int() as handle):
                 prompts[index] = self._kept[handle]
             case ExtendNode(stream, parts):
-                pieces = [prompts[stream] or ""]
+                pieces = [prompts[stream]]
                 for part in parts:
                     match part:
                         case str():
                             pieces.append(part)
                         case ControlText(text):
                             pieces.append(text)
+                        case ImagePart():
+                            pieces.append("<image>")
                         case Result(source):
                             pieces.append(texts[source])
                         case _:
@@ -273,7 +282,7 @@ class ScriptedBackend:
             case ForkNode(stream):
                 prompts[index] = prompts[stream]
             case KeepNode(stream, int() as handle):
-                self._kept[handle] = prompts[stream] or ""
+                self._kept[handle] = prompts[stream]
             case ReleaseNode(handle):
                 self._kept.pop(handle, None)  # what would have kept it may have failed
             case _:
@@ -284,18 +293,18 @@ class ScriptedBackend:
     ) -> tuple[Event, str]:
         """The event that ends a generation, and its text."""
         self.calls += 1
-        usage = Usage(prompt=(count := len(prompt.split())), computed=count, calls=1)
+        count = len(prompt.split())
         if isinstance(node, SelectNode):
             choices = tuple(
                 texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices
             )
             chosen = self._say(Asked(node.site, prompt, 0, choices), node)
-            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage), chosen
+            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), _usage(count, 0)), chosen
         samples = tuple(
-            _cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)
+            [_cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)]
         )
-        said = sum(len(sample.text.split()) for sample in samples)
-        return GenDone(index, (), samples, replace(usage, completion=said)), samples[0].text
+        said = sum([len(sample.text.split()) for sample in samples])
+        return GenDone(index, (), samples, _usage(count, said)), samples[0].text
 
     def _say(self, asked: Asked, node: GenNode | SelectNode) -> str:
         text = self._answer(asked)
@@ -306,6 +315,11 @@ class ScriptedBackend:
                 note=f"the prompt ends in {asked.prompt[-60:]!r}",
             )  # fmt: skip
         return text
+
+
+@lru_cache(maxsize=4096)
+def _usage(prompt: int, completion: int) -> Usage:
+    return Usage(prompt=prompt, computed=prompt, completion=completion, calls=1)
 
 
 def _cut(text: str, node: GenNode) -> Sample:

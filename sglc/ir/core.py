@@ -73,6 +73,7 @@ class Op:
     own_fields: ClassVar[tuple[str, ...]]  # all but `results` and `loc`
     region_fields: ClassVar[tuple[str, ...]]  # those that hold a region or several
     input_fields: ClassVar[tuple[str, ...]]  # those that hold none
+    tree_fields: ClassVar[tuple[str, ...]]  # those that hold plain data with values in it
 
     results: tuple[Value, ...] = ()
     loc: Loc = field(default=NOWHERE, compare=False)
@@ -103,10 +104,12 @@ class Program:
     name: str
     params: tuple[Op, ...]
     ops: tuple[Op, ...]
-    returns: Tree = None
+    returns: Tree = field(default=None, hash=False)  # it may hold mappings
 
 
 OPS: dict[str, type[Op]] = {}
+_HOLDS_REGIONS = ("Region", "Region | None", "tuple[Region, ...]")
+_HOLDS_TREES = ("Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
 _O = TypeVar("_O", bound=type[Op])
 
 
@@ -120,9 +123,10 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.result_types = None if variadic else results
         made.pure = pure
         made.own_fields = tuple(f.name for f in fields(made) if f.name not in ("results", "loc"))
-        nested = {f.name for f in fields(made) if f.type in ("Region", "tuple[Region, ...]")}
+        nested = {f.name for f in fields(made) if f.type in _HOLDS_REGIONS}
         made.region_fields = tuple(name for name in made.own_fields if name in nested)
         made.input_fields = tuple(name for name in made.own_fields if name not in nested)
+        made.tree_fields = tuple(f.name for f in fields(made) if f.type in _HOLDS_TREES)
         OPS[mnemonic] = made
         return made
 
@@ -146,7 +150,7 @@ def inputs(o: Op) -> Iterator[Value]:
         match getattr(o, name):
             case Value() as value:
                 yield value
-            case tuple() as item:
+            case tuple() | Mapping() as item:
                 yield from values_in(item)
 
 
@@ -163,10 +167,27 @@ def values_in(item: object) -> Iterator[Value]:
                 yield from values_in(part)
         case Region():
             inner = {*item.params, *definitions(item.ops)}
-            reads = [value for op in item.ops for value in operands(op)]
-            yield from (value for value in (*reads, *item.results) if value not in inner)
+            reads: list[Value] = []
+            _read_in(item, reads)
+            yield from (value for value in reads if value not in inner)
         case _:
             return
+
+
+def _read_in(region: Region, reads: list[Value]) -> None:
+    """Everything that a region and those in it read, what they define themselves included, in field order."""
+    for op in region.ops:
+        if not op.region_fields:
+            reads += inputs(op)
+            continue
+        for name in op.own_fields:
+            held = getattr(op, name)
+            if name not in op.region_fields:
+                reads += values_in(held)
+            else:
+                for inner in (held,) if isinstance(held, Region) else held or ():
+                    _read_in(inner, reads)
+    reads += region.results
 
 
 def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
@@ -206,7 +227,7 @@ def regions(o: Op) -> Iterator[Region]:
     """The op's own regions in the order of the text."""
     for name in o.region_fields:
         held = getattr(o, name)
-        yield from (held,) if isinstance(held, Region) else held
+        yield from (held,) if isinstance(held, Region) else held or ()
 
 
 def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
@@ -216,27 +237,40 @@ def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
     changed: dict[str, Any] = {}
     for name in o.region_fields:
         held = getattr(o, name)
-        changed[name] = change(held) if isinstance(held, Region) else tuple(change(part) for part in held)
+        if held is not None:
+            changed[name] = change(held) if isinstance(held, Region) else tuple(change(part) for part in held)
     return replace(o, **changed)
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:
     """Every op, those in regions behind the op that holds them. A called program is not entered."""
-    for o in ops:
+    stack = [iter(ops)]
+    while stack:
+        o = next(stack[-1], None)
+        if o is None:
+            stack.pop()
+            continue
         yield o
         if o.region_fields:
-            for region in regions(o):
-                yield from walk(region.ops)
+            stack.append(iter([inner for region in regions(o) for inner in region.ops]))
 
 
 def definitions(ops: Iterable[Op]) -> Iterator[Value]:
     """Every value that is defined, regions included, in order: an op's results behind its regions' values."""
-    for o in ops:
-        if o.region_fields:
-            for region in regions(o):
-                yield from region.params
-                yield from definitions(region.ops)
-        yield from o.results
+    stack: list[Iterator[Op | tuple[Value, ...]]] = [iter(ops)]
+    while stack:
+        match next(stack[-1], None):
+            case None:
+                stack.pop()
+            case Op() as o if o.region_fields:
+                inner: list[Op | tuple[Value, ...]] = []
+                for region in regions(o):
+                    inner += (region.params, *region.ops)
+                stack.append(iter([*inner, o.results]))
+            case Op() as o:
+                yield from o.results
+            case values:
+                yield from values
 
 
 def next_id(program: Program) -> int:

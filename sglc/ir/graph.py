@@ -9,12 +9,14 @@ import re
 from typing import Any
 
 from sglc.ir.core import Op, Program, operands, walk
+from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.text import statement, value_names
 
 Graph = Any  # networkx.DiGraph: the package has no types, and is not loaded before it is needed
 
 
+@with_room
 def dataflow(program: Program) -> Graph:
     """A node for each op (its position, parameters first; attribute `op`), an edge for each read."""
     import networkx as nx
@@ -28,6 +30,7 @@ def dataflow(program: Program) -> Graph:
     return graph
 
 
+@with_room
 def waves(program: Program) -> tuple[tuple[Op, ...], ...]:
     """Generations by how many others must be done before them: those of a wave can run at once.
 
@@ -46,6 +49,7 @@ def waves(program: Program) -> tuple[tuple[Op, ...], ...]:
     return tuple(tuple(op for number, op in calls if number == wave) for wave in range(1, last + 1))
 
 
+@with_room
 def critical_path(program: Program) -> tuple[Op, ...]:
     """A chain of ops, each reading the one before it, with the most generations on it."""
     import networkx as nx
@@ -60,6 +64,7 @@ def critical_path(program: Program) -> tuple[Op, ...]:
     return tuple(graph.nodes[position]["op"] for position in nx.dag_longest_path(weighted))
 
 
+@with_room
 def to_dot(program: Program) -> str:
     """The dataflow graph for Graphviz; generations are boxes with a bold border."""
     lines = [
@@ -75,6 +80,7 @@ def to_dot(program: Program) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+@with_room
 def to_mermaid(program: Program) -> str:
     """The dataflow graph for Mermaid; generations are rounded."""
     lines = ["flowchart TD"]

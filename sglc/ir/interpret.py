@@ -7,13 +7,12 @@ values; how texts are cut into appends or tokens has no part in it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn, assert_never
+from typing import assert_never
 
-from sglc.errors import RunError
-from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Tree, Value, values_in
+from sglc.ir.core import Op, Program, Region, Site, Tree, Value, values_in
+from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
     Arg,
@@ -24,29 +23,43 @@ from sglc.ir.ops import (
     Eq,
     Fork,
     Format,
+    FusedGen,
     Gen,
     HostCall,
+    Image,
     In,
     Join,
     Loop,
     Lower,
     Map,
     Not,
+    Pack,
     ParseJson,
+    Pin,
+    PureCall,
+    Release,
     Resume,
     RoleClose,
     RoleOpen,
     Root,
+    ScopeBegin,
+    ScopeEnd,
     Select,
+    Speculate,
     Strip,
     Switch,
+    Tool,
+    Warm,
 )
+from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned
 
-Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
+__all__ = ["Meaning", "Model", "Plain", "meaning"]
+
 Generate = Callable[[Site, str], str]  # site, prefix -> the text
 Choose = Callable[[Site, str, tuple[str, ...]], int]  # site, prefix, choices -> which
 Render = Callable[[Sequence[Mapping[str, str]], bool], str]  # messages, open an answer? -> template text
 Host = Callable[[str, tuple[Plain, ...]], Plain]  # reason, what it reads -> what the whole function returns
+Declared = Callable[[str, tuple[Plain, ...], Mapping[str, Plain]], object]  # name, arguments -> its value
 
 _END = "\ue0a3"  # stands behind a content whose turn is open, to find where the template ends it
 
@@ -56,21 +69,30 @@ def _nothing(reason: str, reads: tuple[Plain, ...]) -> Plain:
     return None
 
 
+def _undeclared(name: str, args: tuple[Plain, ...], named: Mapping[str, Plain]) -> object:
+    raise AssertionError(f"`{name}` is not declared")
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a program runs on: the answers, the chat template (None: turns get plain marks), and Python."""
+    """What a program runs on: the answers, the chat template (None: turns get plain marks), and Python.
+
+    `host` goes on as ordinary Python; `declared` answers tools and pure functions.
+    """
 
     generate: Generate
     choose: Choose
     render: Render | None = None
     host: Host = _nothing
+    declared: Declared = _undeclared
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """Every generation's (prefix, text) by its site at run time, and the return value, streams as strings.
 
-    `hosts` has what was handed to ordinary Python: the reason, and the values that it reads.
+    `hosts` has what was handed to ordinary Python, in order: of a tool its name, arguments and named
+    arguments, of a `host_call` the reason and the values that it reads.
     """
 
     calls: Mapping[Site, tuple[str, str]]
@@ -78,20 +100,24 @@ class Meaning:
     hosts: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
 
 
+@with_room
 def meaning(
     program: Program, model: Model, args: Mapping[str, str], streams: Mapping[str, str] | None = None
 ) -> Meaning:
     """Interpret a verified program with `args` as arguments and `streams` as resumed streams.
 
-    A program that comes to a `host_call` returns what `model.host` answers.
+    A program that comes to a `host_call` returns what `model.host` answers. A picture is the text
+    `picture(DATA)`.
 
     Raises:
         RunError: SGLC460 `parse_json` of a text that is no JSON; SGLC461 `map` over an item that is
-            no text.
+            no text; SGLC462 a text that is no case of a `switch`; SGLC463 a function that gives
+            something else than it was declared with.
         ValueError: with a template, text between turns or a resumed turn, which it cannot render.
     """
     calls: dict[Site, tuple[str, str]] = {}
-    run = _Run(model, calls)
+    hosts: list[tuple[str, tuple[Plain, ...]]] = []
+    run = _Run(model, calls, hosts)
     for op in program.params:
         match op:
             case Arg():
@@ -106,8 +132,8 @@ def meaning(
         run.ops(program.ops)
     except _HandedOver as handed:
         answer = model.host(handed.reason, handed.reads)
-        return Meaning(calls, answer, ((handed.reason, handed.reads),))
-    return Meaning(calls, run.result(program.returns))
+        return Meaning(calls, answer, (*hosts, (handed.reason, handed.reads)))
+    return Meaning(calls, run.result(program.returns), tuple(hosts))
 
 
 class _HandedOver(Exception):
@@ -122,9 +148,13 @@ class _HandedOver(Exception):
 class _Run:
     """One run of one program: what its values are now. A loop gives the values of its block anew each time."""
 
-    def __init__(self, model: Model, calls: dict[Site, tuple[str, str]], call: str = "") -> None:
+    def __init__(
+        self, model: Model, calls: dict[Site, tuple[str, str]], hosts: list[tuple[str, tuple[Plain, ...]]],
+        call: str = "",
+    ) -> None:  # fmt: skip
         self.model = model
         self.calls = calls
+        self.hosts = hosts
         self.call = call  # the site of the `call` that runs this program
         self.iterations: tuple[int, ...] = ()
         self.prompts: dict[Value, _Prompt] = {}
@@ -136,18 +166,31 @@ class _Run:
 
     def op(self, op: Op) -> None:
         match op:
-            case Root() | Append() | Control() | RoleOpen() | RoleClose() | Fork():
+            case Warm() | Pin() | Release():
+                pass
+            case (Root() | Append() | Control() | RoleOpen() | RoleClose() | Image() | Fork()
+                  | ScopeBegin() | ScopeEnd()):  # fmt: skip
                 self.prompts.update(dict.fromkeys(op.results, self.prompt(op)))
             case Gen() | Select():
                 self.generate(op)
-            case Cond() | Switch() | Loop() | Map() | Call():
+            case Cond() | Switch() | Loop() | Map() | Call() | Speculate() | FusedGen():
                 self.regions(op)
+            case Tool() | PureCall():
+                self.texts[op.results[0]] = self.declared(op)
             case HostCall():
                 raise _HandedOver(op.reason, tuple(self.result(value) for value in op.reads))
             case _:
                 self.texts[op.results[0]] = self.plain(op)
 
-    def prompt(self, op: Root | Append | Control | RoleOpen | RoleClose | Fork) -> _Prompt:
+    def declared(self, op: Tool | PureCall) -> Plain:
+        args, named = self.result(op.args), self.result(op.named)
+        assert isinstance(args, tuple)
+        assert isinstance(named, Mapping)
+        if isinstance(op, Tool):
+            self.hosts.append((op.name, (args, named)))
+        return returned(op.name, self.model.declared(op.name, args, named), op.gives, op.loc)
+
+    def prompt(self, op: Op) -> _Prompt:
         match op:
             case Root():
                 return _Prompt()
@@ -159,10 +202,12 @@ class _Run:
                 return self.prompts[op.stream].opened(op.role, self.model)
             case RoleClose():
                 return self.prompts[op.stream].closed(op.role, self.model)
-            case Fork():
+            case Image():
+                return self.prompts[op.stream].plus(f"picture({self.text(op.data)})", self.model)
+            case Fork() | ScopeBegin() | ScopeEnd():
                 return self.prompts[op.stream]
             case _:
-                assert_never(op)
+                raise AssertionError(op.mnemonic)
 
     def generate(self, op: Gen | Select) -> None:
         before, site = self.prompts[op.stream], op.site.inside(self.call, self.iterations)
@@ -181,38 +226,38 @@ class _Run:
         match op:
             case Join():
                 return tuple(None if value is None else self.texts[value] for value in op.values)
+            case Pack():
+                operands: tuple[Plain, ...] = (self.result(op.tree),)
             case Format():
-                return "".join(self.text(part) for part in op.parts)
-            case Strip():
-                return self.text(op.text).strip()
-            case Lower():
-                return self.text(op.text).lower()
-            case Eq():
-                return self.text(op.left) == self.text(op.right)
-            case In():
-                return self.text(op.part) in self.text(op.text)
-            case Not():
-                return not self.texts[op.value]
-            case ParseJson():
-                return _parsed(self.text(op.text), op)
+                operands = tuple(self.text(part) for part in op.parts)
             case Concat():
-                items: list[Plain] = []
-                for item in op.items:
-                    found = item if isinstance(item, str) else self.texts[item]
-                    items += found if isinstance(found, tuple) else (found,)
-                return tuple(items)
+                operands = tuple(item if isinstance(item, str) else self.texts[item] for item in op.items)
+            case Strip() | Lower() | ParseJson():
+                operands = (self.text(op.text),)
+            case Eq():
+                operands = (self.text(op.left), self.text(op.right))
+            case In():
+                operands = (self.text(op.part), self.text(op.text))
+            case Not():
+                operands = (self.texts[op.value],)
             case _:
                 raise AssertionError(op.mnemonic)
+        return evaluate(op.mnemonic, operands, op.loc)
 
     # -- regions -------------------------------------------------------------------------------------
 
-    def regions(self, op: Cond | Switch | Loop | Map | Call) -> None:
+    def regions(self, op: Cond | Switch | Loop | Map | Call | Speculate | FusedGen) -> None:
         match op:
             case Cond():
                 self.give(op.results, self.region(op.then if self.texts[op.pred] else op.orelse, ()))
             case Switch():
-                arms = dict(zip(op.cases, op.arms, strict=True))
-                self.give(op.results, self.region(arms.get(self.text(op.value), op.default), ()))
+                arms = (*op.arms, op.default)
+                number = case_of(self.text(op.value), op.cases, op.default is not None, op.loc)
+                arm = arms[number]
+                assert arm is not None
+                self.give(op.results, self.region(arm, ()))
+            case Speculate() | FusedGen():
+                self.give(op.results, self.region(op.body, ()))
             case Loop():
                 carried = self.values(op.init)
                 for number in range(op.max_iters):
@@ -222,19 +267,15 @@ class _Run:
                 self.give(op.results, carried)
             case Map():
                 lists: list[list[Plain]] = [[] for _ in op.results]
-                items = self.texts[op.items]
-                assert isinstance(items, tuple)
-                for number, item in enumerate(items):
-                    if not isinstance(item, str):
-                        raise _failed(
-                            "SGLC461", f"item {number} of the list that `map` runs over is no text", op
-                        )
+                for number, item in enumerate(item_texts(self.texts[op.items], op.loc)):
                     for gathered, made in zip(lists, self.region(op.body, (item,), number), strict=True):
                         assert not isinstance(made, _Prompt)
                         gathered.append(made)
                 self.give(op.results, [tuple(gathered) for gathered in lists])
             case Call():
-                inner = _Run(self.model, self.calls, str(op.site.inside(self.call, self.iterations)))
+                inner = _Run(
+                    self.model, self.calls, self.hosts, str(op.site.inside(self.call, self.iterations))
+                )
                 for param, arg in zip(op.program.params, op.args, strict=True):
                     inner.give(param.results, (arg,) if isinstance(arg, str) else self.values((arg,)))
                 inner.ops(op.program.ops)
@@ -281,34 +322,6 @@ class _Run:
                 return {key: self.result(part) for key, part in tree.items()}
             case _:
                 return tree
-
-
-def _parsed(text: str, op: ParseJson) -> Plain:
-    """The JSON value that a text spells, lists as tuples."""
-
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(name)
-
-    try:
-        return _tupled(json.loads(text, parse_constant=refuse))
-    except (ValueError, RecursionError) as error:
-        raise _failed("SGLC460", f"`parse_json` is given a text that is no JSON: {error}", op) from None
-
-
-def _tupled(item: object) -> Plain:
-    match item:
-        case list():
-            return tuple(_tupled(part) for part in item)
-        case dict():
-            return {str(key): _tupled(part) for key, part in item.items()}
-        case None | str() | int() | float():
-            return item
-        case _:
-            raise AssertionError(item)
-
-
-def _failed(code: str, message: str, op: Op) -> RunError:
-    return RunError(code, message, None if op.loc == NOWHERE else op.loc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ append       literal or captured text at the end
 control      control tokens (from `lower_roles`)
 role_open    a chat turn begins
 role_close   a chat turn ends
+image        a picture at the end
+scope_begin  a named section begins
+scope_end    a named section ends
 gen          decode a text
 select       the most likely of several texts
 fork         one stream, n equal branches
@@ -23,18 +26,33 @@ cond         one of two blocks, as a truth value says
 switch       the block whose case a text equals
 loop         a block again and again, as long as it says so
 map          a block once for each text of a list
+speculate    a block that an API may answer with one request
+fused_gen    a block that one constrained decoding may write
 call         another program, with sites of its own
+tool         a declared Python function, called once, in order
+pure_call    a declared Python function without effects
+pack         plain data with values in it, as one JSON value
+warm         a stream's tokens are computed before they are needed
+pin          a stream stays in the cache
+release      a stream may leave the cache
 host_call    ordinary Python takes over here
 
-`cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
+`cond`, `switch`, `loop`, `map`, `speculate` and `fused_gen` hold their blocks as regions, which end in `yield`.
 """
 
 from __future__ import annotations
 
-from sglc.ir.core import Op, Program, Region, Site, Type, Value, op, values_in
+from collections.abc import Mapping
+from dataclasses import field
+
+from sglc.ir.core import Op, Program, Region, Site, Tree, Type, Value, op, values_in
 from sglc.ir.sampling import Sampling
 
 S, T, L, B, J = Type.STREAM, Type.TEXT, Type.LIST, Type.BOOL, Type.JSON
+
+# What a declared function may give.
+GIVES = ("text", "bool", "list", "json")
+Gives = str  # one of them
 
 # How `select` decides; the first is the default.
 SELECT_METHODS = (
@@ -96,6 +114,31 @@ class RoleClose(Op):
 
     stream: Value
     role: str
+
+
+@op("image", S, pure=True)
+class Image(Op):
+    """`stream` followed by a picture; `data` is a data URI (RFC 2397)."""
+
+    stream: Value
+    data: Value | str
+
+
+@op("scope_begin", S, pure=True)
+class ScopeBegin(Op):
+    """A section called `name` begins. A movable one may be moved by passes that are asked for."""
+
+    stream: Value
+    name: str
+    movable: bool = False
+
+
+@op("scope_end", S, pure=True)
+class ScopeEnd(Op):
+    """The innermost open section, which is `name`, ends."""
+
+    stream: Value
+    name: str
 
 
 @op("gen", S, T)
@@ -202,12 +245,15 @@ class Cond(Op):
 
 @op("switch", variadic=True)
 class Switch(Op):
-    """What the arm of the case yields that equals `value`, else what `default` yields."""
+    """What the arm of the case yields that equals `value`, else what `default` yields.
+
+    Without a default the cases are all that there is: the run fails at any other text.
+    """
 
     value: Value
     cases: tuple[str, ...]
     arms: tuple[Region, ...]
-    default: Region
+    default: Region | None = None
 
 
 @op("loop", variadic=True)
@@ -228,6 +274,68 @@ class Map(Op):
 
     items: Value
     body: Region
+
+
+@op("speculate", variadic=True)
+class Speculate(Op):
+    """What `body` yields. Its generations follow each other on one stream, so one request can guess them."""
+
+    body: Region
+
+
+@op("fused_gen", variadic=True)
+class FusedGen(Op):
+    """What `body` yields. Its literals and constrained generations are one text that one decoding may write."""
+
+    body: Region
+
+
+@op("tool", variadic=True)
+class Tool(Op):
+    """What the declared function `name` returns; it is called once, in program order. `gives` is its type."""
+
+    name: str
+    args: tuple[Tree, ...] = field(hash=False)
+    named: Mapping[str, Tree] = field(default_factory=dict, hash=False)
+    gives: Gives = GIVES[0]
+
+
+@op("pure_call", variadic=True, pure=True)
+class PureCall(Op):
+    """What the declared function `name` returns, which depends on its arguments alone."""
+
+    name: str
+    args: tuple[Tree, ...] = field(hash=False)
+    named: Mapping[str, Tree] = field(default_factory=dict, hash=False)
+    gives: Gives = GIVES[0]
+
+
+@op("pack", J, pure=True)
+class Pack(Op):
+    """Plain data with texts, truth values, lists and JSON values in it, as one JSON value."""
+
+    tree: Tree = field(hash=False)
+
+
+@op("warm")
+class Warm(Op):
+    """Have the tokens of `stream` computed, because several users follow."""
+
+    stream: Value
+
+
+@op("pin")
+class Pin(Op):
+    """Keep the tokens of `stream` in the cache until its `release`."""
+
+    stream: Value
+
+
+@op("release")
+class Release(Op):
+    """Nothing uses `stream` any more."""
+
+    stream: Value
 
 
 @op("call", variadic=True)
@@ -266,6 +374,10 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
             return (L,) * len(o.body.results)
         case Call():
             return tuple(value.type for value in values_in(o.program.returns))
+        case Speculate() | FusedGen():
+            return tuple(value.type for value in o.body.results)
+        case Tool() | PureCall():
+            return (Type(o.gives),) if o.gives in GIVES else ()
         case _:
             assert o.result_types is not None, o.mnemonic
             return o.result_types
@@ -273,7 +385,9 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
 
 def arms_of(o: Cond | Switch) -> tuple[Region, ...]:
     """The regions of which one runs, in the order of the text."""
-    return (o.then, o.orelse) if isinstance(o, Cond) else (*o.arms, o.default)
+    if isinstance(o, Cond):
+        return (o.then, o.orelse)
+    return o.arms if o.default is None else (*o.arms, o.default)
 
 
 def hands_over(region: Region) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -15,16 +15,18 @@ from lark import Token
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
 from sglc.ir.cut import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
-from sglc.ir.ops import Arg, Loop, Map, Resume, types_of
+from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
+from sglc.ir.ops import GIVES, Arg, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
-from sglc.ir.text import IR_VERSION, MAX_DEPTH, loc_of
+from sglc.ir.text import IR_VERSION, loc_of, required
 
 
 def parse(text: str, filename: str) -> Program:
     """See `sglc.ir.text.from_text`."""
     try:
         _check_version(text, filename)
-        return _Builder(filename).program(cut(text, filename))
+        with room():
+            return _Builder(filename).program(cut(text, filename))
     except VerifyError as error:
         problem = error
     # The text may come from a pipe or a test: keep its lines where the caret is drawn from.
@@ -62,12 +64,26 @@ def _value(item: Any) -> bool:
     return isinstance(item, Value)
 
 
+def _number(item: Any) -> bool:
+    return isinstance(item, float) or (_whole(item) and abs(item) < 1e300)
+
+
+def _tree(item: Any) -> bool:
+    match item:
+        case tuple():
+            return all(_tree(part) for part in item)
+        case Mapping():
+            return all(_text(key) and _tree(part) for key, part in item.items())
+        case _:
+            return item is None or isinstance(item, bool) or _number(item) or _text(item) or _value(item)
+
+
 # What a field's annotation admits, and how an error calls it. A new kind of field needs a row here.
 _ADMITS: dict[str, tuple[_Check, str]] = {
     "str": (_text, "a string"),
     "str | None": (lambda item: item is None or _text(item), "a string or None"),
     "int": (_whole, "an integer"),
-    "float": (lambda item: isinstance(item, float) or (_whole(item) and abs(item) < 1e300), "a number"),
+    "float": (_number, "a number"),
     "bool": (lambda item: isinstance(item, bool), "True or False"),
     "int | None": (lambda item: item is None or _whole(item), "an integer or None"),
     "Value": (_value, "a value"),
@@ -79,7 +95,18 @@ _ADMITS: dict[str, tuple[_Check, str]] = {
         _all(lambda item: _value(item) or _text(item)),
         "a tuple of values and strings",
     ),
+    "tuple[tuple[int, float], ...]": (
+        _all(lambda item: isinstance(item, tuple) and len(item) == 2 and _whole(item[0]) and _number(item[1])),
+        "a tuple of pairs of an id and a number",
+    ),
+    "Tree": (_tree, "a value, or plain data with values in it"),
+    "tuple[Tree, ...]": (_all(_tree), "a tuple of values and plain data"),
+    "Mapping[str, Tree]": (
+        lambda item: isinstance(item, Mapping) and _tree(item),
+        "names with values or plain data",
+    ),
     "tuple[Value | None, ...]": (_all(lambda item: item is None or _value(item)), "a tuple of values and None"),
+    "Gives": (lambda item: _text(item) and item in GIVES, f"one of {', '.join(map(repr, GIVES))}"),
 }
 
 
@@ -90,13 +117,17 @@ _BLOCKS: dict[str, tuple[str, ...]] = {
     "loop": ("body",),
     "map": ("body",),
     "call": ("program",),
+    "speculate": ("body",),
+    "fused_gen": ("body",),
 }
 _BLOCKS_AS_WRITTEN = {
     "cond": "two blocks with `else:` between them",
-    "switch": "a `case` for each text and `case _:` at the end",
+    "switch": "a `case` for each text, and perhaps `case _:` at the end",
     "loop": "one block, with `as` and a name for each value before the colon",
     "map": "one block, with `as` and a name for the item before the colon",
     "call": "a whole program, `def` to `return`",
+    "speculate": "one block",
+    "fused_gen": "one block",
 }
 
 
@@ -141,7 +172,7 @@ def _shape(mnemonic: str) -> _Shape:
         elif kind == "Sampling":
             for inner in fields(Sampling):
                 keyword(inner.name, field.name, str(inner.type))
-        elif field.default is MISSING:
+        elif required(field):
             positional.append(_Part(field.name, field.name, *_ADMITS[kind]))
         else:
             keyword(field.name, field.name, kind)
@@ -198,25 +229,23 @@ class _Builder:
         if line.binding and kind not in (Loop, Map):
             raise self.error("SGLC202", f"`{at}` gives its blocks no values", line.binding[0])
         if line.body and self.depth >= MAX_DEPTH:
-            raise self.error("SGLC216", f"`{at}` stands in more than {MAX_DEPTH} blocks", at)
+            raise self.error("SGLC217", f"`{at}` stands in more than {MAX_DEPTH} blocks", at)
         match kind.mnemonic, line.body:
             case "cond", (Block() as then, Token() as middle, Block() as orelse):
                 self.beside(middle, line.first)
                 return {"then": self.block(then, line.first), "orelse": self.block(orelse, line.first)}
             case "switch", (*arms, Token(type="CASE") as last, Block() as default):
-                cases = cast(list[Arm], arms)
-                self.column([*(arm.start for arm in cases), last], line.first)
-                return {
-                    "cases": tuple(arm.case for arm in cases),
-                    "arms": tuple(self.block(arm.block, arm.start) for arm in cases),
-                    "default": self.block(default, last),
-                }
+                return self.arms(arms, line.first, last) | {"default": self.block(default, last)}
+            case "switch", (Arm(), *_) as arms:
+                return self.arms(arms, line.first)
             case "loop", (Block() as body,):
                 types = tuple(value.type for value in made["init"])
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
             case "map", (Block() as body,):
                 types = (Type.TEXT,)
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
+            case "speculate" | "fused_gen", (Block() as body,):
+                return {"body": self.block(body, line.first)}
             case "call", (Source() as program,):
                 self.column([program.start], line.first)
                 return {"program": _Builder(self.filename, self.depth + 1).program(program)}
@@ -227,6 +256,14 @@ class _Builder:
                 )
             case _:
                 return {}
+
+    def arms(self, parts: Sequence[object], above: Token, *last: Token) -> dict[str, Any]:
+        arms = cast(Sequence[Arm], parts)
+        self.column([*(arm.start for arm in arms), *last], above)
+        return {
+            "cases": tuple(arm.case for arm in arms),
+            "arms": tuple(self.block(arm.block, arm.start) for arm in arms),
+        }
 
     def bound(self, line: Line, types: tuple[Type, ...]) -> tuple[Token, ...]:
         if len(line.binding) != len(types):
@@ -329,8 +366,8 @@ class _Builder:
 
     def resolve(self, item: Any, at: Token, depth: int = 0) -> Any:
         """`item` with names replaced by their values; `at` is where to point for what has no place."""
-        if depth > MAX_DEPTH:
-            raise self.error("SGLC216", f"brackets stand in more than {MAX_DEPTH} others", at)
+        if depth > MAX_BRACKETS:
+            raise self.error("SGLC216", f"brackets stand in more than {MAX_BRACKETS} others", at)
         match item:
             case Token():
                 return self.value(item)

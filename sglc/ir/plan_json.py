@@ -16,27 +16,39 @@ from sglc.errors import Loc, VerifyError
 from sglc.ir import plan as plan_module
 from sglc.ir.core import Site
 from sglc.ir.plan import (
+    Block,
+    CallStep,
+    CondStep,
     ControlText,
     Estimate,
     ExtendNode,
     ForkNode,
+    FunctionStep,
     GenNode,
+    Held,
     HostStep,
+    ImagePart,
     Joined,
     KeepNode,
+    LoopStep,
+    MapStep,
+    Named,
     OpenNode,
-    Output,
-    OutputTree,
     Plan,
     ReleaseNode,
+    ReleaseStep,
     Result,
     Segment,
     SelectNode,
     Slot,
+    SwitchStep,
+    ValueStep,
+    Within,
 )
+from sglc.ir.plan_check import check_plan
 from sglc.ir.sampling import Sampling
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -49,10 +61,22 @@ _CLASSES: dict[str, type] = {
     "fork": ForkNode,
     "keep": KeepNode,
     "release": ReleaseNode,
+    "image": ImagePart,
     "segment": Segment,
     "host": HostStep,
-    "output": Output,
+    "value": ValueStep,
+    "cond": CondStep,
+    "switch": SwitchStep,
+    "loop": LoopStep,
+    "map step": MapStep,
+    "call": CallStep,
+    "function": FunctionStep,
+    "release step": ReleaseStep,
+    "block": Block,
+    "held": Held,
     "joined": Joined,
+    "named": Named,
+    "within": Within,
     "estimate": Estimate,
     "site": Site,
     "sampling": Sampling,
@@ -80,12 +104,11 @@ def plan_from_json(data: object) -> Plan:
             "SGLC220", f"this plan has version `{data.get('version')}`, and this sglc reads `{PLAN_VERSION}`",
             hint="compile the program again",
         )  # fmt: skip
-    plan = cast(Plan, _load(data, Plan, ""))
-    for number, step in enumerate(plan.steps):
-        if isinstance(step, Segment):
-            _check_order(step, f".steps[{number}]")
-    _check_tree(plan, plan.returns, ".returns")
-    _check_tree(plan, plan.variables, ".variables")
+    try:
+        plan = cast(Plan, _load(data, Plan, ""))
+    except RecursionError:
+        raise VerifyError("SGLC221", "this is no plan: it is too deep") from None
+    check_plan(plan)
     return plan
 
 
@@ -115,7 +138,12 @@ def _load(data: object, wanted: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(data, list):
             raise _malformed(path, "a list", data)
-        return tuple(_load(part, args[0], f"{path}[{i}]") for i, part in enumerate(data))
+        kinds = args[:1] * len(data) if args[-1] is Ellipsis else args
+        if len(kinds) != len(data):
+            raise _malformed(path, f"a list of {len(kinds)}", data)
+        return tuple(
+            _load(part, kind, f"{path}[{i}]") for i, (part, kind) in enumerate(zip(data, kinds, strict=True))
+        )
     if origin is Mapping:
         return {key: _load(part, args[1], f"{path}.{key}") for key, part in _items(data, path).items()}
     if wanted in _KINDS:
@@ -163,7 +191,7 @@ def _load_tree(data: object, path: str) -> Any:
         case _ if _kind(data) == "map":
             return {key: _load_tree(part, f"{path}.{key}") for key, part in _items(data, path).items()}
         case _:
-            return _load_union(data, (Output, Slot, Joined), path)
+            return _load_union(data, (Slot, Held, Joined), path)
 
 
 def _items(data: object, path: str) -> Mapping[str, object]:
@@ -180,45 +208,6 @@ def _kind(data: object) -> object:
 @cache
 def _hints(made: type) -> dict[str, Any]:
     return get_type_hints(made, vars(plan_module))
-
-
-def _check_order(segment: Segment, path: str) -> None:
-    """Each node reads only earlier ones, and a text only from a node that makes one."""
-    for index, node in enumerate(segment.nodes):
-        here = f"{path}.nodes[{index}]"
-        match node:
-            case OpenNode() | ReleaseNode():
-                continue
-            case _ if not 0 <= node.stream < index or isinstance(
-                segment.nodes[node.stream], KeepNode | ReleaseNode
-            ):
-                raise VerifyError("SGLC221", f"this is no plan: `{here}` reads node {node.stream}")
-        for part in (*getattr(node, "parts", ()), *getattr(node, "choices", ())):
-            if isinstance(part, Result):
-                made = segment.nodes[part.node] if 0 <= part.node < index else None
-                if not isinstance(made, GenNode | SelectNode):
-                    raise VerifyError(
-                        "SGLC221", f"this is no plan: `{here}` reads the text of node {part.node}"
-                    )
-
-
-def _check_tree(plan: Plan, tree: OutputTree, path: str) -> None:
-    match tree:
-        case Output(step, node):
-            found = plan.steps[step] if 0 <= step < len(plan.steps) else None
-            if not isinstance(found, Segment) or not 0 <= node < len(found.nodes):
-                raise VerifyError("SGLC221", f"this is no plan: `{path}` reads node {node} of step {step}")
-        case Joined():
-            for i, text in enumerate(tree.parts):
-                _check_tree(plan, text, f"{path}.parts[{i}]")
-        case tuple():
-            for i, part in enumerate(tree):
-                _check_tree(plan, part, f"{path}[{i}]")
-        case Mapping():
-            for key, part in tree.items():
-                _check_tree(plan, part, f"{path}.{key}")
-        case _:
-            return
 
 
 def _malformed(path: str, wanted: str, data: object) -> VerifyError:

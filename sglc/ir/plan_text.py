@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import assert_never
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
+from sglc.ir.depth import with_room
 from sglc.ir.plan import (
+    Block,
+    CallStep,
+    CondStep,
     ControlText,
     ExtendNode,
     ForkNode,
+    FunctionStep,
     GenNode,
+    Held,
     HostStep,
+    ImagePart,
     Joined,
     KeepNode,
+    LoopStep,
+    MapStep,
+    Named,
     Node,
     OpenNode,
-    Output,
     OutputTree,
     Part,
     Plan,
     ReleaseNode,
+    ReleaseStep,
     Result,
+    Segment,
     SelectNode,
     Slot,
+    Step,
+    SwitchStep,
+    ValueStep,
 )
 from sglc.ir.sampling import Sampling
 
 _DEFAULT = Sampling()
 
 
+@with_room
 def plan_text(plan: Plan) -> str:
     """The plan's steps, results and estimate, ending in a newline.
 
-    Control tokens stand in angle brackets as they are written, arguments and results in braces.
+    Control tokens stand in angle brackets as they are written, values of the environment in braces.
     """
     made = f"# for `{plan.target}`" + (f", tokenizer {plan.tokenizer[:12]}" if plan.tokenizer else "")
-    lines = [f"plan {plan.program}({', '.join(plan.params)})  {made}"]
-    for number, step in enumerate(plan.steps):
-        match step:
-            case HostStep():
-                lines.append(f"  step {number}: ordinary Python, {step.reason}{_place(step.loc)}")
-            case _:
-                lines.append(f"  step {number}: one segment of {len(step.nodes)} nodes")
-                lines += [f"    n{i} = {_node(node, plan.program)}" for i, node in enumerate(step.nodes)]
-    lines += [f"  {name} = {_tree(tree)}" for name, tree in plan.variables.items()]
+    printer = _Printer(plan)
+    printer.lines.append(f"plan {plan.program}({', '.join(plan.params)})  {made}")
+    printer.steps(plan.steps, "  ")
+    printer.variables(plan.body, "  ")
+    lines = printer.lines
     if plan.returns is not None:
         lines.append(f"  return {_tree(plan.returns)}")
     e = plan.estimate
@@ -54,6 +66,98 @@ def plan_text(plan: Plan) -> str:
         f"at most {e.max_new_tokens} new ones"
     )
     return "\n".join(lines) + "\n"
+
+
+class _Printer:
+    """Steps of blocks are indented below the step that holds them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.function = plan.program
+        self.blocks = plan.blocks
+        self.lines: list[str] = []
+
+    def steps(self, steps: Sequence[Step], indent: str) -> None:
+        for number, step in enumerate(steps):
+            self.step(f"{indent}step {number}: ", step, indent + "  ")
+
+    def step(self, head: str, step: Step, inside: str) -> None:
+        match step:
+            case Segment():
+                gives = f", gives {', '.join(name for name, _ in step.gives)}" if step.gives else ""
+                self.lines.append(f"{head}one segment of {len(step.nodes)} nodes{gives}")
+                names = {node: f"{name} = " for name, node in step.gives}
+                self.lines += [
+                    f"{inside}n{i} = {names.get(i, '')}{_node(node, self.function)}"
+                    for i, node in enumerate(step.nodes)
+                ]
+            case HostStep():
+                reads = f", reads {_trees(step.reads)}" if step.reads else ""
+                self.lines.append(f"{head}ordinary Python, {step.reason}{reads}{_place(step.loc)}")
+            case ValueStep():
+                self.lines.append(
+                    f"{head}{step.name} = {step.operation}({_trees(step.operands)}){_place(step.loc)}"
+                )
+            case FunctionStep():
+                kind = "tool" if step.effects else "function"
+                given = ", ".join(
+                    [*map(_tree, step.args), *(f"{key}={_tree(tree)}" for key, tree in step.named.items())]
+                )
+                self.lines.append(
+                    f"{head}{step.name} = {kind} {step.function}({given}), a {step.gives}{_place(step.loc)}"
+                )
+            case CondStep():
+                self.lines.append(f"{head}{_gives(step.gives)}if {_tree(step.pred)}{_place(step.loc)}")
+                self.block(step.then, inside)
+                self.lines.append(f"{inside[:-2]}else")
+                self.block(step.orelse, inside)
+            case SwitchStep():
+                self.lines.append(f"{head}{_gives(step.gives)}switch {_tree(step.value)}{_place(step.loc)}")
+                for case, arm in zip((*map(repr, step.cases), "_"), step.arms, strict=False):
+                    self.lines.append(f"{inside}case {case}")
+                    self.block(arm, inside + "  ")
+            case LoopStep():
+                init = _bound(self.blocks[step.body].params, step.init)
+                self.lines.append(
+                    f"{head}{_gives(step.gives)}loop at most {step.max_iters} times{init}{_place(step.loc)}"
+                )
+                self.block(step.body, inside)
+            case MapStep():
+                param = ", ".join(map(_tree, self.blocks[step.body].params))
+                self.lines.append(
+                    f"{head}{_gives(step.gives)}map {param} over {_tree(step.items)}{_place(step.loc)}"
+                )
+                self.block(step.body, inside)
+            case CallStep():
+                site = _site(step.site, self.function)
+                args = _bound(self.blocks[step.body].params, step.args)
+                self.lines.append(f"{head}{_gives(step.gives)}call {site}{args}{_place(step.loc)}")
+                self.block(step.body, inside)
+            case ReleaseStep():
+                self.lines.append(f"{head}release {_tree(step.stream)}")
+            case _:
+                assert_never(step)
+
+    def block(self, number: int, indent: str) -> None:
+        block = self.blocks[number]
+        self.steps(block.steps, indent)
+        self.variables(block, indent)
+        self.lines.append(f"{indent}yield {_trees(block.results)}".rstrip())
+
+    def variables(self, block: Block, indent: str) -> None:
+        for variable in block.variables:
+            if isinstance(variable, Named):
+                self.lines.append(f"{indent}{variable.name} = {_tree(variable.value)}")
+            else:
+                self.lines.append(f"{indent}variables of step {variable.step}")
+
+
+def _gives(names: Sequence[Slot | Held]) -> str:
+    return f"{', '.join(str(name.name) for name in names)} = " if names else ""
+
+
+def _bound(params: Sequence[Slot | Held], given: Sequence[OutputTree]) -> str:
+    pairs = [f"{param.name} = {_tree(tree)}" for param, tree in zip(params, given, strict=True)]
+    return f", {', '.join(pairs)}" if pairs else ""
 
 
 def _node(node: Node, function: str) -> str:
@@ -83,22 +187,29 @@ def _part(part: Part) -> str:
             return repr(part)
         case ControlText():
             return part.text or f"<{','.join(map(str, part.ids))}>"
+        case ImagePart():
+            data = _part(part.data)
+            return f"picture {data if len(data) <= 60 else data[:57] + '...'}"
         case Slot():
             return f"{{{part.name}}}"
         case Result():
             return f"{{n{part.node}}}"
 
 
+def _trees(trees: Sequence[OutputTree]) -> str:
+    return ", ".join(map(_tree, trees))
+
+
 def _tree(tree: OutputTree) -> str:
     match tree:
-        case Output():
-            return f"n{tree.node}"
         case Slot():
             return f"{{{tree.name}}}"
+        case Held():
+            return "an empty stream" if tree.name is None else f"stream {tree.name!r}"
         case Joined():
             return " + ".join(_tree(part) for part in tree.parts)
         case tuple():
-            return f"[{', '.join(_tree(part) for part in tree)}]"
+            return f"[{_trees(tree)}]"
         case Mapping():
             return "{" + ", ".join(f"{key!r}: {_tree(part)}" for key, part in tree.items()) + "}"
         case _:

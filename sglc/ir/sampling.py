@@ -9,10 +9,17 @@ from dataclasses import dataclass
 class Sampling:
     """Resolved parameters of one generation (run defaults merged with the call's own).
 
-    `temperature` 0 is greedy. `top_k` -1 is off. `stop` strings are cut from the text. `seed`
-    None means: derived from the run's seed, the row and the site. With a `regex` the whole text
-    matches it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that
-    is text or `max_tokens` ends it before.
+    `max_tokens` 0 makes no text: what is asked for are the log-probabilities at that place.
+    `temperature` 0 is greedy. `top_k` -1 is off. `stop` strings are cut from the text. `seed` None
+    means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
+    it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
+    or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same
+    way; of the three at most one is given. `stop_regex` patterns end the text like `stop` strings, before
+    the first match of `re.search`; where matches have no longest length, a stream shows no text early.
+
+    `logit_bias` are (id, bias) pairs added to the logits; the penalties are OpenAI's, over the ids made
+    so far. `logprobs_from` asks for the log-probabilities of the prompt's tokens from that index on,
+    `top_logprobs` for the likeliest ids at every place that has one, `logprob_text` for their texts.
     """
 
     max_tokens: int = 128
@@ -27,3 +34,12 @@ class Sampling:
     ignore_eos: bool = False
     seed: int | None = None
     regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+    stop_regex: tuple[str, ...] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs_from: int | None = None
+    top_logprobs: int = 0
+    logprob_text: bool = False

@@ -55,6 +55,7 @@ class Target:
     tokenizer: Tokenizer | None = None
     scores_tokens: bool = False  # returns log-probabilities of given text
     continues_text: bool = False  # decodes from any prefix, not only a new turn
+    images: bool = False  # takes pictures
     concurrency: int = 16  # generations that it runs at once; the executor keeps 4 x this many rows live
 
 

@@ -12,6 +12,9 @@ always prints the same bytes. The text without locations is a program's identity
             yield a                              return essay
         case _:
             yield t1
+    s6, t8 = speculate():
+        s8, t9 = gen(s7, 'x')
+        yield s8, t9
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ import keyword
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
-from sglc.ir.ops import Arg, Call, Cond, Loop, Map, Switch
+from sglc.ir.depth import check_depth, room, with_room
+from sglc.ir.ops import Arg, Call, Cond, FusedGen, Loop, Map, Speculate, Switch
 from sglc.ir.sampling import Sampling
 
 IR_VERSION = 1  # stands in the first line of a program's text; another one is refused
-MAX_DEPTH = 50  # blocks in blocks, brackets in brackets: what is deeper is refused instead of recursed into
 _PREFIX = {Type.STREAM: "s", Type.TEXT: "t", Type.LIST: "l", Type.BOOL: "b", Type.JSON: "j"}
 _STEP = "    "
 _UNPRINTED = ("results", "loc", "cases", "program")  # these, and regions, stand elsewhere than in the call
@@ -39,9 +42,15 @@ _SAMPLING = tuple((f.name, f.type == "float") for f in fields(Sampling))
 
 
 def to_text(program: Program, *, locs: bool = False) -> str:
-    """The program as text, ending in a newline; with `locs`, each line ends in where it comes from."""
+    """The program as text, ending in a newline; with `locs`, each line ends in where it comes from.
+
+    Raises:
+        VerifyError: SGLC216, SGLC217, it is too deep to have a text.
+    """
+    check_depth(program)
     printer = _Printer(locs)
-    printer.program(program, "")
+    with room():
+        printer.program(program, "")
     return "\n".join([f"# sglir {IR_VERSION}", *printer.lines]) + "\n"
 
 
@@ -55,7 +64,7 @@ def from_text(text: str, filename: str) -> Program:
         VerifyError: SGLC201 syntax, or lines that are not indented as their blocks; SGLC202 an
             unknown op, or a field or block that does not fit; SGLC203 an unknown name; SGLC204 a
             name assigned twice; SGLC206 a wrong number of results; SGLC214 another version;
-            SGLC216 too many blocks in blocks.
+            SGLC216 too many brackets in brackets; SGLC217 too many blocks in blocks.
     """
     from sglc.ir.parse import parse
 
@@ -67,6 +76,7 @@ def identity(program: Program) -> str:
     return hashlib.sha256(to_text(program).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@with_room
 def canonical(program: Program) -> Program:
     """The same program with values numbered from 0 in order of definition, as `from_text` numbers them."""
     rename: dict[Value, Value] = {}
@@ -98,6 +108,7 @@ def canonical(program: Program) -> Program:
     )
 
 
+@with_room
 def value_names(program: Program) -> dict[int, str]:
     """How the printer calls each value: a letter for its type and a number, arguments by their own names."""
     own = {
@@ -122,6 +133,15 @@ def value_names(program: Program) -> dict[int, str]:
 def plain(name: str) -> bool:
     """Whether a parameter can be printed under its own name: an identifier that means nothing else."""
     return name.isidentifier() and not keyword.iskeyword(name) and name not in ("nan", "inf")
+
+
+def required(field: Field[Any]) -> bool:
+    """Whether a field of an op has no default, and so stands unnamed in the text."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def statement(op: Op, program: Program, names: Mapping[int, str]) -> str:
@@ -153,7 +173,7 @@ class _Printer:
             return
         inside = indent + _STEP
         match op:
-            case Loop() | Map():
+            case Loop() | Map() | Speculate() | FusedGen():
                 bound = ", ".join([names[value.id] for value in op.body.params])
                 self.add(f"{line} as {bound}:" if bound else f"{line}:", op.loc)
                 self.region(op.body, function, names, inside)
@@ -167,8 +187,9 @@ class _Printer:
                 for case, arm in zip(op.cases, op.arms, strict=True):
                     self.lines.append(f"{inside}case {case!r}:")
                     self.region(arm, function, names, inside + _STEP)
-                self.lines.append(f"{inside}case _:")
-                self.region(op.default, function, names, inside + _STEP)
+                if op.default is not None:
+                    self.lines.append(f"{inside}case _:")
+                    self.region(op.default, function, names, inside + _STEP)
             case Call():
                 self.add(f"{line}:", op.loc)
                 self.program(op.program, inside)
@@ -219,9 +240,9 @@ def _call(op: Op, function: str, names: Mapping[int, str]) -> str:
                 keywords += _site_keywords(item, function)
             case Sampling():
                 keywords += _sampling_keywords(item)
-            case _ if field.default is MISSING:
+            case _ if required(field):
                 positional.append(_item(item, names))
-            case _ if item != field.default:
+            case _ if item != _default(field):
                 keywords.append(f"{field.name}={_item(item, names)}")
     return f"{op.mnemonic}({', '.join(positional + keywords)})"
 

@@ -10,22 +10,21 @@ from collections.abc import Sequence
 
 from sglc.errors import VerifyError
 from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
+from sglc.ir.depth import check_depth, room
 from sglc.ir.ops import (
-    Append,
     Arg,
     Call,
     Cond,
-    Control,
     Fork,
+    FusedGen,
     Gen,
     HostCall,
     Join,
     Loop,
     Map,
     Resume,
-    RoleClose,
-    RoleOpen,
     Select,
+    Speculate,
     Switch,
     arms_of,
     continued,
@@ -33,8 +32,9 @@ from sglc.ir.ops import (
     types_of,
 )
 from sglc.ir.paths import Paths
-from sglc.ir.text import MAX_DEPTH, value_names
+from sglc.ir.text import value_names
 from sglc.ir.verify_fields import check_fields, operand_types, place, problem
+from sglc.ir.verify_places import Place, Places, is_open
 
 
 def verify(program: Program) -> None:
@@ -47,23 +47,25 @@ def verify(program: Program) -> None:
             stream that two ops continue on one path without a fork; SGLC210 labels that do not fit
             a fork; SGLC211 `host_call` out of place; SGLC212 a parameter out of place or twice;
             SGLC213 a field out of range; SGLC215 a region, or a called program, that does not fit
-            its op; SGLC216 too many regions in regions.
+            its op; SGLC216 too many brackets in brackets; SGLC217 too many regions in regions;
+            SGLC218 a section ended out of turn; SGLC219 an unknown type that a function gives.
     """
-    _Verifier(program).run()
+    check_depth(program)
+    with room():
+        _Verifier(program).run()
 
 
 class _Verifier:
     """One walk over a program in the order of its text, and what is known on the way."""
 
-    def __init__(self, program: Program, depth: int = 0, no_python_in: str = "") -> None:
+    def __init__(self, program: Program, no_python_in: str = "") -> None:
         self.program = program
-        self.depth = depth  # regions and calls around this place
         self.iterations = 0  # loops and maps around it, in this program
         self.no_python_in = no_python_in  # an op around that Python could not come back to, "" for none
         self.visible: dict[int, Value] = {}
         self.order: list[int] = []  # ids in `visible`, newest last
         self.ended: set[int] = set()  # ids defined in regions that have ended
-        self.roles: dict[int, str] = {}  # stream id -> the role whose turn is open, absent outside turns
+        self.places = Places(self.name, called=bool(no_python_in))
         self.levels: dict[int, int] = {}  # stream id -> loops and maps around its definition, absent for 0
         self.sites: Paths[Site] = Paths()
         self.continuing: Paths[int] = Paths()  # stream id -> what goes on from it
@@ -107,13 +109,13 @@ class _Verifier:
         for value, wanted in operand_types(op):
             if value.type not in wanted:
                 raise self.wrong_type(value, wanted, op)
-        roles = self.regions(op)
+        check_fields(op)
+        places = self.regions(op)
         self.results(op)
         for value in op.results:
             self.define(value, op)
-        check_fields(op)
-        self.turns(op)
-        self.roles.update({v.id: role for v, role in zip(op.results, roles, strict=False) if role})
+        self.places.op(op)
+        self.places.put(op.results, places)
         for stream in continued(op):
             self.go_on(stream, op)
         if isinstance(op, Gen | Select | Join | Call):
@@ -163,13 +165,16 @@ class _Verifier:
 
     # -- regions -------------------------------------------------------------------------------------
 
-    def regions(self, op: Op) -> tuple[str, ...]:
-        """Check what the op holds; the roles that are open in its results, as far as it decides them."""
+    def regions(self, op: Op) -> tuple[Place, ...]:
+        """Check what the op holds; where its results stand, as far as that decides it."""
         match op:
             case Cond() | Switch():
                 return self.arms(op)
             case Loop():
                 return self.loop(op)
+            case Speculate() | FusedGen():
+                self.region(op, op.body, (), no_python=True)
+                return self.places.of(op.body.results)
             case Map():
                 self.region(op, op.body, (Type.TEXT,), again=True)
                 for value in op.body.results:
@@ -184,9 +189,11 @@ class _Verifier:
             case _:
                 return ()
 
-    def arms(self, op: Cond | Switch) -> tuple[str, ...]:
+    def arms(self, op: Cond | Switch) -> tuple[Place, ...]:
         if isinstance(op, Switch) and len(op.cases) != len(op.arms):
             raise problem("SGLC215", f"`switch` has {len(op.cases)} cases for {len(op.arms)} blocks", op)
+        if not arms_of(op):
+            raise problem("SGLC215", "`switch` has no blocks", op)
         at_sites, at_streams = self.sites.mark(), self.continuing.mark()
         site_arms, stream_arms = [], []
         back: Region | None = None  # the first arm that comes back
@@ -205,41 +212,43 @@ class _Verifier:
                     f"the first {_gives(_types(back.results))}, this one {_gives(_types(arm.results))}",
                 )  # fmt: skip
             else:
-                self.same_roles(arm, back.results)
+                self.places.same(arm, back.results)
         self.sites.restore(site_arms)
         self.continuing.restore(stream_arms)
-        return self.roles_of(back.results) if back is not None else ()
+        return self.places.of(back.results) if back is not None else ()
 
-    def loop(self, op: Loop) -> tuple[str, ...]:
+    def loop(self, op: Loop) -> tuple[Place, ...]:
         carried = _types(op.init)
-        self.region(op, op.body, carried, again=True, roles=self.roles_of(op.init))
+        self.region(op, op.body, carried, again=True, like=op.init)
         if _types(op.body.results) != (Type.BOOL, *carried):
             raise self.unfit(
                 op.body, f"the block of `loop` must yield {', '.join((Type.BOOL, *carried))}",
                 f"it {_gives(_types(op.body.results))}",
             )  # fmt: skip
-        self.same_roles(op.body, (None, *op.init))
-        return self.roles_of(op.init)
+        self.places.same(op.body, (None, *op.init))
+        return self.places.of(op.init)
 
     def region(
-        self, op: Op, region: Region, types: tuple[Type, ...], *, again: bool = False, roles: Sequence[str] = ()
-    ) -> None:
-        """Check a region that is given values of `types`; `again`: it may run more than once."""
-        if self.depth >= MAX_DEPTH:
-            raise problem("SGLC216", f"`{op.mnemonic}` stands in more than {MAX_DEPTH} blocks", op)
+        self, op: Op, region: Region, types: tuple[Type, ...], *, again: bool = False, no_python: bool = False,
+        like: Sequence[Value] = (),
+    ) -> None:  # fmt: skip
+        """Check a region that is given values of `types`, which stand where `like` does.
+
+        `again`: it may run more than once. `no_python`: no `host_call` may stand in it.
+        """
         if _types(region.params) != types:
             raise problem(
                 "SGLC215", f"the block of `{op.mnemonic}` is given {', '.join(types) or 'nothing'}", op,
                 note=f"it takes {', '.join(_types(region.params)) or 'nothing'}",
             )  # fmt: skip
         outside, before, no_python_in = len(self.order), self.iterations, self.no_python_in
-        self.depth += 1
         if again:
             self.iterations += 1
+        if again or no_python:
             self.no_python_in = no_python_in or op.mnemonic
         for value in region.params:
             self.define(value, op)
-        self.roles.update({v.id: role for v, role in zip(region.params, roles, strict=False) if role})
+        self.places.put(region.params, self.places.of(like))
         self.block(region.ops)
         for value in region.results:
             if self.visible.get(value.id) != value:
@@ -248,22 +257,20 @@ class _Verifier:
             raise self.unfit(
                 region, "a block that ends in `host_call` yields nothing", "its `yield` is never reached"
             )
-        self.depth, self.iterations, self.no_python_in = self.depth - 1, before, no_python_in
+        self.iterations, self.no_python_in = before, no_python_in
         for number in self.order[outside:]:
             del self.visible[number]
             self.ended.add(number)
         del self.order[outside:]
 
-    def call(self, op: Call) -> tuple[str, ...]:
-        if self.depth >= MAX_DEPTH:
-            raise problem("SGLC216", f"`call` stands in more than {MAX_DEPTH} blocks", op)
+    def call(self, op: Call) -> tuple[Place, ...]:
         called = op.program
         if len(op.args) != len(called.params):
             raise problem(
                 "SGLC215", f"`call` gives `{called.name}` {len(op.args)} arguments", op,
                 note=f"it takes {len(called.params)}",
             )  # fmt: skip
-        inner = _Verifier(called, self.depth + 1, "call")
+        inner = _Verifier(called, "call")
         inner.run()
         for item, param in zip(op.args, called.params, strict=True):
             wanted = param.results[0].type
@@ -272,12 +279,13 @@ class _Verifier:
                     raise problem("SGLC205", f"`call` takes a {wanted} here", op, note="a literal is a text")
             elif item.type is not wanted:
                 raise self.wrong_type(item, (wanted,), op)
-            elif isinstance(param, Resume) and self.roles.get(item.id, "") != param.role:
+            elif isinstance(param, Resume) and (found := self.places.role(item)) != param.role:
                 raise problem(
                     "SGLC207", f"`{self.name(item)}` is no stream that `{called.name}` can go on from", op,
-                    note=f"{_open(self.roles.get(item.id, ''))}; it resumes where {_open(param.role)}",
+                    note=f"{is_open(found)}; it resumes where {is_open(param.role)}",
                 )  # fmt: skip
-        return tuple(inner.roles.get(value.id, "") for value in values_in(called.returns))
+        streams = [item for item in op.args if isinstance(item, Value)]
+        return inner.places.returned(called, op, self.places.of(streams))
 
     def host_call(self, op: HostCall, *, last: bool) -> None:
         if self.no_python_in:
@@ -290,48 +298,6 @@ class _Verifier:
                 "SGLC211", "`host_call` is not the last op", op,
                 note="ordinary Python takes over at a `host_call`, so nothing of the graph follows it",
             )  # fmt: skip
-
-    # -- chat turns ----------------------------------------------------------------------------------
-
-    def turns(self, op: Op) -> None:
-        """Carry the open role along every stream; a turn is closed by its own role and never nested."""
-        match op:
-            case Resume():
-                after = op.role
-            case RoleOpen():
-                inside = self.roles.get(op.stream.id, "")
-                if inside:
-                    raise problem(
-                        "SGLC207", f"a turn of `{op.role}` begins inside a turn of `{inside}`", op,
-                        hint=f"end the turn of `{inside}` first",
-                    )  # fmt: skip
-                after = op.role
-            case RoleClose():
-                inside = self.roles.get(op.stream.id, "")
-                if inside != op.role:
-                    note = f"the open turn is `{inside}`'s" if inside else "no turn is open"
-                    raise problem("SGLC207", f"a turn of `{op.role}` ends, which is not open", op, note=note)
-                after = ""
-            case Append() | Control() | Gen() | Select() | Fork():
-                after = self.roles.get(op.stream.id, "")
-            case _:
-                return
-        if after:
-            self.roles.update({value.id: after for value in op.results if value.type is Type.STREAM})
-
-    def same_roles(self, region: Region, like: Sequence[Value | None]) -> None:
-        """The streams that a region yields stand in the same turns as those that they take turns with."""
-        for value, other in zip(region.results, like, strict=True):
-            here, there = self.roles.get(value.id, ""), self.roles.get(other.id, "") if other else ""
-            if value.type is Type.STREAM and here != there:
-                raise VerifyError(
-                    "SGLC207", f"`{self.name(value)}` is yielded where {_open(here)}", place(region.loc),
-                    note=f"the stream that it takes turns with stands where {_open(there)}",
-                    hint="end the turns that a block begins, or begin the same in each",
-                )  # fmt: skip
-
-    def roles_of(self, values: Sequence[Value]) -> tuple[str, ...]:
-        return tuple(self.roles.get(value.id, "") for value in values)
 
     # -- reports -------------------------------------------------------------------------------------
 
@@ -364,7 +330,3 @@ def _types(values: Sequence[Value]) -> tuple[Type, ...]:
 
 def _gives(types: tuple[Type, ...]) -> str:
     return f"gives {', '.join(types) or 'nothing'}"
-
-
-def _open(role: str) -> str:
-    return f"a turn of `{role}` is open" if role else "no turn is open"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, Op, Type, Value, values_in
 from sglc.ir.ops import (
+    GIVES,
     SELECT_METHODS,
     Append,
     Call,
@@ -18,22 +19,32 @@ from sglc.ir.ops import (
     Fork,
     Format,
     Gen,
+    Image,
     In,
     Join,
     Loop,
     Lower,
     Map,
     Not,
+    Pack,
     ParseJson,
+    Pin,
+    PureCall,
+    Release,
     RoleClose,
     RoleOpen,
+    ScopeBegin,
+    ScopeEnd,
     Select,
     Strip,
     Switch,
+    Tool,
+    Warm,
 )
 from sglc.ir.sampling import Sampling
 
 _STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
+_DATA = (Type.TEXT, Type.BOOL, Type.LIST, Type.JSON)
 
 
 def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
@@ -52,8 +63,17 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
         case Append():
             yield op.stream, _STREAM
             yield from _each(op.text, _TEXT)
-        case Control() | RoleOpen() | RoleClose() | Gen() | Fork():
+        case Image():
             yield op.stream, _STREAM
+            yield from _each(op.data, _TEXT)
+        case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Gen() | Fork():
+            yield op.stream, _STREAM
+        case Warm() | Pin() | Release():
+            yield op.stream, _STREAM
+        case Tool() | PureCall():
+            yield from _each((op.args, op.named), _DATA)
+        case Pack():
+            yield from _each(op.tree, _DATA)
         case Select():
             yield op.stream, _STREAM
             yield from _each(op.choices, _TEXT)
@@ -89,7 +109,8 @@ def check_fields(op: Op) -> None:
     """Whether the op's attributes are in range.
 
     Raises:
-        VerifyError: SGLC210 labels that do not fit a fork; SGLC213 any other field.
+        VerifyError: SGLC210 labels that do not fit a fork; SGLC219 what a function gives; SGLC213 any
+            other field.
     """
     match op:
         case Fork() if op.labels and len(op.labels) != len(op.results):
@@ -106,6 +127,10 @@ def check_fields(op: Op) -> None:
             wrong = sampling_problem(op.sampling)
             if wrong:
                 raise problem("SGLC213", wrong, op)
+        case Tool() | PureCall() if op.gives not in GIVES:
+            raise problem(
+                "SGLC219", f"`{op.name}` gives a `{op.gives}`", op, note=f"functions give: {', '.join(GIVES)}"
+            )
         case Control() if not op.ids:
             raise problem("SGLC213", "`control` has no ids", op)
         case Loop() if op.max_iters < 1:
@@ -125,7 +150,7 @@ def sampling_problem(sampling: Sampling) -> str:
     """The first field that is out of range, as a message; nothing if all are in range."""
     s = sampling
     bad = {
-        "max_tokens": s.max_tokens < 1,
+        "max_tokens": s.max_tokens < 0,
         "min_tokens": s.min_tokens < 0,
         "n": s.n < 1,
         "stop": "" in s.stop,
@@ -135,5 +160,12 @@ def sampling_problem(sampling: Sampling) -> str:
         "top_k": s.top_k != -1 and s.top_k < 1,
         "min_p": not 0 <= s.min_p <= 1,
         "seed": s.seed is not None and not 0 <= s.seed < 2**64,
+        "frequency_penalty": not -2 <= s.frequency_penalty <= 2,
+        "presence_penalty": not -2 <= s.presence_penalty <= 2,
+        "stop_regex": "" in s.stop_regex,
+        "logit_bias": any(id_ < 0 or math.isnan(bias) for id_, bias in s.logit_bias),
+        "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,
+        "top_logprobs": s.top_logprobs < 0,
+        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf)) > 1,
     }
     return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")

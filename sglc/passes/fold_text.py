@@ -22,6 +22,7 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
+from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -30,6 +31,7 @@ _Parts = tuple[Value | str, ...]
 
 
 @register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one")
+@with_room
 def fold_text(program: Program, _: Target) -> Rewrite:
     """Merge texts that stand beside each other.
 

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
-from typing import assert_never
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from sglc.errors import LegalizeError, Loc, SglcError
-from sglc.ir.core import NOWHERE, Op, Program, Type, Value, next_id, substitute, values_in
-from sglc.ir.ops import Append, Control, Fork, Gen, HostCall, Resume, RoleClose, RoleOpen, Root, Select
-from sglc.ir.plan import ControlText
+from sglc.errors import LegalizeError, Loc
+from sglc.ir.core import (
+    NOWHERE,
+    Op,
+    Program,
+    Region,
+    Type,
+    Value,
+    inputs,
+    next_id,
+    reading,
+    regions,
+    substitute,
+    values_in,
+    walk,
+    with_regions,
+)
+from sglc.ir.depth import with_room
+from sglc.ir.ops import (
+    Append,
+    Call,
+    Cond,
+    Control,
+    Fork,
+    FusedGen,
+    Gen,
+    HostCall,
+    Image,
+    Loop,
+    Map,
+    Resume,
+    RoleClose,
+    RoleOpen,
+    Root,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    Speculate,
+    Switch,
+    arms_of,
+    hands_over,
+)
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import Exactness, Remark, Rewrite, place, register
-from sglc.passes.chat_markup import ASSISTANT, ChatMarkup, pieces, stand_in
-from sglc.passes.later import refuse_later_ops
+from sglc.passes.chat_futures import go_on_alike, joined, taken_over, written_first
+from sglc.passes.chat_markup import ASSISTANT, ChatMarkup
+from sglc.passes.chats import Chat, ChatWriter
 
 
 @register("lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens")
+@with_room
 def lower_roles(program: Program, target: Target) -> Rewrite:
     """Replace turns by what the tokenizer's own chat template writes around their contents.
 
@@ -31,319 +69,239 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
     (a system text inside the first user turn) is held back until then. Where a later turn makes
     the template write earlier ones differently, the conversation begins anew and a remark says so.
 
+    Blocks that take turns must leave conversations that go on alike, and so must a block that runs
+    again: what a loop's first turn needs before it (a default system turn) is written before the
+    loop. Behind a block nothing is known of what its turns contain.
+
     Raises:
         LegalizeError: SGLC301 no chat template; SGLC302 no tokenizer; SGLC303 the template refuses
-            the conversation; SGLC304 the turns cannot be written one after another; SGLC307 an op
-            that only runs from a later release.
+            the conversation; SGLC304 the turns cannot be written one after another; SGLC309 blocks
+            leave conversations that go on differently, SGLC310 iterations do.
     """
-    refuse_later_ops(program)
     tokenizer = target.tokenizer
-    first = next((op for op in program.ops if isinstance(op, RoleOpen | RoleClose)), None)
+    turns = [op for op in _all_ops(program) if isinstance(op, RoleOpen | RoleClose)]
     if tokenizer is None:
-        if first is None:
+        if not turns:
             return program
         raise LegalizeError(
-            "SGLC302", f"back end `{target.name}` has no tokenizer, so it cannot write turns", place(first.loc),
-            hint="leave the roles out, or use a back end with a chat model",
+            "SGLC302", f"back end `{target.name}` has no tokenizer, so it cannot write turns",
+            place(turns[0].loc), hint="leave the roles out, or use a back end with a chat model",
         )  # fmt: skip
-    if first is not None and not tokenizer.has_template:
+    if turns and not tokenizer.has_template:
         raise LegalizeError(
-            "SGLC301", f"the model behind `{target.name}` has no chat template", place(first.loc),
+            "SGLC301", f"the model behind `{target.name}` has no chat template", place(turns[0].loc),
             hint="leave the roles out and write the prompt as text, or use a chat model",
         )  # fmt: skip
-    if first is None and tokenizer.bos_id is None:
+    if not turns and tokenizer.bos_id is None:
         return program
-    return _Lowering(program, tokenizer).run()
+    remarks: dict[str, Remark] = {}
+    roles = tuple(dict.fromkeys([*(op.role for op in turns), "user", ASSISTANT])) if turns else ()
+    lowered, _ = _Lowering(program, tokenizer, ChatMarkup(tokenizer), roles, remarks).run()
+    return lowered, tuple(remarks.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """A turn's texts as a linked list: appending is O(1), and branches share what came before."""
-
-    before: _Content | None
-    item: Value | str
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    role: str
-    content: _Content | None = None
-    known: bool = True  # False: it was written in an earlier launch
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """Where a stream stands: the lowered stream, and the template's view of what is in it."""
-
-    stream: Value
-    view: str = ""
-    turns: tuple[_Turn, ...] = ()
-    open: bool = False  # the last turn is open
-    generated: bool = False  # a generation stands in the open turn
-    held: bool = False  # the last turns are not in the stream yet: the template shows them later
-    raw: bool = False  # text outside turns is in the stream
-    fresh: bool = False  # nothing is in the stream, not even a begin token
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        return tuple(turn.role for turn in self.turns)
+def _all_ops(program: Program) -> Iterator[Op]:
+    for op in walk(program.ops):
+        yield op
+        if isinstance(op, Call):
+            yield from _all_ops(op.program)
 
 
 class _Lowering:
-    """One walk over the ops; `chats` says where every stream stands."""
+    """One walk over the ops of one program; `chats` says where every stream stands."""
 
-    def __init__(self, program: Program, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, program: Program, tokenizer: Tokenizer, markup: ChatMarkup, roles: Sequence[str],
+        remarks: dict[str, Remark],
+    ) -> None:  # fmt: skip
         self.program = program
-        self.tokenizer = tokenizer
-        self.markup = ChatMarkup(tokenizer)
-        self.ids = count(next_id(program))
-        self.chats: dict[Value, _Chat] = {}
-        self.begun: dict[Value, Value] = {}  # fresh stream -> the same behind a begin token
-        self.ops: list[Op] = []
-        self.remarks: dict[str, Remark] = {}  # by message: each is said once
+        self.roles = roles
+        self.write = ChatWriter(tokenizer, markup, next_id(program), remarks)
+        self.chats: dict[Value, Chat] = {}
 
-    def run(self) -> tuple[Program, tuple[Remark, ...]]:
-        last: tuple[Op, ...] = ()
+    def run(self, given: Mapping[Value, Chat] | None = None) -> tuple[Program, list[Chat]]:
+        """The lowered program, and where the streams stand that it returns.
+
+        Args:
+            given: where the streams stand that a caller passes, by the parameter's value.
+        """
+        end = self.write.begin if given is None else self.write.settled
+        params: list[Op] = []
         for op in self.program.params:
             if isinstance(op, Resume):
-                self.chats[op.results[0]] = self.resumed(op)
-        for op in self.program.ops:
-            match op:
-                case HostCall():
-                    last = (op,)
-                case Root():
-                    self.ops.append(op)
-                    self.chats[op.results[0]] = _Chat(op.results[0], fresh=True)
-                case Append():
-                    self.chats[op.results[0]] = self.append(self.chats[op.stream], op)
-                case Control():
-                    # Control tokens that are here already: this part of the program was lowered before.
-                    chat = self.chats[op.stream]
-                    self.ops.append(replace(op, stream=chat.stream))
-                    self.chats[op.results[0]] = replace(chat, stream=op.results[0], raw=True, fresh=False)
-                case Gen() | Select():
-                    self.chats[op.results[0]] = self.generate(self.chats[op.stream], op)
-                case Fork():
-                    chat = self.chats[op.stream]
-                    self.ops.append(replace(op, stream=chat.stream))
-                    for branch in op.results:
-                        self.chats[branch] = replace(chat, stream=branch)
-                case RoleOpen():
-                    self.chats[op.results[0]] = self.open(self.chats[op.stream], op.role, op.loc)
-                case RoleClose():
-                    self.chats[op.results[0]] = self.close(self.chats[op.stream], op.loc)
-                case _:
-                    self.ops.append(op)
-        for value in values_in(self.program.returns):
-            if value in self.chats:  # a kept stream says later that it is raw text: let it begin as such
-                self.chats[value] = self.begin(self.chats[value], NOWHERE)
-        rename = {value: chat.stream for value, chat in self.chats.items()}
-        returns = substitute(self.program.returns, rename)
-        tail = tuple(replace(op, reads=substitute(op.reads, rename)) for op in last if isinstance(op, HostCall))
-        return replace(self.program, ops=(*self.ops, *tail), returns=returns), tuple(self.remarks.values())
-
-    # -- ops -----------------------------------------------------------------------------------------
-
-    def append(self, chat: _Chat, op: Append) -> _Chat:
-        if chat.open and chat.held:
-            return _with_content(chat, op.text)
-        chat = self.before_given_text(chat, op.loc) if chat.open else self.outside(chat, op.loc)
-        self.ops.append(replace(op, stream=chat.stream))
-        chat = replace(chat, stream=op.results[0])
-        return _with_content(chat, op.text) if chat.open else replace(chat, raw=True)
-
-    def generate(self, chat: _Chat, op: Gen | Select) -> _Chat:
-        if chat.held:
-            raise self.refused("a generation stands where the template writes nothing yet", chat, op.loc)
-        if not chat.open:
-            chat = self.outside(chat, op.loc)
-        self.ops.append(replace(op, stream=chat.stream))
-        after, text = op.results
-        chat = replace(chat, stream=after)
-        if not chat.open:
-            return replace(chat, raw=True)
-        return replace(_with_content(chat, text), generated=True)
-
-    def open(self, chat: _Chat, role: str, loc: Loc) -> _Chat:
-        chat = replace(chat, turns=(*chat.turns, _Turn(role)), open=True, generated=False)
-        view = self.markup.opened(chat.roles)
-        if isinstance(view, str):
-            return self.write(chat, view, loc)
-        if len(chat.turns) > 1 or role in ("user", ASSISTANT):
-            raise self.not_written(view, chat, loc)
-        return replace(chat, held=True)
-
-    def close(self, chat: _Chat, loc: Loc) -> _Chat:
-        if chat.held:
-            return replace(chat, open=False)
-        self.probe(chat, loc)
-        if chat.turns[-1].content is None:
-            chat = self.before_given_text(chat, loc)
-        view = self.markup.closed(chat.roles)
-        mark = stand_in(len(chat.turns) - 1)
-        if isinstance(view, SglcError) or mark not in view:
-            raise self.not_written(view if isinstance(view, SglcError) else None, chat, loc)
-        written = chat.view + mark
-        if view.startswith(written):
-            return replace(self.write(replace(chat, view=written), view, loc), open=False)
-        head, _, after = view.rpartition(mark)
-        gap = head.removeprefix(chat.view) if head.startswith(chat.view) else None
-        chat = self.write(replace(chat, view=written), written + after, loc)
-        if gap is not None and gap.isspace() and chat.generated:
-            # The template writes white space before an answer; a model generates its own.
-            return replace(chat, view=view, open=False)
-        self.say(
-            "the template writes the last answer of a closed conversation differently; "
-            "the stream keeps the text that the answer was written behind", loc
+                stream = op.results[0]
+                self.chats[stream] = given[stream] if given else self.write.resumed(op)
+                op = replace(op, turns=(), role="")  # all that was written is in the stream
+            params.append(op)
+        *ops, last = self.program.ops or (None,)
+        tail = last if isinstance(last, HostCall) else None
+        made = list(self.block(ops if tail or last is None else (*ops, last), pop=False))
+        returned = [value for value in values_in(self.program.returns) if value in self.chats]
+        for value in returned:  # a kept stream says later that it is raw text: let it begin as such
+            self.chats[value] = end(self.chats[value], NOWHERE)
+        made += self.write.ops
+        rename = {value: self.chats[value].stream for value in returned}
+        if tail is not None:
+            made.append(self.reading(tail))
+        lowered = replace(
+            self.program, params=tuple(params), ops=tuple(made),
+            returns=substitute(self.program.returns, rename),
         )  # fmt: skip
-        return replace(chat, open=False)
+        return lowered, [self.chats[value] for value in returned]
 
-    def resumed(self, op: Resume) -> _Chat:
-        """Where a stream of an earlier launch stands: its turns are replayed without their contents."""
-        ops, remarks, self.ops, self.remarks = self.ops, self.remarks, [], {}
-        chat = _Chat(op.results[0], raw=not op.turns and not op.role)
-        for role in op.turns:
-            chat = self.close(replace(self.open(chat, role, op.loc), generated=role == ASSISTANT), op.loc)
-        if op.role:
-            chat = self.open(chat, op.role, op.loc)
-        self.ops, self.remarks = ops, remarks
-        if chat.held:
-            raise self.refused(
-                "an earlier part of the program ran before the template wrote this turn", chat, op.loc
-            )
-        turns = tuple(replace(turn, known=False) for turn in chat.turns)
-        return replace(chat, stream=op.results[0], turns=turns, generated=op.role == ASSISTANT)
+    def block(self, ops: Iterable[Op], *, pop: bool = True) -> tuple[Op, ...]:
+        """The ops of a block, lowered; begin tokens that were written inside are not seen outside."""
+        outside, self.write.ops = self.write.ops, []
+        begun = len(self.write.begun)
+        for op in ops:
+            self.op(op)
+        made, self.write.ops = tuple(self.write.ops), outside
+        while pop and len(self.write.begun) > begun:
+            self.write.begun.popitem()
+        return made
 
-    # -- writing -------------------------------------------------------------------------------------
-
-    def write(self, chat: _Chat, view: str, loc: Loc) -> _Chat:
-        """Bring the stream to `view`: by what is missing, or from the start where the view begins otherwise."""
-        if not view.startswith(chat.view):
-            if chat.raw or not all(turn.known for turn in chat.turns):
-                raise self.refused("the template writes earlier turns differently from here on", chat, loc)
-            self.say(
-                "the template writes earlier turns differently once this turn follows: the conversation "
-                "begins anew and shares no prefix with what was computed", loc
-            )  # fmt: skip
-            root = self.value()
-            self.ops.append(Root(results=(root,), loc=loc))
-            chat = replace(chat, stream=root, view="", fresh=True)
-        stream = chat.stream
-        for index, piece in enumerate(pieces(view[len(chat.view) :])):
-            match piece:
-                case int():
-                    for item in _texts(self.turn(chat, piece, loc).content):
-                        stream = self.put(Append(stream, item, loc=loc))
-                case str():
-                    cut: Sequence[str | ControlText] = self.tokenizer.split_control(piece)
-                    if index == 0 and not chat.view and chat.raw:
-                        cut = self.without_begin(cut)
-                    for part in cut:
-                        match part:
-                            case ControlText():
-                                stream = self.put(Control(stream, part.text, part.ids, loc=loc))
-                            case str():
-                                stream = self.put(Append(stream, part, loc=loc))
-                            case _:
-                                assert_never(part)
-        return replace(chat, stream=stream, view=view, held=False, fresh=chat.fresh and not view)
-
-    def before_given_text(self, chat: _Chat, loc: Loc) -> _Chat:
-        """Markup that the template has between its generation prompt and an answer that is given."""
-        turn = chat.turns[-1]
-        if turn.role != ASSISTANT or turn.content is not None or not turn.known or chat.generated:
-            return chat
-        return self.write(chat, chat.view + self.markup.gap(chat.roles, chat.view), loc)
-
-    def without_begin(self, cut: Sequence[str | ControlText]) -> Sequence[str | ControlText]:
-        """Markup for behind raw text, which has a begin token already."""
-        begin = self.tokenizer.bos_id
-        match cut:
-            case [ControlText(ids=(first,)), *rest] if first == begin:
-                return rest
+    def op(self, op: Op) -> None:
+        write, chats = self.write, self.chats
+        match op:
+            case Root():
+                write.ops.append(op)
+                chats[op.results[0]] = Chat(op.results[0], fresh=True)
+            case Append():
+                chats[op.results[0]] = write.append(chats[op.stream], op)
+            case Image():
+                chats[op.results[0]] = write.image(chats[op.stream], op)
+            case Control():
+                # Control tokens that are here already: this part of the program was lowered before.
+                chat = chats[op.stream]
+                write.ops.append(replace(op, stream=chat.stream))
+                chats[op.results[0]] = replace(chat, stream=op.results[0], raw=True, fresh=False)
+            case Gen() | Select():
+                chats[op.results[0]] = write.generate(chats[op.stream], op)
+            case Fork() | ScopeBegin() | ScopeEnd():
+                chat = chats[op.stream]
+                write.ops.append(replace(op, stream=chat.stream))
+                chats.update((branch, replace(chat, stream=branch)) for branch in op.results)
+            case RoleOpen():
+                self.turned(op, write.open(chats[op.stream], op.role, op.loc))
+            case RoleClose():
+                self.turned(op, write.close(chats[op.stream], op.loc))
+            case Cond() | Switch():
+                self.arms(op)
+            case Loop():
+                self.loop(op)
+            case Map():
+                write.ops.append(with_regions(op, lambda region: self.region(region)[0]))
+            case Speculate() | FusedGen():
+                body, left = self.region(op.body)
+                write.ops.append(replace(op, body=body))
+                self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
+            case Call():
+                self.call(op)
             case _:
-                return cut
+                write.ops.append(self.reading(op))
 
-    def outside(self, chat: _Chat, loc: Loc) -> _Chat:
-        """Text outside turns: raw, behind a begin token where the tokenizer has one."""
-        if chat.held:
-            raise self.refused("text stands between a turn and where the template writes it", chat, loc)
-        return self.begin(chat, loc)
+    def turned(self, op: RoleOpen | RoleClose, chat: Chat) -> None:
+        """Enter what a turn's begin or end left; where the template writes nothing, it is a new stream too."""
+        if chat.stream == self.chats[op.stream].stream and not chat.held:
+            self.write.ops.append(Append(chat.stream, "", results=op.results, loc=op.loc))
+            chat = replace(chat, stream=op.results[0])
+        self.chats[op.results[0]] = chat
 
-    def begin(self, chat: _Chat, loc: Loc) -> _Chat:
-        """The chat behind the tokenizer's begin token, if nothing is in the stream yet."""
-        if not chat.fresh or self.tokenizer.bos_id is None:
-            return replace(chat, fresh=False)
-        if chat.stream not in self.begun:
-            self.begun[chat.stream] = self.put(Control(chat.stream, "<bos>", (self.tokenizer.bos_id,), loc=loc))
-        return replace(chat, stream=self.begun[chat.stream], fresh=False)
+    def reading(self, op: Op) -> Op:
+        """An op that writes nothing, with the lowered streams that it reads."""
+        return reading(op, {value: self.chats[value].stream for value in inputs(op) if value in self.chats})
 
-    def put(self, op: Append | Control) -> Value:
-        value = self.value()
-        self.ops.append(replace(op, results=(value,)))
-        return value
+    # -- blocks --------------------------------------------------------------------------------------
 
-    def value(self) -> Value:
-        return Value(next(self.ids), Type.STREAM)
+    def region(self, region: Region) -> tuple[Region, list[Chat]]:
+        """A block, lowered, and where the streams stand that it yields."""
+        outside, begun = self.write.ops, len(self.write.begun)
+        made = list(self.block(region.ops, pop=False))
+        self.write.ops = made
+        streams = [value for value in region.results if value.type is Type.STREAM]
+        left = [self.write.settled(self.chats[value], region.loc) for value in streams]
+        self.write.ops = outside
+        while len(self.write.begun) > begun:
+            self.write.begun.popitem()
+        rename = {value: chat.stream for value, chat in zip(streams, left, strict=True)}
+        return replace(region, ops=tuple(made), results=substitute(region.results, rename)), left
 
-    # -- reports -------------------------------------------------------------------------------------
+    def results(self, op: Op, left: Sequence[Sequence[Chat]]) -> None:
+        """The streams that an op gives: by stream, where each of its blocks left it."""
+        streams = [value for value in op.results if value.type is Type.STREAM]
+        for value, chats in zip(streams, left, strict=True):
+            self.chats[value] = joined(chats, value)
 
-    def turn(self, chat: _Chat, index: int, loc: Loc) -> _Turn:
-        turn = chat.turns[index]
-        if not turn.known:
-            raise self.refused("the template writes an earlier turn again", chat, loc)
-        return turn
+    def arms(self, op: Cond | Switch) -> None:
+        before: list[Region] = list(arms_of(op))
+        made, left = [], []
+        for arm in before:
+            region, chats = self.region(arm)
+            made.append(region)
+            if hands_over(arm):
+                continue
+            left.append(chats)
+            for one, other in zip(left[0], chats, strict=True):
+                if not go_on_alike(self.write, one, other, self.roles):
+                    raise self.unlike(
+                        "SGLC309", f"the blocks of `{op.mnemonic}` leave different conversations",
+                        arm.loc, one, other, "add the same turns in each, or begin the conversation before",
+                    )  # fmt: skip
+        new = iter(made)
+        self.write.ops.append(with_regions(self.reading(op), lambda _: next(new)))
+        self.results(op, list(zip(*left, strict=True)))
 
-    def probe(self, chat: _Chat, loc: Loc) -> None:
-        """Say where the template changes contents, which the lowering does not."""
-        turn = chat.turns[-1]
-        if _may_be_padded(turn.content) and self.markup.trims(chat.roles):
-            self.say(f"the template strips white space round `{turn.role}` contents; sglc keeps it", loc)
-        if chat.generated and self.markup.drops_thinking(chat.roles):
-            self.say(
-                "the template leaves reasoning out of earlier answers; sglc keeps it, so prefixes stay shared",
-                loc,
-            )
+    def loop(self, op: Loop) -> None:
+        streams = [value for value in op.init if value.type is Type.STREAM]
+        params = [value for value in op.body.params if value.type is Type.STREAM]
+        entered = []
+        for value, param in zip(streams, params, strict=True):
+            chat = self.begun(self.write.settled(self.chats[value], op.loc), param, op)
+            self.chats[param] = taken_over(chat, param)
+            entered.append(chat)
+        body, left = self.region(op.body)
+        for param, chat in zip(params, left, strict=True):
+            if not go_on_alike(self.write, self.chats[param], chat, self.roles):
+                raise self.unlike(
+                    "SGLC310", "an iteration of `loop` leaves a conversation that goes on differently",
+                    op.body.loc, self.chats[param], chat,
+                    "begin the conversation before the loop, with a system turn or a first user turn",
+                )  # fmt: skip
+        given = iter(entered)
+        init = tuple(next(given).stream if value.type is Type.STREAM else value for value in op.init)
+        self.write.ops.append(replace(op, init=init, body=body))
+        # It has run at least once, so nothing stands as it did before.
+        self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
 
-    def say(self, message: str, loc: Loc) -> None:
-        self.remarks.setdefault(message, Remark("lower_roles", message, place(loc)))
+    def begun(self, chat: Chat, param: Value, op: Loop) -> Chat:
+        """The chat with what the template writes before a first turn only, if the loop begins with a turn."""
+        readers = [inner for inner in walk(op.body.ops) if param in inputs(inner)]
+        yielded = [value for inner in walk((op,)) for block in regions(inner) for value in block.results]
+        roles = dict.fromkeys(inner.role for inner in readers if isinstance(inner, RoleOpen))
+        turns_only = all(isinstance(inner, RoleOpen) for inner in readers) and param not in yielded
+        if len(roles) != 1 or not turns_only:
+            return chat
+        (role,) = roles
+        head = written_first(self.write, chat, role)
+        return self.write.write(chat, head, op.loc) if head else chat
 
-    def not_written(self, problem: str | SglcError | None, chat: _Chat, loc: Loc) -> LegalizeError:
-        shown = problem.note or problem.message if isinstance(problem, SglcError) else ""
-        note = shown or "the template writes no such turn"
-        roles = ", ".join(chat.roles)
+    def call(self, op: Call) -> None:
+        args, given = [], {}
+        for item, param in zip(op.args, op.program.params, strict=True):
+            if isinstance(item, Value) and item.type is Type.STREAM:
+                chat = self.write.settled(self.chats[item], op.loc)
+                given[param.results[0]] = taken_over(chat, param.results[0])
+                item = chat.stream
+            args.append(item)
+        write = self.write
+        inner = _Lowering(op.program, write.tokenizer, write.markup, self.roles, write.remarks)
+        program, left = inner.run(given)
+        write.ops.append(replace(op, args=tuple(args), program=program))
+        self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
+
+    def unlike(self, code: str, message: str, loc: Loc, one: Chat, other: Chat, hint: str) -> LegalizeError:
+        ways = " and ".join(f"`{', '.join(chat.roles) or 'no turns'}`" for chat in (one, other))
         return LegalizeError(
-            "SGLC303", f"the model's chat template refuses a conversation of {roles}", place(loc),
-            note=note, hint="use the roles, and the order of turns, that the model knows",
+            code, message, place(loc), hint=hint,
+            note=f"behind {ways} the model's chat template writes later turns differently",
         )  # fmt: skip
-
-    def refused(self, why: str, chat: _Chat, loc: Loc) -> LegalizeError:
-        return LegalizeError(
-            "SGLC304", f"the turns {', '.join(chat.roles)} cannot be written one after another", place(loc),
-            note=why, hint="keep raw text out of the conversation, and read results only where an answer ends",
-        )  # fmt: skip
-
-
-def _with_content(chat: _Chat, item: Value | str) -> _Chat:
-    turn = chat.turns[-1]
-    return replace(chat, turns=(*chat.turns[:-1], replace(turn, content=_Content(turn.content, item))))
-
-
-def _texts(content: _Content | None) -> Iterator[Value | str]:
-    """The texts in order."""
-    backwards: list[Value | str] = []
-    while content is not None:
-        backwards.append(content.item)
-        content = content.before
-    return reversed(backwards)
-
-
-def _may_be_padded(content: _Content | None) -> bool:
-    """Whether the content may begin or end in white space, as far as literals tell."""
-    texts = [item for item in _texts(content) if item != ""]
-    if not texts:
-        return False
-    first, last = texts[0], texts[-1]
-    return not (
-        isinstance(first, str) and isinstance(last, str) and first == first.lstrip() and last == last.rstrip()
-    )

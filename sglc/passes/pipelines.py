@@ -5,6 +5,7 @@ from __future__ import annotations
 from sglc.ir.target import Target
 
 LOCAL = (
+    "check_constraints",  # first, while every generation still has its place
     "fold_text",  # longer literals, fewer ops: what follows is quicker and finds more that is equal
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -19,6 +19,7 @@ from sglc.ir.core import (
     substitute,
     with_regions,
 )
+from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, Select, Switch, continued
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Remark, Rewrite, place, register
@@ -27,6 +28,7 @@ _Merged = tuple[Op, ...]
 
 
 @register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once")
+@with_room
 def share_prefixes(program: Program, _: Target) -> Rewrite:
     """Merge pure ops with equal operands, and fork where two generations then meet in one stream.
 
@@ -51,13 +53,13 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
     merged: list[Op] = []
 
     def block(before: Iterable[Op]) -> tuple[Op, ...]:
-        first: dict[Op, Op] = {}
+        first: dict[Hashable, Op] = {}
         ops: list[Op] = []
         for op in before:
             op = with_regions(reading(op, rename), region)
             twin = op
             if op.pure and not isinstance(op, Fork):
-                twin = first.setdefault(replace(op, results=()), op)
+                twin = first.setdefault(_key(op), op)
             if twin is op:
                 ops.append(op)
             else:
@@ -71,6 +73,13 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
 
     ops = block(program.ops)
     return replace(program, ops=ops, returns=substitute(program.returns, rename)), tuple(merged)
+
+
+def _key(op: Op) -> Hashable:
+    """Equal for ops that make the same. In plain data, 1, 1.0 and True are not the same."""
+    if op.tree_fields:
+        return (op.mnemonic, *(repr(getattr(op, name)) for name in op.own_fields))
+    return replace(op, results=())
 
 
 def _fork_meetings(program: Program) -> Program:

@@ -6,19 +6,31 @@ A call makes its requests when it is built, takes their events, and gives an out
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sglc.errors import RunError, SglcError
-from sglc.ir.plan import Delta, Event, GenDone, GenNode, Sample, SelectDone, SelectNode, Usage
+from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.plan import (
+    Delta,
+    Event,
+    GenDone,
+    GenNode,
+    Sample,
+    SelectDone,
+    SelectNode,
+    TokenLogprob,
+    Usage,
+)
+from sglc.ir.stops import stop_pattern
 from sglc.ir.target import Tokenizer
-from sglc.runtime.choosing import NEEDS_UNCONDITIONAL, decide
 from sglc.runtime.constraint import Constraints
 from sglc.runtime.detokenize import StopStream
 from sglc.runtime.engine import (
     Engine,
     EngineEvent,
     Handle,
+    PromptScored,
     RequestDone,
     RequestFailed,
     RequestId,
@@ -26,6 +38,7 @@ from sglc.runtime.engine import (
     Scored,
     Token,
 )
+from sglc.runtime.requests import Likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +70,39 @@ class Model:
 
 
 class GenCall:
-    """One generation: `sampling.n` samples of the same prompt."""
+    """One generation: `sampling.n` samples of the same prompt.
+
+    With `max_tokens` 0 one token is sampled to see the log-probabilities at its place, and dropped.
+    """
 
     def __init__(
         self, model: Model, index: int, node: GenNode, stream: Stream, emit: Callable[[Event], None]
     ) -> None:
-        """Raises RunError: there is no prompt, its regex cannot be compiled, or the engine cannot take it."""
+        """Raises SglcError: there is no prompt, what it is held to cannot be compiled, or it is too long."""
         self.node = node
         self._engine = model.engine
         self._index = index
         self._emit = emit
         self._prompt = (*stream.ids, *model.encode(stream.tail))
         _check_prompt(self._prompt, node)
-        assert node.sampling.seed is not None, "a segment's generations carry seeds"
-        seeds = [sample_seed(node.sampling.seed, sample) for sample in range(node.sampling.n)]
-        regex = node.sampling.regex
-        constraint = None if regex is None else model.constraints.regex(regex)
-        self._watched = [StopStream(model.token_bytes, node.sampling.stop) for _ in seeds]
+        seed = node.seed if node.sampling.seed is None else node.sampling.seed
+        assert seed is not None, "a segment's generations carry seeds"
+        seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
+        constraint = model.constraints.of(node.sampling)
+        patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
+        self._watched = [StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds]
         self._texts = [""] * len(seeds)
+        self._spelled = model.token_bytes
+        self._tokens: list[Token] = []  # of sample 0
+        self._told = 0  # of them, those that a delta had
+        self._prompt_scored = PromptScored(0, ())
+        self._prompt_told = False
         self._ended: dict[int, SampleDone] = {}
         self._handle = self._engine.extend(None, self._prompt)
+        sampling = node.sampling if node.sampling.max_tokens else replace(node.sampling, max_tokens=1)
         try:
             request = self._engine.gen(
-                self._handle, node.sampling, seeds, eos_ids=model.eos_ids, constraint=constraint
+                self._handle, sampling, seeds, eos_ids=model.eos_ids, constraint=constraint
             )
         except SglcError:
             self._engine.release(self._handle)
@@ -95,6 +118,8 @@ class GenCall:
         match event:
             case Token():
                 self._token(event)
+            case PromptScored():
+                self._prompt_scored = event
             case SampleDone():
                 self._ended[event.sample] = event
             case RequestDone():
@@ -112,8 +137,10 @@ class GenCall:
 
     def _token(self, event: Token) -> None:
         watched = self._watched[event.sample]
-        if watched.match is not None:
+        if watched.match is not None or not self.node.sampling.max_tokens:
             return
+        if event.sample == 0:
+            self._tokens.append(event)
         self._give(event.sample, watched.push(event.id))
         if watched.match is not None:
             self._engine.cut(event.request, event.sample, watched.match.kept_tokens)
@@ -121,20 +148,62 @@ class GenCall:
     def _give(self, sample: int, text: str) -> None:
         self._texts[sample] += text
         if text and sample == 0:
-            self._emit(Delta(self._index, text))
+            self._emit(self._delta(text))
+
+    def _delta(self, text: str) -> Delta:
+        certain = self._watched[0].certain_tokens
+        new, self._told = self._tokens[self._told : certain], certain
+        tops = tuple(self._listed(token.likeliest) for token in new if self.node.sampling.top_logprobs)
+        tokens = tuple((token.logprob, token.id, self._text(token.id)) for token in new)
+        if self._prompt_told:
+            return Delta(self._index, text, tokens, tops)
+        self._prompt_told = True
+        return Delta(self._index, text, tokens, tops, *self._prompt_logprobs())
+
+    def _prompt_logprobs(
+        self,
+    ) -> tuple[tuple[TokenLogprob, ...], tuple[tuple[TokenLogprob, ...] | None, ...]]:
+        """Of the prompt's ids those that were asked for, and the likeliest ids at their places."""
+        begin = self.node.sampling.logprobs_from
+        if begin is None or begin >= len(self._prompt):
+            return (), ()
+        ids = self._prompt[begin:]
+        scored = self._prompt_scored
+        first = (None,) if begin == 0 else ()
+        logprobs = zip((*first, *scored.logprobs), ids, strict=True)
+        tops = tuple(self._listed(likeliest) for likeliest in scored.likeliest)
+        asked = bool(self.node.sampling.top_logprobs)
+        return tuple((p, i, self._text(i)) for p, i in logprobs), (*first, *tops) if asked else ()
+
+    def _listed(self, likeliest: Likely) -> tuple[TokenLogprob, ...]:
+        return tuple((logprob, id_, self._text(id_)) for id_, logprob in likeliest)
+
+    def _text(self, token: int) -> str | None:
+        """The text of an id, if asked for. Ids behind the tokenizer's are padding."""
+        if not self.node.sampling.logprob_text:
+            return None
+        spelled = self._spelled[token] if token < len(self._spelled) else b""
+        return spelled.decode("utf-8", "replace")
 
     def _outcome(self, done: RequestDone) -> Outcome:
         samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
         match = self._watched[0].match
         after = Stream((*self._prompt, *samples[0].ids), match.tail if match else "")
-        return Outcome(samples[0].text, after, GenDone(self._index, self._prompt, samples, usage(done)))
+        event = GenDone(self._index, self._prompt, samples, usage(done), *self._prompt_logprobs())
+        return Outcome(samples[0].text, after, event)
 
     def _sample(self, sample: int) -> Sample:
         watched, ended = self._watched[sample], self._ended[sample]
         self._give(sample, watched.finish())
+        if not self.node.sampling.max_tokens:
+            seen = tuple(self._listed(likeliest) for likeliest in ended.likeliest)
+            return Sample("", (), "length", top_logprobs=seen)
         kept = len(ended.ids) if watched.match is None else watched.match.kept_tokens
         finish = ended.finish if watched.match is None else "stop"
-        return Sample(self._texts[sample], ended.ids[:kept], finish, ended.logprobs[:kept])
+        ids = ended.ids[:kept]
+        texts = tuple(self._text(id_) or "" for id_ in ids if self.node.sampling.logprob_text)
+        tops = tuple(self._listed(likeliest) for likeliest in ended.likeliest[:kept])
+        return Sample(self._texts[sample], ids, finish, ended.logprobs[:kept], texts, tops)
 
 
 class SelectCall:
@@ -186,7 +255,7 @@ class SelectCall:
                 return self._outcome() if len(self._done) == len(self.requests) else None
             case RequestFailed():
                 raise event.error
-            case Token() | SampleDone():
+            case Token() | SampleDone() | PromptScored():
                 raise AssertionError(event)
         return None
 
@@ -200,21 +269,25 @@ class SelectCall:
     def _outcome(self) -> Outcome:
         first, *others = self.requests
         logprobs = self._scored[first]
-        # The first id of a text has nothing before it: its log-probability counts as 0.
-        alone = iter(self._scored[request][0] for request in others)
-        longer = [(0.0, *next(alone)) if others and len(ids) > 1 else (0.0,) for ids in self._choices]
-        choice, scores = decide(self.node.method, logprobs, longer)
-        text = self._texts[choice]
+        unconditional: tuple[tuple[float | None, ...], ...] = ()
+        if self.node.method in NEEDS_UNCONDITIONAL:
+            # The first id of a text has nothing before it.
+            alone = iter(self._scored[request][0] for request in others)
+            unconditional = tuple((None, *next(alone)) if len(ids) > 1 else (None,) for ids in self._choices)
+        decision = decide(self.node.method, logprobs, unconditional)
+        text = self._texts[decision.choice]
         spent = sum((self._done[request] for request in others), self._done[first])
         event = SelectDone(
             self._index,
             self._prompt,
-            choice,
+            decision.choice,
             text,
-            scores,
+            decision.scores,
             self._choices,
             logprobs,
             Usage(spent.prompt, spent.cached, spent.computed, spent.scored, spent.completion, 1),
+            unconditional,
+            decision.matrix,
         )
         return Outcome(text, Stream(self._before.ids, self._before.tail + text), event)
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError
 from sglc.ir.fsm import DEAD, ByteDfa, run
-from sglc.runtime.regex import compile_regex
+from sglc.ir.regex import compile_regex
+from sglc.ir.sampling import Sampling
+from sglc.runtime.grammar import Grammars
 from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
@@ -23,7 +25,10 @@ _AUTOMATA = 64  # kept for each tokenizer
 
 
 class Constraint(Protocol):
-    """Which token ids a generation may be made of. Ids that end it are the engine's to allow or not."""
+    """Which token ids a generation may be made of. Ids that end it are the engine's to allow or not.
+
+    A state is a number that stands for all that was read; the same one may be asked about again.
+    """
 
     @property
     def start(self) -> int:
@@ -33,13 +38,17 @@ class Constraint(Protocol):
         """Ids that may come next, bool [V], the caller's own."""
 
     def accepting(self, state: int) -> bool:
-        """Whether the text may end here. A state that does not accept allows some token."""
+        """Whether the text may end here. A state that does not accept allows some token, or `done` raises."""
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
 
     def done(self, state: int) -> bool:
-        """Whether the text has to end here: it may, and no token is allowed."""
+        """Whether the text has to end here: it may, and no token is allowed.
+
+        Raises:
+            RunError: it may not, and no token is allowed either.
+        """
 
 
 class Vocabulary:
@@ -154,13 +163,31 @@ class TokenAutomaton:
 
 
 class Constraints:
-    """Compiled constraints of one tokenizer, by pattern."""
+    """Constraints of one tokenizer; what is compiled for them is kept."""
 
     def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         """As `Vocabulary`, which is built with the first constraint."""
         self._vocabulary = lru_cache(lambda: Vocabulary(token_bytes, size))
+        self._grammars = Grammars(token_bytes, size)
         self.regex = lru_cache(maxsize=_AUTOMATA)(self._regex)
 
+    def of(self, sampling: Sampling) -> Constraint | None:
+        """What a generation with `sampling` is held to, if to anything.
+
+        Raises:
+            LegalizeError: as `compile_regex`, `enforceable`, `check_gbnf`.
+            RunError: this model cannot do it: SGLC454, SGLC456 to SGLC459.
+        """
+        match sampling:
+            case Sampling(regex=str(pattern)):
+                return self.regex(pattern)
+            case Sampling(json_schema=str(schema)):
+                return self._grammars.json_schema(schema)
+            case Sampling(ebnf=str(grammar)):
+                return self._grammars.ebnf(grammar)
+            case _:
+                return None
+
     def _regex(self, pattern: str) -> TokenAutomaton:
-        """Raises RunError: as `compile_regex`, or the vocabulary cannot spell it (SGLC454)."""
+        """Raises LegalizeError as `compile_regex`; RunError: the vocabulary cannot spell it (SGLC454)."""
         return TokenAutomaton(compile_regex(pattern), self._vocabulary(), pattern)

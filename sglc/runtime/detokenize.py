@@ -1,9 +1,10 @@
-"""Token ids to text as they come: only whole characters, and nothing past a stop string.
+"""Token ids to text as they come: only whole characters, and nothing past a stop string or pattern.
 
 Invariants: what is given out adds up to the final text, and the final text does not depend on
-where tokens begin and end. The stop string that is completed first, reading character by
-character, ends the text; of two completed by the same character, the longer one. Before the end
-only whole characters are searched, so a stop string is never found in half of one.
+where tokens begin and end. The stop string or pattern that is completed first, reading character by
+character, ends the text; of two completed by the same character, the one that begins first. Before
+the end only whole characters are searched, so a stop string is never found in half of one. A pattern
+whose matches have no longest length holds all text back until the end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from sglc.ir.stops import StopPattern
 
 
 class TextStream:
@@ -40,7 +43,7 @@ class TextStream:
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """Where a stop string ended the text.
+    """Where a stop string, or a pattern, ended the text.
 
     `cut` is the length of the final text, in characters. decode(ids[:kept_tokens]) + tail is the
     final text, with the most ids for which that holds.
@@ -53,16 +56,21 @@ class StopMatch:
 
 
 class StopStream:
-    """A `TextStream` that ends at the first of `stops` and holds back what may be the start of one.
+    """A `TextStream` that ends at the first of `stops` or `patterns`, and holds back what may begin one.
 
-    `match` is set once a stop string is found; further ids are ignored.
+    `match` is set once one is found; further ids are ignored.
 
     Args:
         token_bytes: bytes of every id, index = id.
         stops: stop strings, none of them empty.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        stops: Sequence[str] = (),
+        patterns: Sequence[StopPattern] = (),
+    ) -> None:
         assert all(stops), "an empty stop string stops nothing"
         self.match: StopMatch | None = None
         self._stream = TextStream(token_bytes)
@@ -70,6 +78,8 @@ class StopStream:
         # What may still become a stop string. Only looked up, never listed.
         self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
         self._longest = max((len(stop) for stop in stops), default=1) - 1
+        self._patterns = tuple(patterns)
+        self._whole = ""  # with patterns: all characters, since a pattern may look behind
         self._tokens = 0
         # Places where a token and a character end together, as (tokens, characters). The first is
         # the last one in the text given out so far; `_recent` begins there.
@@ -77,18 +87,27 @@ class StopStream:
         self._recent = ""
         self._pieces: list[str] = []
         self._given = 0  # characters given out
+        self._searched = 0  # characters that hold no match of a pattern
 
     @property
     def text(self) -> str:
         """Everything given out so far."""
         return "".join(self._pieces)
 
+    @property
+    def certain_tokens(self) -> int:
+        """How many of the first ids surely stay: the text behind them was given out."""
+        return self._seams[0][0]
+
     def push(self, token: int) -> str:
         """The characters that are now certain to belong to the text."""
         if self.match is not None:
             return ""
-        self._recent += self._stream.push(token)
+        piece = self._stream.push(token)
+        self._recent += piece
         self._tokens += 1
+        if self._patterns:
+            self._whole += piece
         self.match = self._find()
         if self.match is not None:
             return self._give(self.match.cut)
@@ -107,26 +126,41 @@ class StopStream:
         return self._give(self._seams[0][1] + len(self._recent))
 
     def _find(self) -> StopMatch | None:
-        """The first stop string in what was not given out yet."""
+        """The first stop in what was not given out yet."""
         base = self._seams[0][1]
         found = [
             (at + len(stop), at, stop)
             for stop in self._stops
             if (at := self._recent.find(stop, self._given - base)) >= 0
         ]
+        found += self._matches(base + (min(found)[0] if found else len(self._recent)), base)
         if not found:
             return None
         _, at, stop = min(found)
         tokens, characters = next(seam for seam in reversed(self._seams) if seam[1] <= base + at)
         return StopMatch(stop, base + at, tokens, self._recent[characters - base : at])
 
+    def _matches(self, until: int, base: int) -> list[tuple[int, int, str]]:
+        """The patterns' first matches among the characters up to `until`, as entries of `_find`."""
+        for end in range(self._searched + 1, until + 1 if self._patterns else 0):
+            found = []
+            for pattern in self._patterns:
+                begin = self._given if pattern.reach is None else max(self._given, end - pattern.reach)
+                if match := pattern.regex.search(self._whole, begin, end):
+                    found.append((end - base, match.start() - base, pattern.regex.pattern))
+            if found:
+                return found
+        self._searched = until
+        return []
+
     def _open_length(self) -> int:
-        """Length of the longest end of the held text that may be the beginning of a stop string."""
+        """Length of the longest end of the held text that may be the beginning of a stop."""
         held = self._seams[0][1] + len(self._recent) - self._given
-        for length in range(min(self._longest, held), 0, -1):
+        least = max((held if p.reach is None else min(p.reach - 1, held) for p in self._patterns), default=0)
+        for length in range(min(self._longest, held), least, -1):
             if self._recent[-length:] in self._beginnings:
                 return length
-        return 0
+        return max(least, 0)
 
     def _give(self, until: int) -> str:
         """Give out the text up to its character `until`."""

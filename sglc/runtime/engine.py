@@ -31,7 +31,9 @@ from sglc.runtime.requests import (
     Flight,
     Handle,
     Kind,
+    Likely,
     Part,
+    PromptScored,
     Request,
     RequestDone,
     RequestFailed,
@@ -40,7 +42,6 @@ from sglc.runtime.requests import (
     SampleState,
     Scored,
     Token,
-    allowed_next,
     check_size,
     first_part,
     later_parts,
@@ -48,11 +49,13 @@ from sglc.runtime.requests import (
     scores_of,
 )
 from sglc.runtime.rows import Chunk
+from sglc.runtime.scores import likeliest_at, take_scores
+from sglc.runtime.steering import steered
 from sglc.runtime.step import Executor, Step, StepResult
 
 __all__ = [
-    "Engine", "EngineConfig", "EngineEvent", "Handle", "RequestDone", "RequestFailed", "RequestId",
-    "SampleDone", "Scored", "Token",
+    "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
+    "RequestId", "SampleDone", "Scored", "Token",
 ]  # fmt: skip
 
 
@@ -124,7 +127,8 @@ class Engine:
         is then a match, unless `max_tokens`, `cut` or a stop id that is text ended it before.
 
         Raises:
-            RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do.
+            RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do; SGLC470, a bias for
+                an id that the model does not have.
         """
         ids = self.handles.ids(handle)
         assert len(seeds) == sampling.n, "one seed for each sample"
@@ -134,9 +138,18 @@ class Engine:
                 f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
                 hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
             )
+        vocab = self.executor.vocab_size
+        if unknown := [token for token, _ in sampling.logit_bias if token >= vocab]:
+            raise RunError(
+                "SGLC470",
+                f"`logit_bias` names the id {unknown[0]}, the model has ids up to {vocab - 1}",
+                hint="ids are those of the model's own tokenizer",
+            )
         self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
         request = self._request(handle, len(seeds))
-        request.sampling = sampling
+        request.sampling = replace(sampling, top_logprobs=min(sampling.top_logprobs, vocab))
+        if request.scored_from is not None:
+            request.prompt_logprobs = [0.0] * (len(ids) - 1 - request.scored_from)
         request.seeds = tuple(seeds)
         request.stop_ids = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
@@ -181,7 +194,7 @@ class Engine:
         state = owner.samples[sample]
         assert state.row >= 0, "a cut before the sample began"
         assert 0 <= length <= len(state.ids), "a cut behind the tokens reported"
-        del state.ids[length:], state.logprobs[length:]
+        del state.ids[length:], state.logprobs[length:], state.likeliest[length:]
         self._end_sample(owner, sample, "stop", 0)
 
     def abort(self, request: RequestId) -> None:
@@ -224,7 +237,8 @@ class Engine:
         chunks += self._admit(shares.left)
         if not decode.size and not chunks:
             return False
-        step = self._constrained(self.placement.build(self._next_step, decode, chunks))
+        step = self.placement.build(self._next_step, decode, chunks)
+        step = steered(step, self.rows, self.placement.work)
         try:
             ticket = self.executor.launch(step)
         except AssertionError:
@@ -241,15 +255,6 @@ class Engine:
         self._next_step += 1
         self._launched(step, ticket, chunks)
         return True
-
-    def _constrained(self, step: Step) -> Step:
-        """`step` with the masks of its constrained rows."""
-        masked = np.flatnonzero(step.sample & self.rows.constrained[step.rows]).astype(np.int32)
-        if not masked.size:
-            return step
-        parts = [self.placement.work[row].part for row in step.rows[masked].tolist()]
-        masks = np.stack([allowed_next(part.request, part.index) for part in parts])
-        return replace(step, masked=masked, masks=masks)
 
     def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
         first = int(self.rows.seq_len[row])
@@ -282,7 +287,12 @@ class Engine:
         return chunks
 
     def _start(self, request: Request) -> Node:
-        return self.handles.start(request.handle, request.root)
+        # Where a prompt is scored, less of it is taken than the handle knows of.
+        return (
+            request.root
+            if request.scored_from is not None
+            else self.handles.start(request.handle, request.root)
+        )
 
     def _admitted(self, part: Part, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
@@ -291,8 +301,8 @@ class Engine:
         if part.kind is Kind.SAMPLE:
             assert request.sampling is not None
             request.samples[part.index].row = row
-            self.rows.sample_with(row, request.sampling, request.seeds[part.index], request.group)
-            self.rows.constrained[row] = request.constraint is not None
+            constrained = request.constraint is not None
+            self.rows.sample_with(row, request.sampling, request.seeds[part.index], request.group, constrained)
         match part.kind:
             case Kind.CHOICE:
                 request.scored += len(part.ids) - len(request.ids)
@@ -332,6 +342,7 @@ class Engine:
             step.rows,
             self.rows.generation[step.rows],
             np.flatnonzero(step.sample).astype(np.int32),
+            step.top_rows.tolist(),
         )
         self._flights.append(flight)
         for chunk in chunks:
@@ -361,11 +372,7 @@ class Engine:
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
         self.placement.drained(flight.index)
-        at = 0
-        for score in flight.scored:
-            values = result.scores[at : at + score.count].tolist()
-            score.request.logprobs[score.choice][score.first : score.first + score.count] = values
-            at += score.count
+        self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
         for request in flight.ended:
             if request.live:
@@ -377,8 +384,12 @@ class Engine:
         offsets = flight.sampled[current]
         rows = rows[current]
         ids, logprobs = result.tokens[offsets].tolist(), result.logprobs[offsets].tolist()
-        for row, token, logprob in zip(rows.tolist(), ids, logprobs, strict=True):
-            assert row in self.placement.work, f"a result for row {row}, which nobody uses"
+        top_at = {offset: i for i, offset in enumerate(flight.tops)}
+        refused: list[Request] = []
+        for row, offset, token, logprob in zip(rows.tolist(), offsets.tolist(), ids, logprobs, strict=True):
+            if row not in self.placement.work:
+                assert refused, f"a result for row {row}, which nobody uses"
+                continue
             part = self.placement.work[row].part
             request = part.request
             assert request.sampling is not None
@@ -389,11 +400,20 @@ class Engine:
             self.rows.tokens[row, len(request.ids) + len(state.ids)] = token
             state.ids.append(token)
             state.logprobs.append(logprob)
-            self._events.append(Token(request.id, part.index, token, logprob))
-            constraint = request.constraint
-            if constraint is not None:
-                state.state = constraint.advance(state.state, token)
-            if constraint is not None and constraint.done(state.state):
+            if self.rows.biased[row]:
+                state.counts[token] = state.counts.get(token, 0) + 1
+            likeliest: Likely = ()
+            if offset in top_at:
+                likeliest = likeliest_at(result, top_at[offset], request.sampling.top_logprobs)
+                state.likeliest.append(likeliest)
+            self._events.append(Token(request.id, part.index, token, logprob, likeliest))
+            try:
+                ends = request.constraint is not None and _ends_by_itself(request.constraint, state, token)
+            except SglcError as error:
+                refused.append(request)
+                self._refuse(request, error)
+                continue
+            if ends:
                 self._end_sample(request, part.index, "stop", 0)
             elif len(state.ids) == request.sampling.max_tokens:
                 self._end_sample(request, part.index, "length", 0)
@@ -410,7 +430,8 @@ class Engine:
         if sample == 0:
             self.handles.follow(request.handle)
         ids, logprobs = tuple(state.ids), tuple(state.logprobs)
-        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish))
+        likeliest = tuple(state.likeliest)
+        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, likeliest))
         self._end_part(request)
 
     def _end_part(self, request: Request) -> None:
@@ -432,6 +453,11 @@ class Engine:
                 self.placement.retire(row, 0)
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
+
+    def _refuse(self, request: Request, error: SglcError) -> None:
+        """A request cannot go on, for a reason of its own."""
+        self._forget(request)
+        self._events.append(RequestFailed(request.id, error))
 
     def _fail(self, cause: Exception) -> None:
         """The executor failed: so do the requests that it worked on, and no KV can be trusted any more."""
@@ -463,6 +489,12 @@ class Engine:
         self._requests[request.id] = request
         self._waiting.append(first_part(request))
         return request.id
+
+
+def _ends_by_itself(constraint: Constraint, state: SampleState, token: int) -> bool:
+    """Account for a sample's new token; whether nothing can follow it."""
+    state.state = constraint.advance(state.state, token)
+    return constraint.done(state.state)
 
 
 def _as_error(cause: Exception) -> SglcError:

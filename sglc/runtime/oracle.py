@@ -3,13 +3,14 @@
 Its "KV" of a token is (id, position, hash of the history up to it). A launch reads every row's
 history back through the page table and refuses, with AssertionError, one that is not what was
 written there; so it does with slots that a step in flight still touches. What is sampled is a
-function of (history, sampling, seed, position, mask): `Oracle.continuation` gives it without any scheduler.
+function of (history, sampling, seed, position, bias, mask): `Oracle.continuation` gives it without any
+scheduler.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +18,8 @@ import numpy as np
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraint
+from sglc.runtime.requests import Likely
+from sglc.runtime.steering import bias_of
 from sglc.runtime.step import F32, I32, SAMPLED, U64, Bool, Step, StepResult
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -34,6 +37,14 @@ def _mix(values: U64) -> U64:
 def _terms(tokens: I32, positions: I32) -> U64:
     """What a token adds to the hash of its history: uint64 [n]. Depends on the position, so order counts."""
     return _mix((tokens.astype(np.uint64) << np.uint64(32)) + positions.astype(np.uint64) + _ODD)
+
+
+def _bias_hash(added: Mapping[int, float]) -> np.uint64:
+    """What a bias adds to a row's hash; 0 without one."""
+    ids = np.array(list(added), np.int32)
+    values = np.array(list(added.values()), np.float32)
+    terms = _mix((ids.astype(np.uint64) << np.uint64(32)) + values.view(np.uint32).astype(np.uint64) + _B)
+    return np.uint64(terms.sum(dtype=np.uint64))
 
 
 def history_hashes(ids: Sequence[int]) -> U64:
@@ -179,12 +190,41 @@ class Oracle:
         assert step.sample[step.masked].all(), "a mask for a row that does not sample"
         assert step.masks.shape == (step.masked.size, self.vocab_size if step.masked.size else 0)
         masks = list(zip(step.masked.tolist(), step.masks, strict=True))
-        drawn = self._draw(hashes[ends], step.positions[ends], noise, step.no_eos, masks)
+        biased = hashes[ends] + self._biases(step)
+        drawn = self._draw(biased, step.positions[ends], noise, step.no_eos, masks)
         tokens = np.where(step.sample, drawn, np.int32(-1)).astype(np.int32)
         logprobs = np.where(step.sample, self._logprobs(hashes[ends], drawn), np.float32(0))
         self._last[step.rows[step.sample]] = tokens[step.sample]
         scores = self._logprobs(hashes[step.score_at], step.score_ids)
-        return StepResult(step.index, tokens, logprobs.astype(np.float32), scores)
+        if not step.tops:
+            return StepResult(step.index, tokens, logprobs.astype(np.float32), scores)
+        assert step.sample[step.top_rows].all(), "likeliest ids of a row that does not sample"
+        places = np.concatenate((ends[step.top_rows], step.score_at[step.top_scores]))
+        top_ids, top_logprobs = self._tops(hashes[places], step.tops)
+        return StepResult(step.index, tokens, logprobs.astype(np.float32), scores, top_ids, top_logprobs)
+
+    def _biases(self, step: Step) -> U64:
+        """What biases add to the rows' hashes: uint64 [R]."""
+        assert step.bias_at.size == step.bias_ids.size == step.bias.size
+        if not step.bias_at.size:
+            return np.zeros(step.rows.size, np.uint64)
+        added: list[dict[int, float]] = [{} for _ in step.rows]
+        for at, token, value in zip(
+            step.bias_at.tolist(), step.bias_ids.tolist(), step.bias.tolist(), strict=True
+        ):
+            assert step.sample[at], "a bias for a row that does not sample"
+            assert 0 <= token < self.vocab_size, "a bias outside the vocabulary"
+            assert token not in added[at], "two biases for one id"
+            added[at][token] = value
+        return np.array([_bias_hash(values) for values in added], np.uint64)
+
+    def _tops(self, hashes: U64, count: int) -> tuple[I32, F32]:
+        """The likeliest ids int32 [n, count] after each history, and their log-probabilities."""
+        ids = np.arange(self.vocab_size, dtype=np.int32)
+        every: F32 = np.array([self._logprobs(value, ids) for value in hashes], np.float32)
+        every = every.reshape(hashes.size, self.vocab_size)
+        best = np.argsort(-every, axis=1, kind="stable")[:, :count].astype(np.int32)
+        return best, np.take_along_axis(every, best, axis=1)
 
     def _draw(
         self, hashes: U64, positions: I32, noise: _Noise, no_eos: Bool, masks: Sequence[tuple[int, Bool]]
@@ -205,7 +245,7 @@ class Oracle:
             drawn = np.where(banned, (drawn + 1) % self.vocab_size, drawn).astype(np.int32)
         return drawn
 
-    def _logprobs(self, hashes: U64, ids: I32) -> F32:
+    def _logprobs(self, hashes: U64 | np.uint64, ids: I32) -> F32:
         mixed = _mix(hashes ^ _mix(ids.astype(np.uint64) + _B))
         return -((mixed % np.uint64(1000)).astype(np.float32) + np.float32(1)) / np.float32(100)
 
@@ -216,6 +256,11 @@ class Oracle:
         ids = np.array([*prompt, *choice], np.int32)
         history = history_hashes([*prompt, *choice])
         return tuple(self._logprobs(history[len(prompt) - 1 : -1], ids[len(prompt) :]).tolist())
+
+    def likeliest(self, ids: Sequence[int], count: int) -> Likely:
+        """The `count` likeliest ids after `ids`."""
+        top_ids, top_logprobs = self._tops(history_hashes(ids)[-1:], count)
+        return tuple(zip(top_ids[0].tolist(), top_logprobs[0].tolist(), strict=True))
 
     def continuation(
         self, prompt: Sequence[int], sampling: Sampling, seed: int, constraint: Constraint | None = None
@@ -243,7 +288,9 @@ class Oracle:
                 if constraint.accepting(state) and not early[0]:
                     mask |= np.isin(np.arange(self.vocab_size), list(stops))
                 masks = [(0, mask)]
-            drawn = self._draw(history, position, noise, early, masks)
+            counts = {token: made.count(token) for token in made}
+            biased = history + _bias_hash(bias_of(sampling, counts))
+            drawn = self._draw(biased, position, noise, early, masks)
             token = int(drawn[0])
             if token in stops and not early[0]:
                 return tuple(made), tuple(logprobs), "stop"

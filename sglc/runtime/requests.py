@@ -17,20 +17,40 @@ from sglc.errors import RunError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraint
 from sglc.runtime.radix import Node
-from sglc.runtime.step import I32, Bool
+from sglc.runtime.step import I32
 
 Handle = int
 RequestId = int
+Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
+
+PROMPT = -1  # in `Score.choice`: the prompt itself is scored
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The next kept token of a sample; ids that end a generation are not among them."""
+    """The next kept token of a sample; ids that end a generation are not among them.
+
+    `likeliest` are the `top_logprobs` likeliest ids at its place.
+    """
 
     request: RequestId
     sample: int
     id: int
     logprob: float
+    likeliest: Likely = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Log-probabilities of the prompt's ids from `logprobs_from` on (from 1 on, if that is 0).
+
+    Comes before the first token of sample 0, if there is such an id. `likeliest` has an entry for each
+    of them, or none at all.
+    """
+
+    request: RequestId
+    logprobs: tuple[float, ...]
+    likeliest: tuple[Likely, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,7 @@ class SampleDone:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: str
+    likeliest: tuple[Likely, ...] = ()  # at the places of `ids`, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,7 @@ class RequestFailed:
     error: SglcError
 
 
-EngineEvent = Token | SampleDone | RequestDone | Scored | RequestFailed
+EngineEvent = Token | PromptScored | SampleDone | RequestDone | Scored | RequestFailed
 
 
 class Kind(Enum):
@@ -104,6 +125,8 @@ class Request:
     group: int = -1
     choices: tuple[tuple[int, ...], ...] = ()
     logprobs: list[list[float]] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_likeliest: list[Likely] = field(default_factory=list)
     samples: list[SampleState] = field(default_factory=list)
     started: bool = False
     live: bool = True
@@ -113,6 +136,13 @@ class Request:
     computed: int = 0
     scored: int = 0
     completion: int = 0
+
+    @property
+    def scored_from(self) -> int | None:
+        """Of the prompt's positions whose logits score the next id, the first one; None: none is asked for."""
+        if self.sampling is None or self.sampling.logprobs_from is None:
+            return None
+        return max(self.sampling.logprobs_from - 1, 0)
 
     def done(self) -> RequestDone:
         """Its last event."""
@@ -124,11 +154,13 @@ class Request:
 class SampleState:
     """One sample so far: what is drained and kept. `row` is -1 while it has none.
 
-    `state` is where `ids` have led the request's constraint.
+    `state` is where `ids` have led the request's constraint; `counts` says how often each occurs.
     """
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    likeliest: list[Likely] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
     row: int = -1
     done: bool = False
     state: int = 0
@@ -157,8 +189,8 @@ class Score:
     """Where the next scores of a step belong."""
 
     request: Request
-    choice: int
-    first: int  # scores the choice's ids first : first + count
+    choice: int  # or `PROMPT`
+    first: int  # scores the choice's, or the prompt's scored, ids first : first + count
     count: int
 
 
@@ -171,24 +203,9 @@ class Flight:
     rows: I32
     generation: I32  # of `rows` at the launch
     sampled: I32  # offsets into `rows`
+    tops: list[int] = field(default_factory=list)  # of `rows`, those whose likeliest ids it gives
     scored: list[Score] = field(default_factory=list)  # in the order of the scores
     ended: list[Request] = field(default_factory=list)  # a part of each ends with this step
-
-
-def allowed_next(request: Request, sample: int) -> Bool:
-    """What a sample of a constrained request may go on with: bool [V].
-
-    Ids that end the sample are allowed where the text may end. One that is text too is also allowed
-    where that text may follow, and ends the sample there: without it there might be no way on.
-    """
-    constraint, state = request.constraint, request.samples[sample]
-    assert constraint is not None
-    assert request.sampling is not None
-    mask = constraint.mask(state.state)
-    if constraint.accepting(state.state) and len(state.ids) >= request.sampling.min_tokens:
-        mask[[token for token in request.stop_ids if token < mask.size]] = True
-    assert mask.any(), "a constrained sample has nothing to go on with"
-    return mask
 
 
 def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
@@ -196,6 +213,9 @@ def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
     request = part.request
     if part.kind is Kind.CHOICE:
         return [Score(request, part.index, scored[0][0] - len(request.ids) + 1, len(scored))]
+    if part.kind is Kind.SAMPLE:
+        assert request.scored_from is not None
+        return [Score(request, PROMPT, scored[0][0] - request.scored_from, len(scored))]
     return [Score(request, i, 0, 1) for i, choice in enumerate(request.choices) if choice]
 
 
@@ -204,9 +224,9 @@ def first_part(request: Request) -> Part:
     ids = request.ids
     array = np.array(ids, np.int32)
     if request.sampling is not None:
-        return Part(
-            request, 0, Kind.SAMPLE, ids, len(ids) - 1, len(ids) + request.sampling.max_tokens - 1, array
-        )
+        # What is scored has to be computed, whatever the tree holds of it.
+        limit = min(len(ids) - 1, len(ids) if request.scored_from is None else request.scored_from)
+        return Part(request, 0, Kind.SAMPLE, ids, limit, len(ids) + request.sampling.max_tokens - 1, array)
     # A prompt whose logits are wanted is never taken from the tree as a whole.
     limit = len(ids) - 1 if request.choices else len(ids)
     return Part(request, -1, Kind.PROMPT, ids, limit, len(ids), array)
@@ -216,7 +236,7 @@ def later_parts(request: Request, first: Part) -> list[Part]:
     """The parts that start from the prompt which `first` passes through."""
     if request.sampling is not None:
         return [
-            Part(request, i, Kind.SAMPLE, first.ids, first.limit, first.end, first.array)
+            Part(request, i, Kind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array)
             for i in range(1, len(request.seeds))
         ]
     parts = []
@@ -232,10 +252,12 @@ def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, in
     """(position, id) pairs to score while ids first : first + tokens of a part are passed through.
 
     The logits of a position score the id that follows it: those of the prompt's last one the first id
-    of every choice, those of a choice's ids its next ones.
+    of every choice, those of a choice's ids its next ones. Of a generation's prompt, what is asked for.
     """
-    choices, last = part.request.choices, len(part.request.ids) - 1
+    choices, last, begin = part.request.choices, len(part.request.ids) - 1, part.request.scored_from
     match part.kind:
+        case Kind.SAMPLE if part.index == 0 and begin is not None:
+            return tuple((at, part.ids[at + 1]) for at in range(max(first, begin), min(first + tokens, last)))
         case Kind.CHOICE:
             choice = choices[part.index]
             return tuple((at, choice[at - last]) for at in range(max(first, last + 1), first + tokens))

@@ -36,7 +36,10 @@ class Rows:
         self.generation: I32 = np.zeros(count, np.int32)
         self.active: Bool = np.zeros(count, np.bool_)
         self.samples: Bool = np.zeros(count, np.bool_)  # the row decodes after its prompt
-        self.constrained: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
+        self.constrained: Bool = np.zeros(count, np.bool_)  # a mask says what may be sampled
+        self.biased: Bool = np.zeros(count, np.bool_)  # something is added to some logits
+        self.stepwise: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
+        self.tops: I32 = np.zeros(count, np.int32)  # likeliest ids to report at every place with a score
         self.seq_len: I32 = np.zeros(count, np.int32)
         self.prompt_len: I32 = np.zeros(count, np.int32)
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
@@ -63,6 +66,9 @@ class Rows:
         self.active[row] = True
         self.samples[row] = False
         self.constrained[row] = False
+        self.biased[row] = False
+        self.stepwise[row] = False
+        self.tops[row] = 0
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
         self.prompt_len[row] = ids.size
@@ -75,9 +81,14 @@ class Rows:
         self.min_tokens[row] = 0
         return row
 
-    def sample_with(self, row: int, sampling: Sampling, seed: int, group: int) -> None:
+    def sample_with(self, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
         """The row decodes after its prompt. Equal `group` numbers are kept side by side in a step."""
+        penalised = bool(sampling.frequency_penalty or sampling.presence_penalty)
         self.samples[row] = True
+        self.constrained[row] = constrained
+        self.biased[row] = penalised or bool(sampling.logit_bias)
+        self.stepwise[row] = constrained or penalised
+        self.tops[row] = sampling.top_logprobs
         self.group[row] = group
         self.min_tokens[row] = sampling.min_tokens
         self.temperature[row] = sampling.temperature
@@ -102,7 +113,7 @@ class Rows:
 
     def known(self, rows: I32) -> I32:
         """Those of `rows` int32 [n] that need not wait until the host knows their next input."""
-        waits = self.constrained[rows] & (self.tokens[rows, self.seq_len[rows]] == SAMPLED)
+        waits = self.stepwise[rows] & (self.tokens[rows, self.seq_len[rows]] == SAMPLED)
         known: I32 = rows[~waits]
         return known
 

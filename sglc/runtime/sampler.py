@@ -7,7 +7,8 @@ trick): the token with the largest weight / noise, where a token's noise is a ha
 token) and of nothing else, so of no other row and no device. Rounding differs with the batch, and
 changes the winner only where the two best are equal to rounding; an inverse cumulative distribution
 would change with it wherever the tail's steps are as small as the rounding, once in some hundred tokens.
-Log-probabilities are natural logarithms of the model's own distribution: before `no_eos`, masks,
+A bias comes before all of that, then what is banned or masked falls away.
+Log-probabilities are natural logarithms of the model's own distribution: before bias, `no_eos`, masks,
 temperature and filters.
 """
 
@@ -30,7 +31,9 @@ _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
 class Choice:
     """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise.
 
-    `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow.
+    `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow. To the
+    logits of the ids `bias_ids` [B] in the rows `bias_at` [B] the values `bias` [B] are added; no pair
+    occurs twice.
     """
 
     temperature: F32
@@ -41,6 +44,9 @@ class Choice:
     keys: U64
     masked: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    bias_at: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
+    bias_ids: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
+    bias: F32 = field(default_factory=lambda: np.empty(0, np.float32))
 
 
 def noise_keys(seeds: U64, positions: I32) -> U64:
@@ -90,8 +96,15 @@ def choose(logits: Tensor, choice: Choice, eos_ids: Tensor) -> tuple[Tensor, Ten
     logits = logits.float()
     allowed = logits
     bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
-    if bans or len(choice.masked):
+    if bans or len(choice.masked) or len(choice.bias_at):
         allowed = logits.clone()
+    if len(choice.bias_at):
+        at, ids = (
+            torch.from_numpy(values.astype(np.int64)).to(logits.device)
+            for values in (choice.bias_at, choice.bias_ids)
+        )
+        # No pair occurs twice, so the order of the additions does not matter.
+        allowed[at, ids] += torch.from_numpy(choice.bias).to(logits.device)
     if bans:
         banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
         allowed[banned[:, None], eos_ids[None, :]] = -torch.inf
@@ -113,6 +126,13 @@ def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
     """log p(ids[i]) under row i: float32 [N] from logits [N, V], ids int64 [N]."""
     logits = logits.float()
     return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+
+
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest ids of every row, best first, int64 [N, count], and their log-probabilities."""
+    logits = logits.float()
+    best = logits.topk(count, dim=-1)
+    return best.indices, best.values - logits.logsumexp(dim=-1, keepdim=True)
 
 
 def filtered(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:

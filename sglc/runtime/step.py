@@ -20,6 +20,10 @@ Bool = NDArray[np.bool_]
 SAMPLED = -1  # in `Step.tokens`: the id that the executor sampled last for the same row
 
 
+def _no_integers() -> I32:
+    return np.empty(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1], the last ones of its sequence.
@@ -43,8 +47,13 @@ class Step:
         seeds: uint64 [R] the noise is a function of (seed, position) alone.
         no_eos: bool [R] end-of-turn ids may not be sampled.
         score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
-        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow;
-            log-probabilities are still those of the model's own distribution.
+        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
+        bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
+            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
+        tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
+            (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
+
+    Log-probabilities are those of the model's own distribution, whatever bias and masks say.
     """
 
     index: int
@@ -64,19 +73,29 @@ class Step:
     no_eos: Bool
     score_at: I32
     score_ids: I32
-    masked: I32 = field(default_factory=lambda: np.empty(0, np.int32))
+    masked: I32 = field(default_factory=_no_integers)
     masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    bias_at: I32 = field(default_factory=_no_integers)
+    bias_ids: I32 = field(default_factory=_no_integers)
+    bias: F32 = field(default_factory=lambda: np.empty(0, np.float32))
+    tops: int = 0
+    top_rows: I32 = field(default_factory=_no_integers)
+    top_scores: I32 = field(default_factory=_no_integers)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """tokens: int32 [R] sampled ids, -1 where `sample` is off. logprobs: float32 [R] of those ids
-    (natural log, before temperature and filters, 0 where off). scores: float32 [S] log-probabilities."""
+    (natural log, before temperature and filters, 0 where off). scores: float32 [S] log-probabilities.
+    top_ids: int32 [A + C, tops] the likeliest ids, best first, of `top_rows`, then of `top_scores`;
+    top_logprobs: float32 [A + C, tops] of those ids."""
 
     index: int
     tokens: I32
     logprobs: F32
     scores: F32
+    top_ids: I32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
 
 class Executor(Protocol):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +79,14 @@ class LocalTokenizer:
         self._eos_ids = files.eos_ids or self._ids_of_named("eos_token")
         identity = [files.definition, files.template, list(self._eos_ids), self._bos_id]
         self._hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def with_template(self, template: str) -> LocalTokenizer:
+        """The same tokenizer under another chat template."""
+        other = copy(self)
+        other.__dict__.pop("_chat", None)  # compiled from the own one
+        other._template = template
+        other._hash = hashlib.sha256(json.dumps([self._hash, template]).encode()).hexdigest()
+        return other
 
     @property
     def hash(self) -> str:

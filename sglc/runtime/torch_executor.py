@@ -20,7 +20,7 @@ from sglc.runtime.attention import PagedAttention
 from sglc.runtime.attention_plan import plan_attention
 from sglc.runtime.model import Llama
 from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.sampler import Choice, choose, log_probabilities, noise_keys
+from sglc.runtime.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
 from sglc.runtime.step import I32, SAMPLED, Step, StepResult
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
@@ -34,6 +34,8 @@ class Ticket:
     tokens: Tensor
     logprobs: Tensor
     scores: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
     done: torch.Event | None
 
 
@@ -86,9 +88,12 @@ class TorchExecutor:
             if len(step.copies):
                 self._copy(step.copies)
             hidden, places = self._forward(step)
-            scores = self._score(hidden, step, places)
-            tokens, logprobs = self._sample(hidden, step, places)
-            return self._ticket(step.index, tokens, logprobs, scores)
+            wanted = len(step.top_rows) + len(step.top_scores)
+            top_ids = torch.zeros((wanted, step.tops), dtype=torch.int64, device=self._device)
+            tops = top_ids, torch.zeros((wanted, step.tops), device=self._device)
+            scores = self._score(hidden, step, places, tops)
+            tokens, logprobs = self._sample(hidden, step, places, tops)
+            return self._ticket(step.index, (tokens, logprobs, scores, *tops))
 
     def drain(self, ticket: Ticket) -> StepResult:
         """The outcome of the oldest undrained step."""
@@ -99,6 +104,8 @@ class TorchExecutor:
             ticket.tokens.numpy().astype(np.int32),
             ticket.logprobs.numpy(),
             ticket.scores.numpy(),
+            ticket.top_ids.numpy().astype(np.int32),
+            ticket.top_logprobs.numpy(),
         )
 
     def _copy(self, copies: I32) -> None:
@@ -133,8 +140,10 @@ class TorchExecutor:
         hidden = self._model.forward(tokens, positions, slots, self._pool, attention, self._put(places))
         return hidden, wanted
 
-    def _score(self, hidden: Tensor, step: Step, places: NDArray[np.int64]) -> Tensor:
-        """float32 [S]"""
+    def _score(
+        self, hidden: Tensor, step: Step, places: NDArray[np.int64], tops: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """float32 [S]. The likeliest ids of scores go into their part of `tops`."""
         scores = torch.zeros(len(step.score_at), device=self._device)
         if not len(step.score_at):
             return scores
@@ -146,10 +155,24 @@ class TorchExecutor:
                 of_score = logits[self._put(owner[inside] - begin)]
                 ids = self._put(step.score_ids[inside].astype(np.int64))
                 scores[self._put(inside)] = log_probabilities(of_score, ids)
+                wanted = np.isin(inside, step.top_scores)
+                at = np.searchsorted(step.top_scores, inside[wanted]) + len(step.top_rows)
+                self._keep_tops(of_score, np.flatnonzero(wanted), at, tops)
         return scores
 
-    def _sample(self, hidden: Tensor, step: Step, places: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """int64 [R] and float32 [R]; -1 and 0 where nothing is sampled."""
+    def _keep_tops(
+        self, logits: Tensor, rows: NDArray[np.intp], at: NDArray[np.intp], tops: tuple[Tensor, Tensor]
+    ) -> None:
+        """The likeliest ids of the rows `rows` of `logits` become the rows `at` of `tops`."""
+        if not len(rows):
+            return
+        target = self._put(at)
+        tops[0][target], tops[1][target] = likeliest(logits[self._put(rows)], tops[0].shape[1])
+
+    def _sample(
+        self, hidden: Tensor, step: Step, places: NDArray[np.int64], tops: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """int64 [R] and float32 [R]; -1 and 0 where nothing is sampled. `tops` as in `_score`."""
         tokens = torch.full((len(step.rows),), -1, dtype=torch.int64, device=self._device)
         logprobs = torch.zeros(len(step.rows), device=self._device)
         sampled = np.flatnonzero(step.sample)
@@ -161,6 +184,7 @@ class TorchExecutor:
             rows = sampled[begin:end]
             logits = self._model.logits(hidden[self._put(np.searchsorted(places, last[rows]))])
             masked = np.flatnonzero(mask_of[rows] >= 0)
+            biased = np.isin(step.bias_at, rows)
             choice = Choice(
                 step.temperature[rows],
                 step.top_k[rows],
@@ -170,21 +194,28 @@ class TorchExecutor:
                 noise_keys(step.seeds[rows], step.positions[last[rows]] + 1),
                 masked,
                 step.masks[mask_of[rows[masked]]],
+                np.searchsorted(rows, step.bias_at[biased]),
+                step.bias_ids[biased],
+                step.bias[biased],
             )
             target = self._put(rows)
             tokens[target], logprobs[target] = choose(logits, choice, self._eos_ids)
+            wanted = np.isin(rows, step.top_rows)
+            at = np.searchsorted(step.top_rows, rows[wanted])
+            self._keep_tops(logits, np.flatnonzero(wanted), at, tops)
             self._last[self._put(step.rows[rows].astype(np.int64))] = tokens[target]
         return tokens, logprobs
 
-    def _ticket(self, index: int, tokens: Tensor, logprobs: Tensor, scores: Tensor) -> Ticket:
+    def _ticket(self, index: int, made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> Ticket:
         if self._device.type == "cpu":
-            return Ticket(index, tokens, logprobs, scores, None)
-        host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in (tokens, logprobs, scores)]
-        for there, here in zip(host, (tokens, logprobs, scores), strict=True):
-            there.copy_(here, non_blocking=True)
+            return Ticket(index, *made, None)
+        host = []
+        for here in made:
+            host.append(torch.empty(here.shape, dtype=here.dtype, pin_memory=here.numel() > 0))
+            host[-1].copy_(here, non_blocking=True)
         done = torch.Event(self._device)
         done.record()
-        return Ticket(index, host[0], host[1], host[2], done)
+        return Ticket(index, host[0], host[1], host[2], host[3], host[4], done)
 
     def _reserve(self, row: int) -> None:
         if row >= len(self._last):

@@ -11,7 +11,7 @@ import torch
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraint, Constraints
 from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.requests import RequestDone, SampleDone, Scored
+from sglc.runtime.requests import PromptScored, RequestDone, SampleDone, Scored
 from sglc.runtime.torch_executor import TorchExecutor
 from tests.runtime.reference_models import KINDS, tiny_model
 
@@ -54,6 +54,38 @@ def test_greedy_equals_transformers(kind: str, depth: int, tmp_path: Path) -> No
             if best[position, 0] - best[position, 1] < 1e-3:
                 break
             assert token == int(logits[position].argmax())
+
+
+def test_steered_samples_and_likeliest_ids_equal_those_of_the_cpu(tmp_path: Path) -> None:
+    model, config = tiny_model(tmp_path)
+    sampling = Sampling(
+        max_tokens=24, temperature=0.8, frequency_penalty=0.6, presence_penalty=0.3, logit_bias=((9, 2.0),),
+        ignore_eos=True, logprobs_from=0, top_logprobs=3,
+    )  # fmt: skip
+    seen = []
+    for device, depth in (("cpu", 1), ("cuda", 2)):
+        target = engine(model.state_dict(), config, device, torch.float32, depth)
+        for index, prompt in enumerate(PROMPTS):
+            target.gen(target.extend(None, prompt), sampling, [index], eos_ids=(2,))
+        made: dict[tuple[int, str], SampleDone | PromptScored] = {}
+        while not target.idle:
+            for event in target.step():
+                if isinstance(event, SampleDone | PromptScored):
+                    made[event.request, type(event).__name__] = event
+        seen.append(made)
+    here, there = seen
+    assert here.keys() == there.keys()
+    assert len(here) == 2 * len(PROMPTS)
+    for key, event in here.items():
+        other = there[key]
+        if isinstance(event, SampleDone) and isinstance(other, SampleDone):
+            assert event.ids == other.ids
+        torch.testing.assert_close(
+            torch.tensor(event.logprobs), torch.tensor(other.logprobs), atol=1e-4, rtol=0
+        )
+        for one, two in zip(event.likeliest, other.likeliest, strict=True):
+            assert [i for i, _ in one] == [i for i, _ in two]
+            assert [p for _, p in one] == pytest.approx([p for _, p in two], abs=1e-4)
 
 
 def test_samples_equal_those_of_the_cpu(tmp_path: Path) -> None:

@@ -14,22 +14,34 @@ from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
 from sglc.ir.graph import critical_path, dataflow, to_dot, to_mermaid, waves
 from sglc.ir.plan import (
+    Block,
+    CallStep,
+    CondStep,
     ControlText,
     Estimate,
     ExtendNode,
     ForkNode,
+    FunctionStep,
     GenNode,
+    Held,
     HostStep,
+    ImagePart,
     Joined,
     KeepNode,
+    LoopStep,
+    MapStep,
+    Named,
     OpenNode,
-    Output,
     Plan,
     ReleaseNode,
+    ReleaseStep,
     Result,
     Segment,
     SelectNode,
     Slot,
+    SwitchStep,
+    ValueStep,
+    Within,
 )
 from sglc.ir.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
 from sglc.ir.plan_text import plan_text
@@ -73,8 +85,9 @@ def test_literal_gen_literal_gen_is_one_segment() -> None:
         OpenNode(), ExtendNode(0, ("Q: ", Slot("q"))), first, ExtendNode(2, ("\nB:",)),
     )  # fmt: skip
     assert plan.params == ("q",)
-    assert plan.variables == {"a": Output(0, 2), "b": Output(0, 4)}
-    assert plan.returns == Output(0, 4)
+    assert plan.steps[0].gives == (("t1", 2), ("t2", 4))
+    assert plan.variables == (Named("a", Slot("t1")), Named("b", Slot("t2")))
+    assert plan.returns == Slot("t2")
     assert plan.estimate == Estimate(calls=2, literal_tokens=6, max_new_tokens=136, critical_path=2)
 
 
@@ -136,7 +149,7 @@ def test_text_of_one_branch_in_another() -> None:
             Loc("f.sglir", 6, 5, 20),
         ),
     )
-    assert plan.variables == {}  # variables of branches are named by a join
+    assert plan.variables == ()  # variables of branches are named by a join
     assert plan.estimate.critical_path == 2
 
 
@@ -151,8 +164,8 @@ def test_the_newest_occurrence_of_a_name_is_the_variable() -> None:
         return l1
         """
     )
-    assert plan.variables == {"x": Output(0, 2), "y": ((Output(0, 1), None), Output(0, 2))}
-    assert plan.returns == plan.variables["y"]
+    assert plan.variables == (Named("x", Slot("t1")), Named("y", ((Slot("t0"), None), Slot("t1"))))
+    assert plan.returns == ((Slot("t0"), None), Slot("t1"))
 
 
 def test_returned_texts_and_streams() -> None:
@@ -167,8 +180,8 @@ def test_returned_texts_and_streams() -> None:
     assert nodes(plan)[0] == OpenNode("k0")
     assert nodes(plan)[2:] == (KeepNode(1, "streams.0"), KeepNode(1, "streams.1.again"))
     assert plan.returns == {
-        "text": Joined(("<", Output(0, 1), Slot("q"), ">")),
-        "streams": (Output(0, 2), {"again": Output(0, 3)}),
+        "text": Joined(("<", Slot("t0"), Slot("q"), ">")),
+        "streams": (Held("streams.0"), {"again": Held("streams.1.again")}),
         "q": Slot("q"),
         "n": 1.5,
     }
@@ -214,11 +227,11 @@ EVERYTHING = Plan(
                 OpenNode(),
                 OpenNode("k0"),
                 OpenNode(7),
-                ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"))),
+                ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"), ImagePart(Slot("b c")))),
                 GenNode(
                     3,
                     Site("f", (0, 1), "x", 2),
-                    Sampling(n=2, stop=("\n",), seed=2**64 - 1),
+                    Sampling(n=2, stop=("\n",), seed=2**64 - 1, logit_bias=((3, -0.5),)),
                     Loc("f.py", 1, 2, 3),
                 ),
                 SelectNode(4, Site("f", (), "y"), ("no", Slot("a"), Result(4)), "m", Loc("f.py", 4)),
@@ -226,13 +239,32 @@ EVERYTHING = Plan(
                 KeepNode(6, "streams.0"),
                 KeepNode(6, 9),
                 ReleaseNode(9),
-            )
+            ),
+            (("t0", 4), ("t1", 5)),
         ),
-        HostStep("why", Loc("f.py", 5, 6, 7)),
+        ValueStep("b0", "eq", (Slot("t0"), "yes"), Loc("f.py", 5)),
+        CondStep(Slot("b0"), 0, 1, (Slot("t2"), Held("s1")), Loc("f.py", 6)),
+        SwitchStep(Slot("t2"), ("x",), (2, 2), (), Loc("f.py", 7)),
+        LoopStep((Slot("t2"), Held("s1")), 4, 3, (Slot("t3"), Held("s2")), Loc("f.py", 8)),
+        FunctionStep(
+            "l0", "search", (Slot("t3"), {"is": 1}), {"key": (None, 1.5)}, "list", True, Loc("f.py", 9)
+        ),
+        MapStep(Slot("l0"), 4, (Slot("l1"),), Loc("f.py", 10)),
+        CallStep(Site("f", (), "g"), ("text", Held("s2")), 5, (Slot("t4"),), Loc("f.py", 11)),
+        ReleaseStep(Held("s2")),
+        HostStep("why", Loc("f.py", 5, 6, 7), (Slot("t4"), Held("streams.0"))),
     ),
-    variables={"x": (Output(0, 4), None), "is": Output(0, 5)},
-    returns={"is": "map", "items": (Joined(("a", Slot("a"), Output(0, 4))), 1, -0.5, True, None, {})},
+    variables=(Named("x", (Slot("t0"), None)), Within(2), Named("is", Slot("t1"))),
+    returns={"is": "map", "items": (Joined(("a", Slot("a"), Slot("t0"))), 1, -0.5, True, None, {})},
     estimate=Estimate(1, 2, 3, 4),
+    blocks=(
+        Block((), (), ("yes", Held(None)), (Named("z", Slot("t0")),)),
+        Block((), (HostStep("here", Loc("f.py", 12)),), ()),
+        Block((), (), ()),
+        Block((Slot("t5"), Held("s3")), (), (True, Slot("t5"), Held("s3"))),
+        Block((Slot("t6"),), (ValueStep("t7", "format", (Slot("t6"), "!"), Loc("f.py", 13)),), (Slot("t7"),)),
+        Block((Slot("p"), Held("k0")), (), (Slot("p"),)),
+    ),
 )
 
 
@@ -246,12 +278,10 @@ def test_json_is_exact() -> None:
 
 def test_another_version_is_refused() -> None:
     data = plan_to_json(EVERYTHING)
-    for version in (0, PLAN_VERSION + 1, None, "1", True):
-        if version == PLAN_VERSION and not isinstance(version, bool):
-            continue
+    for version in (0, 1, PLAN_VERSION + 1, None, str(PLAN_VERSION), True, float(PLAN_VERSION)):
         with pytest.raises(VerifyError) as caught:
             plan_from_json({**data, "version": version})
-        assert caught.value.code == ("SGLC221" if version is True else "SGLC220")
+        assert caught.value.code == ("SGLC221" if version == PLAN_VERSION else "SGLC220")
 
 
 @pytest.mark.parametrize("data", [None, [], "plan", {}, {"is": "segment"}, 3], ids=str)
@@ -292,10 +322,17 @@ def test_every_damaged_place_is_refused_or_another_plan() -> None:
         (("steps", 0, "nodes", 8, "stream"), 7),  # a keep makes no stream
         (("steps", 0, "nodes", 5, "choices", 2, "node"), 3),  # an extend makes no text
         (("steps", 0, "nodes", 5, "choices", 2, "node"), 6),  # a later node
-        (("variables", "items", "is", "node"), 10),
-        (("variables", "items", "x", 0, "step"), 1),  # ordinary Python has no nodes
-        (("returns", "items", "items", 0, "parts", 2, "step"), 2),
-        (("returns", "items", "items", 0, "parts", 2, "node"), -1),
+        (("steps", 0, "gives", 0, 1), 3),  # an extend makes no text
+        (("steps", 1, "operands", 0, "name"), "t2"),  # a later step gives it
+        (("steps", 2, "then"), 6),
+        (("steps", 4, "body"), -1),
+        (("blocks", 4, "results", 0, "name"), "nothing"),
+        (("blocks", 5, "results", 0, "name"), "a"),  # a called program sees nothing of its caller
+        (("variables", 0, "value", 0, "name"), "nothing"),
+        (("variables", 1, "step"), 1),  # no blocks
+        (("variables", 1, "step"), 10),
+        (("returns", "items", "items", 0, "parts", 2, "name"), "t9"),
+        (("steps", 5, "args", 0, "name"), "l0"),  # what it gives itself
     ],
     ids=str,
 )
@@ -306,7 +343,38 @@ def test_references_to_nothing_are_refused(path: tuple[str | int, ...], wrong: i
         place = place[key]
     assert place[path[-1]] != wrong
     place[path[-1]] = wrong
-    with pytest.raises(VerifyError, match="reads") as caught:
+    with pytest.raises(VerifyError, match=r"reads|outside") as caught:
+        plan_from_json(data)
+    assert caught.value.code == "SGLC221"
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "what"),
+    [
+        (("steps", 1, "operation"), "add", "unknown operation"),
+        (("steps", 1, "operands"), ["x"], "operands"),
+        (("steps", 3, "cases"), ["x", "y", "z"], "blocks for"),
+        (("steps", 4, "max_iters"), 0, "times"),
+        (("steps", 4, "init"), ["x"], "does not fit"),
+        (("steps", 5, "gives"), "stream", "gives a `stream`"),
+        (("steps", 7, "args", 1), "x", "something else"),
+        (("blocks", 0, "results"), ["yes"], "does not fit"),
+        (("blocks", 3, "params", 1, "name"), None, "not named"),
+        (("steps", 1, "name"), "t0", "twice"),
+        (("steps", 2, "then"), 0, ""),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(path: tuple[str | int, ...], wrong: object, what: str) -> None:
+    data: Any = json.loads(json.dumps(plan_to_json(EVERYTHING)))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = wrong
+    if not what:
+        assert plan_from_json(data) == EVERYTHING
+        return
+    with pytest.raises(VerifyError, match=what) as caught:
         plan_from_json(data)
     assert caught.value.code == "SGLC221"
 

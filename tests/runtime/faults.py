@@ -5,21 +5,21 @@ A fault is a function that patches classes through pytest's `MonkeyPatch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine
+from sglc.runtime import engine, steering
 from sglc.runtime.engine import Engine
 from sglc.runtime.pages import PagePool
-from sglc.runtime.placement import Placement
+from sglc.runtime.placement import Placement, Work
 from sglc.runtime.radix import Key, Match, Node, RadixTree
-from sglc.runtime.requests import Kind, Part, Request
+from sglc.runtime.requests import Kind, Likely, Part, Request
 from sglc.runtime.rows import Chunk, Rows
-from sglc.runtime.step import I32, Bool, Step
+from sglc.runtime.step import I32, Bool, Step, StepResult
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -163,8 +163,8 @@ def seed_of_first_sample(patch: pytest.MonkeyPatch) -> None:
     """Every row samples with the seed of the first that ran."""
     original = Rows.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int) -> None:
-        original(self, row, sampling, seed, group)
+    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
+        original(self, row, sampling, seed, group, constrained)
         self.seeds[row] = self.seeds[0]
 
     patch.setattr(Rows, "sample_with", sample_with)
@@ -187,9 +187,9 @@ def stale_min_tokens(patch: pytest.MonkeyPatch) -> None:
     """A reused row keeps its predecessor's `min_tokens`."""
     original = Rows.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int) -> None:
+    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
         before = int(self.min_tokens[row])
-        original(self, row, sampling, seed, group)
+        original(self, row, sampling, seed, group, constrained)
         self.min_tokens[row] = before
 
     patch.setattr(Rows, "sample_with", sample_with)
@@ -278,7 +278,7 @@ def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
 
 def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
     """A constrained sample's state stays one token behind."""
-    original = engine.allowed_next
+    original = steering.allowed_next
 
     def allowed(request: Request, sample: int) -> Bool:
         constraint, state = request.constraint, request.samples[sample]
@@ -290,13 +290,13 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
         state.state = now
         return mask
 
-    patch.setattr(engine, "allowed_next", allowed)
+    patch.setattr(steering, "allowed_next", allowed)
 
 
 def mask_of_the_first_sample(patch: pytest.MonkeyPatch) -> None:
     """All samples of a request get the mask of its first."""
-    original = engine.allowed_next
-    patch.setattr(engine, "allowed_next", lambda request, sample: original(request, 0))
+    original = steering.allowed_next
+    patch.setattr(steering, "allowed_next", lambda request, sample: original(request, 0))
 
 
 def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
@@ -313,25 +313,25 @@ def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 
 def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
     """Masks are in the order of row numbers, not of the step's rows."""
-    original = Engine._constrained
+    original = engine.steered
 
-    def constrained(self: Engine, step: Step) -> Step:
-        made = original(self, step)
+    def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
+        made = original(step, rows, work)
         return replace(made, masks=made.masks[np.argsort(step.rows[made.masked], kind="stable")])
 
-    patch.setattr(Engine, "_constrained", constrained)
+    patch.setattr(engine, "steered", steered)
 
 
 def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Ids that end a sample are allowed where the text may not end."""
-    original = engine.allowed_next
+    original = steering.allowed_next
 
     def allowed(request: Request, sample: int) -> Bool:
         mask = original(request, sample)
         mask[sorted(request.stop_ids)] = True
         return mask
 
-    patch.setattr(engine, "allowed_next", allowed)
+    patch.setattr(steering, "allowed_next", allowed)
 
 
 def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
@@ -344,6 +344,67 @@ def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
         successor.pins = before
 
     patch.setattr(RadixTree, "_remove", remove)
+
+
+def penalties_one_token_late(patch: pytest.MonkeyPatch) -> None:
+    """A row with penalties is launched while its last token is in flight."""
+    original = Rows.sample_with
+
+    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
+        original(self, row, sampling, seed, group, constrained)
+        self.stepwise[row] = constrained
+
+    patch.setattr(Rows, "sample_with", sample_with)
+
+
+def penalties_of_the_prompt(patch: pytest.MonkeyPatch) -> None:
+    """Penalties count the prompt's ids too."""
+    original = steering._biased
+
+    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+        for offset in offsets:
+            request = work[int(step.rows[offset])].part.request
+            for state in request.samples:
+                for token in request.ids:
+                    state.counts.setdefault(token, 1)
+        return original(step, offsets, work)
+
+    patch.setattr(steering, "_biased", biased)
+
+
+def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
+    """A bias is added to the row before."""
+    original = steering._biased
+
+    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+        made = original(step, offsets, work)
+        sampling = np.flatnonzero(made.sample)
+        before = sampling[np.searchsorted(sampling, made.bias_at) - 1].astype(np.int32)
+        return replace(made, bias_at=before)
+
+    patch.setattr(steering, "_biased", biased)
+
+
+def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
+    """What is cached of a prompt gets no scores."""
+    original = engine.first_part
+
+    def first_part(request: Request) -> Part:
+        part = original(request)
+        part.limit = len(part.ids) - 1 if part.kind is Kind.SAMPLE else part.limit
+        return part
+
+    patch.setattr(engine, "first_part", first_part)
+
+
+def likeliest_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
+    """A place is given the likeliest ids of the one before it in the step."""
+    original = engine.likeliest_at
+
+    def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
+        return original(result, max(index - 1, 0), count)
+
+    patch.setattr(engine, "likeliest_at", likeliest_at)
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -376,4 +437,9 @@ FAULTS: tuple[Fault, ...] = (
     masks_in_another_order,
     end_allowed_anywhere,
     pins_lost_by_eviction,
+    penalties_one_token_late,
+    penalties_of_the_prompt,
+    bias_of_another_row,
+    scored_prompt_from_cache,
+    likeliest_of_the_place_before,
 )

@@ -25,6 +25,7 @@ from sglc.runtime.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
+    PromptScored,
     RequestDone,
     RequestFailed,
     SampleDone,
@@ -34,6 +35,7 @@ from sglc.runtime.engine import (
 from sglc.runtime.oracle import Oracle, history_hashes
 from sglc.runtime.pages import Owner
 from sglc.runtime.radix import Node, resolve
+from sglc.runtime.requests import Likely
 from sglc.runtime.step import Step, StepResult
 
 EOS = (3,)
@@ -113,6 +115,7 @@ class Job:
     cuts: dict[int, int] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     scored: bool = False
+    prompt_scored: bool = False
 
 
 class Driver:
@@ -140,6 +143,8 @@ class Driver:
         self.finished = 0
         self.cuts = 0
         self.matched = 0  # constrained samples that ended by themselves
+        self.steered = 0  # samples with a bias or penalties
+        self.prompts_scored = 0
         self.cached = 0  # prompt tokens
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
@@ -202,6 +207,11 @@ class Driver:
             temperature=self.rng.choice((0.0, 0.7, 1.0)),
             top_k=self.rng.choice((-1, 5)),
             ignore_eos=self.rng.random() < 0.3,
+            frequency_penalty=self.rng.choice((0.0, 0.0, 0.0, 0.5)),
+            presence_penalty=self.rng.choice((0.0, 0.0, 0.0, -1.5)),
+            logit_bias=self.rng.choice(((), (), (), ((7, 2.5), (1, -100.0)))),
+            logprobs_from=self.rng.choice((None, None, None, 0, 1, 5, 30)),
+            top_logprobs=self.rng.choice((0, 0, 0, 1, 4)),
         )
         seeds = tuple(self.rng.getrandbits(64) for _ in range(count))
         ids = self.handles[handle]
@@ -301,6 +311,8 @@ class Driver:
             case Token():
                 assert event.sample not in job.cuts, "a token after the cut"
                 job.tokens[event.sample].append(event.id)
+            case PromptScored():
+                self._prompt(job, event)
             case SampleDone():
                 self._sample(job, event)
             case Scored():
@@ -315,6 +327,27 @@ class Driver:
                 assert isinstance(event.error, BackendError)
                 assert self.oracle.failed, f"a request fails: {event.error}"
                 del self.jobs[event.request]
+
+    def _prompt(self, job: Job, event: PromptScored) -> None:
+        assert job.sampling is not None
+        assert job.sampling.logprobs_from is not None
+        assert not job.prompt_scored, "a prompt is scored twice"
+        assert not job.tokens[0], "a token before the prompt's scores"
+        begin = max(job.sampling.logprobs_from, 1)
+        assert event.logprobs == self.oracle.scores(job.ids[:begin], job.ids[begin:]), "wrong prompt scores"
+        if job.sampling.top_logprobs:
+            self._likeliest(job.sampling, job.ids[:begin], job.ids[begin:], event.likeliest)
+        job.prompt_scored = True
+        self.prompts_scored += 1
+
+    def _likeliest(
+        self, sampling: Sampling, before: tuple[int, ...], ids: tuple[int, ...], found: tuple[Likely, ...]
+    ) -> None:
+        whole = before + ids
+        truth = [
+            self.oracle.likeliest(whole[:i], sampling.top_logprobs) for i in range(len(before), len(whole))
+        ]
+        assert list(found) == truth, "wrong likeliest ids"
 
     def _sample(self, job: Job, event: SampleDone) -> None:
         assert job.sampling is not None
@@ -333,6 +366,10 @@ class Driver:
             del job.tokens[event.sample][length:]
         assert (event.ids, event.logprobs, event.finish) == (ids, logprobs, finish), "a wrong sample"
         assert tuple(job.tokens[event.sample]) == ids, "the tokens reported are not the sample's"
+        if job.sampling.top_logprobs:
+            self._likeliest(job.sampling, job.ids, ids, event.likeliest)
+        sampling = job.sampling
+        self.steered += bool(sampling.logit_bias or sampling.frequency_penalty or sampling.presence_penalty)
         assert event.sample not in job.done, "a sample ends twice"
         job.done.add(event.sample)
         self.allowed.add(job.ids + ids)
@@ -347,6 +384,8 @@ class Driver:
         assert event.scored_tokens == sum(max(0, len(choice) - 1) for choice in job.choices)
         assert job.scored == bool(job.choices)
         assert len(job.done) == len(job.seeds)
+        begin = None if job.sampling is None else job.sampling.logprobs_from
+        assert job.prompt_scored == (begin is not None and max(begin, 1) < len(job.ids))
         kept = sum(len(tokens) for tokens in job.tokens)
         assert kept <= event.completion_tokens <= kept + len(job.seeds)
 

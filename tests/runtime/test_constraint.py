@@ -12,8 +12,8 @@ import pytest
 
 from sglc.errors import RunError
 from sglc.ir.fsm import DEAD, ByteDfa, run
+from sglc.ir.regex import compile_regex
 from sglc.runtime.constraint import Constraints, TokenAutomaton, Vocabulary
-from sglc.runtime.regex import compile_regex
 from sglc.runtime.tokenizer import load_tokenizer
 
 BYTES = [bytes([byte]) for byte in range(256)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sglc.errors import LegalizeError
+from sglc.ir.stops import stop_pattern
 from sglc.runtime.detokenize import StopMatch, StopStream
 
 # A vocabulary that splits characters and stop strings in every way: short texts over a small
@@ -138,3 +141,76 @@ def test_an_open_character_at_the_end_becomes_a_replacement_character() -> None:
     stream = StopStream([b"a", b"\xf0\x9f"])
     assert [stream.push(0), stream.push(1), stream.finish(), stream.finish()] == ["a", "", "\ufffd", ""]
     assert (stream.text, stream.match) == ("a\ufffd", None)
+
+
+_PATTERNS = [
+    "a+b", "b{2,3}", "(ab|b)+a", "[^a]b", "a$", r"\n\n+", "(?<=a)b", "(?<=é)", r"\b\n", "^aa?", "(?m:^b)",
+    "a(?=b)", "a(?!b)", ".*\n", "(a|b\n)c?", "é|€", "a.b", r"(.)\1", "\ufffd", "(?i:A)b+", "a(b+)?", "[ab]{3}?",
+]  # fmt: skip
+
+
+def _naive_patterns(ids: list[int], stops: list[str], patterns: list[str]) -> tuple[str, bool, int]:
+    for count in range(len(ids) + 1):
+        text = _whole_characters(b"".join(_BYTES[i] for i in ids[:count]))
+        for end in range(len(text) + 1):
+            begins = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+            begins += [match.start() for p in patterns if (match := re.search(p, text[:end]))]
+            if begins:
+                return text[: min(begins)], True, count
+    return b"".join(_BYTES[i] for i in ids).decode("utf-8", "replace"), False, len(ids)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
+    st.lists(st.sampled_from(_STOPS), max_size=1),
+    st.lists(st.sampled_from(_PATTERNS), min_size=1, max_size=2),
+)
+def test_patterns_end_the_text_before_their_first_match(
+    ids: list[int], stops: list[str], patterns: list[str]
+) -> None:
+    """And nothing is given out that they cut, or that the tokens said to be certain do not spell."""
+    stream = StopStream(_BYTES, stops, [stop_pattern(pattern) for pattern in patterns])
+    emitted, seen = "", 0
+    for token in ids:
+        emitted += stream.push(token)
+        seen += 1
+        if stream.match is not None:
+            break
+        sure = b"".join(_BYTES[i] for i in ids[: stream.certain_tokens]).decode("utf-8", "replace")
+        assert emitted.startswith(sure)
+    emitted += stream.finish()
+    text, stopped, count = _naive_patterns(ids, stops, patterns)
+    assert emitted == text
+    assert (stream.match is not None) == stopped
+    assert seen == count
+    if stream.match is not None:
+        kept = b"".join(_BYTES[i] for i in ids[: stream.match.kept_tokens]).decode("utf-8", "replace")
+        assert kept + stream.match.tail == text
+        assert stream.certain_tokens <= stream.match.kept_tokens
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reach"),
+    [
+        ("abc", 3), ("a|bcd", 3), (r"\n+", 1), (r"\n{2,}", 2), ("a+b", None), ("[.!?] *", 1),
+        ("(a(b(c+)?)*)+", 1),
+        ("a(?=b)", None), ("(?<=a)b", 1), ("a{2}(b|cd?)", 3), (r"\n+$", None), ("(a+)x", None), (r"(.)\1", 2),
+    ],
+)  # fmt: skip
+def test_how_far_back_a_match_begins(pattern: str, reach: int | None) -> None:
+    assert stop_pattern(pattern).reach == reach
+
+
+def test_patterns_of_bounded_length_hold_back_no_more_than_that() -> None:
+    stream = StopStream(_BYTES, patterns=[stop_pattern("b\n+a"), stop_pattern("bab")])
+    assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "", "", ""]  # `\n+` inside has no bound
+    stream = StopStream(_BYTES, patterns=[stop_pattern("bab"), stop_pattern("\n+")])
+    assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "a", "a", "b"]
+
+
+@pytest.mark.parametrize(("pattern", "code"), [("(", "SGLC471"), ("a*", "SGLC472"), ("$", "SGLC472")])
+def test_what_cannot_end_a_text_is_refused(pattern: str, code: str) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        stop_pattern(pattern)
+    assert failure.value.code == code

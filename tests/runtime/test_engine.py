@@ -13,6 +13,7 @@ from sglc.runtime.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
+    PromptScored,
     RequestDone,
     RequestFailed,
     SampleDone,
@@ -603,3 +604,68 @@ def test_steps_are_shown_at_the_third_level_of_debugging_alone(
         assert len(lines) == steps == len(bench.oracle.steps) * (level == "3")
     assert lines[0] == "sglc: step 0: 0 rows decode; prompt tokens: 9 for row 0"
     assert lines[1] == "sglc: step 1: 1 rows decode; prompt tokens: none"
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("token_budget", [3, 256])
+@pytest.mark.parametrize("begin", [0, 1, 2, 6, 12, 13, 40])
+def test_a_prompt_is_scored_whatever_is_cached(page_size: int, token_budget: int, begin: int) -> None:
+    bench = Bench(page_size=page_size, token_budget=token_budget)
+    sampling = Sampling(max_tokens=3, n=2, ignore_eos=True, logprobs_from=begin, top_logprobs=2)
+    first = max(begin, 1)
+    requests = [bench.gen(LONG[:13], sampling, (4, 5))]
+    bench.run()
+    requests.append(bench.gen(LONG[:13], sampling, (4, 5)))
+    bench.run()
+    for request in requests:
+        assert bench.samples(request) == [bench.oracle.continuation(LONG[:13], sampling, s) for s in (4, 5)]
+        scored = [event for event in bench.of(request) if isinstance(event, PromptScored)]
+        if begin >= 13:
+            assert scored == []
+            continue
+        (event,) = scored
+        assert event.logprobs == bench.oracle.scores(LONG[:first], LONG[first:13])
+        assert event.likeliest == tuple(bench.oracle.likeliest(LONG[:i], 2) for i in range(first, 13))
+        tokens = [e for e in bench.of(request) if isinstance(e, Token) and e.sample == 0]
+        assert bench.of(request).index(event) < bench.of(request).index(tokens[0])
+    assert bench.usage(requests[1]) == (min(first - 1, 12), 13 - min(first - 1, 12), 6)
+    assert bench.nothing_left()
+
+
+def test_the_likeliest_ids_of_samples() -> None:
+    bench = Bench(depth=3)
+    asked = bench.gen(LONG[:9], Sampling(max_tokens=6, ignore_eos=True, top_logprobs=4))
+    more = bench.gen(LONG[2:9], Sampling(max_tokens=6, ignore_eos=True, top_logprobs=1000))
+    plain = bench.gen(LONG[1:9], PLAIN)
+    bench.run()
+    for request, prompt, count in ((asked, LONG[:9], 4), (more, LONG[2:9], 29)):
+        (done,) = [event for event in bench.of(request) if isinstance(event, SampleDone)]
+        truth = tuple(bench.oracle.likeliest((*prompt, *done.ids[:i]), count) for i in range(len(done.ids)))
+        assert done.likeliest == truth
+        assert [t.likeliest for t in bench.of(request) if isinstance(t, Token)] == list(truth)
+    assert all(not e.likeliest for e in bench.of(plain) if isinstance(e, Token | SampleDone))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_only_rows_with_penalties_wait_for_their_tokens(depth: int) -> None:
+    bench = Bench(depth=depth)
+    biased = Sampling(max_tokens=12, ignore_eos=True, logit_bias=((5, 1.0),))
+    penalised = Sampling(max_tokens=12, ignore_eos=True, frequency_penalty=0.5, presence_penalty=1.0)
+    made = [
+        (s, bench.gen(LONG[i : i + 8], s), LONG[i : i + 8]) for i, s in enumerate((biased, penalised, PLAIN))
+    ]
+    bench.run()
+    for sampling, request, prompt in made:
+        assert bench.samples(request) == [bench.oracle.continuation(prompt, sampling, 1)]
+    ahead = [0, 0, 0]
+    for step in bench.oracle.steps:
+        assert set(step.bias_at.tolist()) <= {i for i, row in enumerate(step.rows.tolist()) if row < 2}
+        for row, token in zip(step.rows.tolist(), step.tokens[step.starts[1:] - 1].tolist(), strict=True):
+            ahead[row] += token == SAMPLED
+    assert (ahead[0] > 5, ahead[1] > 0, ahead[2] > 3) == (depth > 1, False, depth > 1)
+
+
+def test_a_bias_for_an_unknown_id_is_refused() -> None:
+    with pytest.raises(RunError, match="the id 29") as failure:
+        Bench().gen(LONG[:4], Sampling(logit_bias=((3, 1.0), (29, 1.0))))
+    assert failure.value.code == "SGLC470"

@@ -12,17 +12,21 @@ STEPS = 20_000
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = matched = 0
+    finished = cut = cached = matched = steered = scored = 0
     for driver in soak(STEPS // 4, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
         cached += driver.cached
         matched += driver.matched
+        steered += driver.steered
+        scored += driver.prompts_scored
     # The streams are not empty ones.
     assert finished > 800
     assert cut > 50
     assert cached > 2_000
     assert matched > 100
+    assert steered > 400
+    assert scored > 200
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from sglc.backends.local import LocalBackend
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import Engine, EngineConfig
 from sglc.runtime.model_config import ModelConfig
@@ -24,6 +25,7 @@ from sglc.runtime.tokenizer import load_tokenizer
 from sglc.runtime.torch_executor import TorchExecutor
 from sglc.runtime.weights import load_config, load_weights
 from tests.runtime.reference_models import tiny_model
+from tests.runtime.test_constrained import answer
 
 TIE = 1e-3
 TOLERANCE = 1e-4
@@ -189,6 +191,31 @@ def test_default_model_scores(
         choices = [encode(text) for text in texts]
         got = score(engine, encode(prompt), choices)
         compare_scores(default_reference, encode(prompt), choices, got)
+
+
+def test_default_model_log_probabilities(local: LocalBackend, default_reference: PreTrainedModel) -> None:
+    """Of the prompt, of what was generated, and of the likeliest ids; the second time the prompt is cached."""
+    prompt = "The capital of France is"
+    asked = {"max_tokens": 6, "temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.4, "logprob_text": True}
+    for begin in (0, 3):
+        done = answer(local, prompt, logprobs_from=begin, top_logprobs=4, **asked)
+        (sample,) = done.samples
+        with torch.inference_mode():
+            logits = default_reference(torch.tensor([[*done.prompt_ids, *sample.ids]])).logits[0]
+        truth = logits.log_softmax(-1)[:-1]
+        whole = (*done.prompt_logprobs, *zip(sample.logprobs, sample.ids, sample.texts, strict=True))
+        tops = (*done.prompt_top_logprobs, *sample.top_logprobs)
+        assert prompt.endswith("".join(text for _, _, text in done.prompt_logprobs))
+        assert "".join(sample.texts) == sample.text
+        assert [i for _, i, _ in whole] == [*done.prompt_ids[begin:], *sample.ids]
+        assert (whole[0][0] is None) == (tops[0] is None) == (begin == 0)
+        places = len(whole) - (begin == 0)
+        scored = zip(truth[-places:], whole[-places:], tops[-places:], strict=True)
+        for line, (logprob, token, _), top in scored:
+            assert logprob == pytest.approx(float(line[token]), abs=TOLERANCE)
+            best = line.topk(4)
+            assert [i for _, i, _ in top] == best.indices.tolist()
+            np.testing.assert_allclose([p for p, _, _ in top], best.values, atol=TOLERANCE)
 
 
 # -- a tiny random model on the whole matrix

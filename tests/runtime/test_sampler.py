@@ -10,15 +10,18 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from sglc.ir.sampling import Sampling
 from sglc.runtime.sampler import (
     Choice,
     _mix,
     choose,
     exponentials,
     filtered,
+    likeliest,
     log_probabilities,
     noise_keys,
 )
+from sglc.runtime.steering import bias_of
 
 NO_EOS = torch.empty(0, dtype=torch.int64)
 
@@ -216,3 +219,56 @@ def test_greedy_and_sampled_rows_share_a_batch() -> None:
     for index, row in enumerate(rows):
         alone, _ = choose(logits[index : index + 1], choice(row, keys=keys[index : index + 1]), NO_EOS)
         assert alone[0] == tokens[index]
+
+
+def test_penalties_and_bias_are_openai_s() -> None:
+    sampling = Sampling(frequency_penalty=0.5, presence_penalty=-0.25, logit_bias=((7, 3.0), (9, -100.0)))
+    assert bias_of(sampling, {}) == {7: 3.0, 9: -100.0}
+    assert bias_of(sampling, {7: 2, 4: 1}) == {7: 3.0 - 2 * 0.5 + 0.25, 9: -100.0, 4: -0.5 + 0.25}
+    assert bias_of(Sampling(), {7: 2}) == {}
+    assert bias_of(Sampling(presence_penalty=1.0), {7: 5}) == {7: -1.0}
+    # Infinite ones stay comparable.
+    assert bias_of(Sampling(logit_bias=((1, -np.inf), (2, np.inf))), {}) == {1: -1e9, 2: 1e9}
+
+
+def test_a_bias_moves_its_own_row_alone() -> None:
+    """Greedy and drawn; other rows choose as ever, and log-probabilities stay the model's."""
+    count, vocab = 300, 40
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(8)).expand(count, -1) * 2
+    rows = [{"temperature": 0.0} if i % 2 else {"top_p": 0.95} for i in range(count)]
+    free = choice(*rows)
+    at = np.repeat(np.arange(0, count, 3), 2)
+    ids = np.tile([5, 11], len(at) // 2)
+    values = np.tile(np.array([4.0, -3.0], np.float32), len(at) // 2)
+    tokens, logprobs = choose(logits, replace(free, bias_at=at, bias_ids=ids, bias=values), NO_EOS)
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1)[torch.arange(count), tokens])
+    moved = logits.clone()
+    moved[:, 5] += 4.0
+    moved[:, 11] -= 3.0
+    shifted, plain = choose(moved, free, NO_EOS)[0], choose(logits, free, NO_EOS)[0]
+    changed = np.isin(np.arange(count), at)
+    assert torch.equal(tokens[changed], shifted[changed])
+    assert torch.equal(tokens[~changed], plain[~changed])
+    assert (shifted != plain).sum() > 50
+
+
+def test_a_forbidding_bias_leaves_what_a_mask_allows() -> None:
+    logits = torch.tensor([[5.0, 3.0, 2.0, 1.0]])
+    for temperature in (0.0, 1.0):
+        how = replace(
+            choice({"temperature": temperature}, no_eos=True),
+            masked=np.array([0]),
+            masks=np.array([[True, True, False, False]]),
+            bias_at=np.array([0, 0]),
+            bias_ids=np.array([0, 1]),
+            bias=np.array([1e9, -1e9], np.float32),
+        )
+        assert choose(logits, how, torch.tensor([0]))[0].tolist() == [1]
+
+
+def test_the_likeliest_are_the_best_of_the_model() -> None:
+    logits = torch.randn(6, 90, generator=torch.Generator().manual_seed(9)) * 3
+    ids, logprobs = likeliest(logits, 5)
+    expected = logits.log_softmax(-1).sort(dim=-1, descending=True)
+    assert torch.equal(ids, expected.indices[:, :5])
+    torch.testing.assert_close(logprobs, expected.values[:, :5])

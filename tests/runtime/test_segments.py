@@ -30,7 +30,6 @@ from sglc.ir.plan import (
 )
 from sglc.ir.sampling import Sampling
 from sglc.runtime.calls import sample_seed
-from sglc.runtime.choosing import decide
 from sglc.runtime.engine import Engine, EngineConfig
 from sglc.runtime.oracle import Oracle
 from sglc.runtime.segments import Machine
@@ -269,15 +268,6 @@ def test_pins_and_handles_are_all_given_back() -> None:
     assert bench.machine.engine.handles._sequences == {}
 
 
-def test_methods_of_choosing_on_sglang_s_own_case() -> None:
-    """organ, organism, antidisestablishmentarianism: every method has its own answer."""
-    logprobs = [(-0.1, -8.0), (-0.1, -8.0, -0.2), (-3.0, -0.05, -0.05, -0.05)]
-    alone = [(0.0, -7.0), (0.0, -12.0, -6.0), (0.0, -0.1, -0.1, -0.1)]
-    assert decide("token_length_normalized", logprobs)[0] == 2
-    assert decide("greedy_token_selection", [(-0.1, -0.2), (-0.1, -0.3, -0.2), (-3.0,)])[0] == 0
-    assert decide("unconditional_likelihood_normalized", logprobs, alone)[0] == 1
-
-
 def test_a_method_that_also_scores_the_choices_alone() -> None:
     bench = Bench(depth=2)
     node = SelectNode(
@@ -290,4 +280,5 @@ def test_a_method_that_also_scores_the_choices_alone() -> None:
     assert choice.scores[0] == pytest.approx(expected)
     assert choice.scores[1:] == pytest.approx([values[0] for values in choice.logprobs[1:]])
     assert choice.choice == max(range(3), key=lambda i: choice.scores[i])
+    assert choice.unconditional == ((None, *alone), (None,), (None,))  # "ab" is one id
     assert bench.machine.engine.handles._sequences == {}

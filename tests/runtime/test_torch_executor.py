@@ -181,3 +181,34 @@ def test_masked_rows_sample_what_they_may(model: Model) -> None:
     for i in masked.tolist()[::20]:
         reference = log_probs(model, prompts[i])[-1]
         assert result.logprobs[i] == pytest.approx(float(reference[result.tokens[i]]), abs=1e-4)
+
+
+def test_bias_and_the_likeliest_ids_in_a_mixed_batch(model: Model) -> None:
+    """Rows and scores that ask, beside others that do not; more places than one block of logits has."""
+    machine = executor(model, pages=1024)
+    prompts = [some_tokens(5 + i % 3, i) for i in range(300)]
+    rows = [Row(tokens=prompt, pages=[2 * i, 2 * i + 1], row=i) for i, prompt in enumerate(prompts)]
+    starts = np.cumsum([0, *map(len, prompts)])
+    scored = [7, 130, 290]
+    step = make_step(rows, 4, score=[(int(starts[i]) + 1, prompts[i][2]) for i in scored])
+    biased = np.array([3, 3, 128, 299], np.int32)
+    step = replace(
+        step,
+        bias_at=biased,
+        bias_ids=np.array([17, 18, 17, 250], np.int32),
+        bias=np.array([50, 49, 50, 50], np.float32),
+        tops=3,
+        top_rows=np.array([0, 3, 299], np.int32),
+        top_scores=np.array([0, 2], np.int32),
+    )
+    result = run(machine, step)
+    reference = [log_probs(model, prompt) for prompt in prompts]
+    for i in range(300):
+        expected = {3: 17, 128: 17, 299: 250}.get(i, int(reference[i][-1].argmax()))
+        assert result.tokens[i] == expected
+        assert result.logprobs[i] == pytest.approx(float(reference[i][-1][expected]), abs=1e-4)
+    places = [reference[0][-1], reference[3][-1], reference[299][-1], reference[7][1], reference[290][1]]
+    for line, ids, logprobs in zip(places, result.top_ids, result.top_logprobs, strict=True):
+        best = line.topk(3)
+        assert ids.tolist() == best.indices.tolist()
+        np.testing.assert_allclose(logprobs, best.values, atol=1e-4)

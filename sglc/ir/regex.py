@@ -10,18 +10,22 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import lru_cache
 from re import _constants as sre
 from re import _parser
 from typing import Any
 
-from sglc.errors import RunError
+from sglc.errors import LegalizeError
 from sglc.ir.fsm import DEAD, ByteDfa
+from sglc.ir.regex_places import largest_repeat, part_place
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
 _MOST_PLACES = 100_000
 _MOST_LOOKED_AT = 3_000_000
 _MOST_MOVES = 500_000
+
+_AUTOMATA = 128  # kept: compiling a program and running it builds each automaton once
 
 Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
 
@@ -38,35 +42,41 @@ _REFUSED = {
     sre.GROUPREF_EXISTS: "a condition on a group",
     sre.ATOMIC_GROUP: "an atomic group",
     sre.POSSESSIVE_REPEAT: "a possessive repeat",
+    sre.SUBPATTERN: "the flag `u` or `L`",
 }
 
 
+@lru_cache(maxsize=_AUTOMATA)
 def compile_regex(pattern: str) -> ByteDfa:
-    """The minimal automaton of the UTF-8 texts that match `pattern` as a whole.
+    """The minimal automaton of the UTF-8 texts that match `pattern` as a whole. The newest are kept.
 
     Raises:
-        RunError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
+        LegalizeError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
             SGLC452 its automaton is too large; SGLC453 no text matches it.
     """
     try:
         tree = _parser.parse(pattern, re.ASCII)
         return _deterministic(_Nfa(pattern, tree), pattern)
     except re.error as error:
-        raise RunError(
+        raise LegalizeError(
             "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern"
         ) from None
     except (OverflowError, RecursionError):
         raise _too_large(pattern) from None
 
 
-def _too_large(pattern: str) -> RunError:
+def _too_large(pattern: str) -> LegalizeError:
     shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
-    return RunError(
+    return LegalizeError(
         "SGLC452",
         f"the automaton of `{shown}` is too large",
-        note=f"it may have some {_MOST_MOVES} moves",
+        note=_at(largest_repeat(pattern)) + f"it may have some {_MOST_MOVES} moves",
         hint="lower the bounds of its repeats",
     )
+
+
+def _at(place: int | None) -> str:
+    return "" if place is None else f"at position {place} of the pattern; "
 
 
 class _Nfa:
@@ -113,14 +123,12 @@ class _Nfa:
                 return self._place([self._sequence(option, after, flags) for option in options])
             case (sre.MAX_REPEAT | sre.MIN_REPEAT, (least, most, inner)):
                 return self._repeat(list(inner), least, most, after, flags)
-            case (sre.SUBPATTERN, _):
-                problem = "the flag `u` or `L`"
-            case (kind, _):
-                problem = _REFUSED.get(kind, f"`{kind}`")
-        raise RunError(
+        kind = item[0]
+        raise LegalizeError(
             "SGLC451",
-            f"`{self._pattern}` has {problem}, which cannot constrain a generation",
-            note="literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
+            f"`{self._pattern}` has {_REFUSED.get(kind, f'`{kind}`')}, which cannot constrain a generation",
+            note=_at(part_place(self._pattern, kind))
+            + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
             hint="the whole text has to match the pattern: write it without that",
         )
 
@@ -290,7 +298,7 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
     accepting = [nfa.final in state for state in numbers]
     blocks = _blocks(moves, accepting)
     if blocks[0] == blocks[DEAD]:
-        raise RunError("SGLC453", f"no text matches `{pattern}`", hint="mend the pattern")
+        raise LegalizeError("SGLC453", f"no text matches `{pattern}`", hint="mend the pattern")
     return _canonical(classes, moves, accepting, blocks)
 
 

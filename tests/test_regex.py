@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglc.errors import RunError
+from sglc.errors import LegalizeError
 from sglc.ir.fsm import DEAD, ByteDfa, accepts, run
-from sglc.runtime.regex import _utf8, compile_regex
+from sglc.ir.regex import _utf8, compile_regex
 
 LETTERS = "abAB01_ .\n\x00é\u017f\u212a한\uffff😀\U0010ffff"  # among them two that fold to ASCII letters
 CLASSES = (
@@ -141,6 +141,41 @@ def test_a_state_behind_a_prefix() -> None:
     ],
 )
 def test_what_cannot_constrain_is_refused(pattern: str, code: str, words: str) -> None:
-    with pytest.raises(RunError, match=words) as failure:
+    with pytest.raises(LegalizeError, match=words) as failure:
         compile_regex(pattern)
     assert failure.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [
+        (r"(a)[\1]\\\1", 9),
+        (r"(?P<x>a)b(?P=x)", 9),
+        ("[(?=]a(?=b).", 6),
+        (r"\(?!a(?<!a)b", 5),
+        ("^a+b++$", 5),
+        ("ab{2}+", 5),
+        ("^a[^$]$b$", 6),
+        (r"a\bb", 1),
+        ("(a)?(?(1)b)", 4),
+        ("a(?>b)", 1),
+        (r"a(?u:\w)", 1),
+        ("(a{1,900}b{2}){1,901}", 14),
+        ("(?:.*a.{16})b", 7),
+    ],
+)
+def test_a_refusal_says_where(pattern: str, place: int) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        compile_regex(pattern)
+    assert failure.value.note.startswith(f"at position {place} of the pattern; ")
+
+
+@pytest.mark.parametrize("pattern", ["(?x: a # (?=b)\n (?=c) c)", "(.?" + "x?" * 5000 + ")*" + ".?" * 3000])
+def test_a_refusal_without_a_place_gives_none(pattern: str) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        compile_regex(pattern)
+    assert "position" not in failure.value.note
+
+
+def test_an_automaton_is_built_once() -> None:
+    assert compile_regex("(kept){2,9}") is compile_regex("(kept){2,9}")

@@ -1,0 +1,172 @@
+"""What every plan must obey, checked when one comes from a file: it can then be run without further checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglc.errors import VerifyError
+from sglc.ir.ops import GIVES
+from sglc.ir.plan import (
+    Block,
+    CallStep,
+    CondStep,
+    FunctionStep,
+    GenNode,
+    Held,
+    HostStep,
+    ImagePart,
+    KeepNode,
+    LoopStep,
+    MapStep,
+    Named,
+    OpenNode,
+    Plan,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectNode,
+    Slot,
+    Step,
+    SwitchStep,
+    ValueStep,
+    blocks_of,
+)
+from sglc.ir.uses import Name, Uses, block_ends, gives_of
+from sglc.ir.values import OPERATIONS
+
+_OPERANDS = {"strip": 1, "lower": 1, "eq": 2, "in_": 2, "not_": 1, "parse_json": 1, "pack": 1}
+
+
+def check_plan(plan: Plan) -> None:
+    """Blocks hold earlier blocks, their parameters and results fit, and every name is given before it is read.
+
+    Raises:
+        VerifyError: SGLC221, with the path of the fault.
+    """
+    for number, block in enumerate(plan.blocks):
+        _check_blocks(block.steps, plan.blocks[:number], f".blocks[{number}]")
+    _check_blocks(plan.steps, plan.blocks, "")
+    uses = Uses(plan.blocks)
+    for number, block in enumerate(plan.blocks):
+        _check_block(block, plan.blocks, uses, f".blocks[{number}]")
+    _check_block(plan.body, plan.blocks, uses, "")
+    known = dict.fromkeys([*plan.body.params, *(name for step in plan.steps for name in gives_of(step))])
+    reads = [name for step in plan.steps for name in uses.reads(step)]
+    for name in (*reads, *block_ends(plan.body)):
+        # A stream that nothing gives is one that an earlier run may have kept.
+        if isinstance(name, Slot) and name not in known:
+            raise _wrong("", f"reads `{name.name}`, which nothing gives")
+
+
+def _check_blocks(steps: Sequence[Step], blocks: Sequence[Block], path: str) -> None:
+    """The blocks of steps are there, and take and give what the steps give and take."""
+    for number, step in enumerate(steps):
+        here = f"{path}.steps[{number}]"
+        for held in blocks_of(step):
+            if not 0 <= held < len(blocks):
+                raise _wrong(here, f"reads block {held}")
+        match step:
+            case HostStep() if number + 1 < len(steps):
+                raise _wrong(here, "hands over to Python before the end")
+            case ValueStep() if step.operation not in OPERATIONS:
+                raise _wrong(here, f"has an unknown operation `{step.operation}`")
+            case ValueStep() if len(step.operands) != _OPERANDS.get(step.operation, len(step.operands)):
+                raise _wrong(here, f"has {len(step.operands)} operands")
+            case FunctionStep() if step.gives not in GIVES:
+                raise _wrong(here, f"gives a `{step.gives}`")
+            case CondStep():
+                _check_arms((blocks[step.then], blocks[step.orelse]), len(step.gives), here)
+            case SwitchStep():
+                if len(step.arms) - len(step.cases) not in (0, 1):
+                    raise _wrong(here, f"has {len(step.arms)} blocks for {len(step.cases)} cases")
+                _check_arms([blocks[arm] for arm in step.arms], len(step.gives), here)
+            case LoopStep():
+                sizes = (len(step.init), len(step.init) + 1, len(step.init))
+                _check_sizes(blocks[step.body], sizes, len(step.gives), here)
+                if step.max_iters < 1:
+                    raise _wrong(here, f"runs {step.max_iters} times")
+            case MapStep():
+                _check_sizes(blocks[step.body], (1, len(step.gives), len(step.gives)), len(step.gives), here)
+            case CallStep():
+                called = blocks[step.body]
+                sizes = (len(step.args), len(step.gives), len(step.gives))
+                _check_sizes(called, sizes, len(step.gives), here)
+                for param, arg in zip(called.params, step.args, strict=True):
+                    if isinstance(param, Held) != isinstance(arg, Held):
+                        raise _wrong(here, f"gives something else than what `{param.name}` is")
+
+
+def _check_arms(arms: Sequence[Block], gives: int, path: str) -> None:
+    for arm in arms:
+        hands_over = bool(arm.steps) and isinstance(arm.steps[-1], HostStep)
+        _check_sizes(arm, (0, 0 if hands_over else gives, gives), gives, path)
+
+
+def _check_sizes(block: Block, sizes: tuple[int, int, int], gives: int, path: str) -> None:
+    params, results, given = sizes
+    if (len(block.params), len(block.results), gives) != (params, results, given):
+        raise _wrong(path, "holds a block that does not fit")
+
+
+def _check_block(block: Block, blocks: Sequence[Block], uses: Uses, path: str) -> None:
+    """Names are given once, and before they are read; nodes read earlier nodes."""
+    own: dict[Name, None] = {}
+    for name in (*block.params, *(name for step in block.steps for name in gives_of(step))):
+        if name.name is None:
+            raise _wrong(path, "gives a stream that is not named")
+        if name in own:
+            raise _wrong(path, f"gives `{name.name}` twice")
+        own[name] = None
+    given = dict.fromkeys(block.params)
+    for number, step in enumerate(block.steps):
+        here = f"{path}.steps[{number}]"
+        if isinstance(step, Segment):
+            _check_segment(step, here)
+        for name in uses.reads(step):
+            if name in own and name not in given:
+                raise _wrong(here, f"reads `{name.name}` before it is given")
+        if isinstance(step, CallStep):
+            _check_closed(blocks[step.body], uses, here)
+        given.update(dict.fromkeys(gives_of(step)))
+    for number, variable in enumerate(block.variables):
+        if isinstance(variable, Named):
+            continue
+        held = blocks_of(block.steps[variable.step]) if 0 <= variable.step < len(block.steps) else ()
+        if not held:
+            raise _wrong(f"{path}.variables[{number}]", f"reads the blocks of step {variable.step}")
+
+
+def _check_closed(called: Block, uses: Uses, path: str) -> None:
+    """A called program reads nothing from outside."""
+    own = dict.fromkeys([*called.params, *(name for step in called.steps for name in gives_of(step))])
+    for name in (*(name for step in called.steps for name in uses.reads(step)), *block_ends(called)):
+        if name not in own:
+            raise _wrong(path, f"calls what reads `{name.name}` from outside")
+
+
+def _check_segment(segment: Segment, path: str) -> None:
+    """Each node reads only earlier ones, and a text only from a node that makes one."""
+    for index, node in enumerate(segment.nodes):
+        here = f"{path}.nodes[{index}]"
+        match node:
+            case OpenNode() | ReleaseNode():
+                continue
+            case _ if not 0 <= node.stream < index or isinstance(
+                segment.nodes[node.stream], KeepNode | ReleaseNode
+            ):
+                raise _wrong(here, f"reads node {node.stream}")
+        for part in (*getattr(node, "parts", ()), *getattr(node, "choices", ())):
+            found = part.data if isinstance(part, ImagePart) else part
+            if isinstance(found, Result) and not _is_text(segment, found.node, index):
+                raise _wrong(here, f"reads the text of node {found.node}")
+    for name, index in segment.gives:
+        if not _is_text(segment, index, len(segment.nodes)):
+            raise _wrong(path, f"gives `{name}`, which reads the text of node {index}")
+
+
+def _is_text(segment: Segment, node: int, before: int) -> bool:
+    return 0 <= node < before and isinstance(segment.nodes[node], GenNode | SelectNode)
+
+
+def _wrong(path: str, problem: str) -> VerifyError:
+    return VerifyError("SGLC221", f"this is no plan: `{path or '.'}` {problem}")

@@ -1,0 +1,154 @@
+"""What the steps of a plan read from the environment, and what they give to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
+
+from sglc.ir.plan import (
+    Block,
+    CallStep,
+    CondStep,
+    ExtendNode,
+    FunctionStep,
+    Held,
+    HostStep,
+    ImagePart,
+    Joined,
+    KeepNode,
+    LoopStep,
+    MapStep,
+    Named,
+    Node,
+    OpenNode,
+    OutputTree,
+    ReleaseStep,
+    Segment,
+    SelectNode,
+    Slot,
+    Step,
+    SwitchStep,
+    ValueStep,
+    blocks_of,
+)
+
+Name = Slot | Held
+Names = dict[Name, None]  # in order of their first mention
+
+
+def names_in(tree: OutputTree) -> Iterator[Name]:
+    """Every value and stream in a tree, in order."""
+    match tree:
+        case Slot() | Held(str()):
+            yield tree
+        case Joined(parts):
+            yield from (part for part in parts if isinstance(part, Slot))
+        case tuple():
+            for part in tree:
+                yield from names_in(part)
+        case Mapping():
+            for part in tree.values():
+                yield from names_in(part)
+        case _:
+            return
+
+
+def node_reads(node: Node) -> Iterator[Name]:
+    """What a node reads from the environment."""
+    match node:
+        case OpenNode(str() as name):
+            yield Held(name)
+        case ExtendNode():
+            data = (part.data if isinstance(part, ImagePart) else part for part in node.parts)
+            yield from (part for part in data if isinstance(part, Slot))
+        case SelectNode():
+            yield from (choice for choice in node.choices if isinstance(choice, Slot))
+        case _:
+            return
+
+
+def own_reads(step: Step) -> Iterator[Name]:
+    """What a step reads by itself, without its blocks."""
+    match step:
+        case Segment():
+            for node in step.nodes:
+                yield from node_reads(node)
+        case HostStep():
+            yield from names_in(step.reads)
+        case ValueStep():
+            yield from names_in(step.operands)
+        case CondStep():
+            yield from names_in(step.pred)
+        case SwitchStep():
+            yield from names_in(step.value)
+        case LoopStep():
+            yield from names_in(step.init)
+        case MapStep():
+            yield from names_in(step.items)
+        case CallStep():
+            yield from names_in(step.args)
+        case FunctionStep():
+            yield from names_in(step.args)
+            yield from names_in(step.named)
+        case ReleaseStep():
+            yield from names_in(step.stream)
+        case _:
+            assert_never(step)
+
+
+def gives_of(step: Step) -> tuple[Name, ...]:
+    """What a step gives."""
+    match step:
+        case Segment():
+            kept = (Held(n.handle) for n in step.nodes if isinstance(n, KeepNode) and isinstance(n.handle, str))
+            return (*(Slot(name) for name, _ in step.gives), *kept)
+        case ValueStep() | FunctionStep():
+            return (Slot(step.name),)
+        case CondStep() | SwitchStep() | LoopStep() | MapStep() | CallStep():
+            return step.gives
+        case HostStep() | ReleaseStep():
+            return ()
+        case _:
+            assert_never(step)
+
+
+class Uses:
+    """What the steps of a plan read, those in their blocks included. Blocks are looked at once each."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._outside: list[Names] = []  # by block: what it reads from outside
+        self.effects: list[bool] = []  # by block: whether a tool is called in it
+        for block in blocks:  # a block holds only those before it
+            self._outside.append(self._of_block(block))
+            self.effects.append(any(self.has_effects(step) for step in block.steps))
+
+    def reads(self, step: Step) -> Names:
+        """What a step, and the blocks that it holds, read from outside of it."""
+        found = dict.fromkeys(own_reads(step))
+        if not isinstance(step, CallStep):
+            for number in blocks_of(step):
+                found.update(self._outside[number])
+        return found
+
+    def has_effects(self, step: Step) -> bool:
+        """Whether a tool is called in a step."""
+        if isinstance(step, FunctionStep):
+            return step.effects
+        return any(self.effects[number] for number in blocks_of(step))
+
+    def _of_block(self, block: Block) -> Names:
+        found: Names = {}
+        own: Names = dict.fromkeys(block.params)
+        for step in block.steps:
+            found.update(self.reads(step))
+            own.update(dict.fromkeys(gives_of(step)))
+        found.update(dict.fromkeys(block_ends(block)))
+        return {name: None for name in found if name not in own}
+
+
+def block_ends(block: Block) -> Iterator[Name]:
+    """What a block reads at its end: for its results, and for its variables."""
+    yield from names_in(block.results)
+    for variable in block.variables:
+        if isinstance(variable, Named):
+            yield from names_in(variable.value)

@@ -1,0 +1,155 @@
+"""Values of a run and the operations on them: the same for the interpreter of programs and for plans.
+
+Values are plain data: texts, truth values, and JSON with its lists as tuples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from sglc.errors import Loc, RunError
+from sglc.ir.core import NOWHERE
+from sglc.ir.depth import MAX_DEPTH
+
+Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
+
+# The operations by the mnemonics of their ops.
+OPERATIONS = ("format", "strip", "lower", "eq", "in_", "not_", "parse_json", "concat", "pack")
+
+
+def evaluate(operation: str, operands: Sequence[Plain], loc: Loc) -> Plain:
+    """What an operation of `OPERATIONS` makes of its operands, which have the types that `verify` wants.
+
+    Raises:
+        RunError: SGLC460, `parse_json` of a text that is no JSON.
+    """
+    match operation, operands:
+        case "format", parts:
+            return "".join(text(part) for part in parts)
+        case "strip", (one,):
+            return text(one).strip()
+        case "lower", (one,):
+            return text(one).lower()
+        case "eq", (left, right):
+            return text(left) == text(right)
+        case "in_", (part, whole):
+            return text(part) in text(whole)
+        case "not_", (one,):
+            return not one
+        case "parse_json", (one,):
+            return _parsed(text(one), loc)
+        case "concat", items:
+            return tuple(one for item in items for one in (item if isinstance(item, tuple) else (item,)))
+        case "pack", (tree,):
+            return tree
+        case _:
+            raise AssertionError(operation)
+
+
+def text(value: Plain) -> str:
+    """A value that is a text."""
+    assert isinstance(value, str), value
+    return value
+
+
+def item_texts(items: Plain, loc: Loc) -> tuple[str, ...]:
+    """The texts that a `map` runs over.
+
+    Raises:
+        RunError: SGLC461, an item is no text.
+    """
+    assert isinstance(items, tuple)
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            message = f"item {number} of the list that `map` runs over is no text"
+            raise RunError("SGLC461", message, placed(loc))
+    return tuple(str(item) for item in items)
+
+
+def case_of(value: str, cases: Sequence[str], default: bool, loc: Loc) -> int:
+    """Which block of a `switch` runs; the default stands behind the cases.
+
+    Raises:
+        RunError: SGLC462, no case fits and there is no default.
+    """
+    if value in cases:
+        return cases.index(value)
+    if default:
+        return len(cases)
+    raise RunError(
+        "SGLC462", f"no case of `switch` is {_shown(value)}", placed(loc),
+        note=f"cases: {', '.join(map(_shown, cases))}", hint="a `case _:` says what happens otherwise",
+    )  # fmt: skip
+
+
+def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:
+    """What the declared function `name` gave, checked against the type that it was declared with.
+
+    Raises:
+        RunError: SGLC463, it has another type, or is no plain data.
+    """
+    value = plain(given)
+    fits = {
+        "text": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "list": isinstance(value, tuple),
+        "json": value is not NOTHING,
+    }[gives]
+    if fits and value is not NOTHING:
+        return value  # type: ignore[return-value]
+    raise RunError(
+        "SGLC463", f"`{name}` gave a `{type(given).__name__}` instead of a {gives}", placed(loc),
+        note="a text is a `str`, a list holds plain data; JSON is made of `dict` with texts as keys, "
+        "`list`, `str`, `int`, `float`, `bool` and `None`",
+    )  # fmt: skip
+
+
+NOTHING = object()  # stands for what is no plain data
+
+
+def plain(value: object, depth: int = 0) -> object:
+    """A Python value as plain data, lists as tuples; `NOTHING` if it is, or holds, something else."""
+    match value:
+        case _ if depth > MAX_DEPTH:
+            return NOTHING
+        case None | str() | bool() | int() | float():
+            return value
+        case list() | tuple():
+            parts = tuple(plain(part, depth + 1) for part in value)
+            return NOTHING if any(part is NOTHING for part in parts) else parts
+        case Mapping():
+            items = {key: plain(part, depth + 1) for key, part in value.items()}
+            whole = all(isinstance(key, str) and part is not NOTHING for key, part in items.items())
+            return items if whole else NOTHING
+        case _:
+            return NOTHING
+
+
+def placed(loc: Loc) -> Loc | None:
+    """`loc` for an error; None where nothing stands in the user's source."""
+    return None if loc == NOWHERE or not loc.line else loc
+
+
+def _parsed(spelled: str, loc: Loc) -> Plain:
+    """The JSON value that a text spells, lists as tuples."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(name)
+
+    try:
+        value = plain(json.loads(spelled, parse_constant=refuse))
+    except (ValueError, RecursionError) as error:
+        raise _no_json(str(error), loc) from None
+    if value is NOTHING:
+        raise _no_json(f"it is more than {MAX_DEPTH} levels deep", loc)
+    return value  # type: ignore[return-value]
+
+
+def _no_json(why: str, loc: Loc) -> RunError:
+    return RunError("SGLC460", f"`parse_json` is given a text that is no JSON: {why}", placed(loc))
+
+
+def _shown(value: str) -> str:
+    return repr(value) if len(value) <= 60 else f"{value[:57]!r}..."

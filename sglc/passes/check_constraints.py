@@ -1,0 +1,60 @@
+"""What generations are held to is checked where the program is compiled, not when a model first meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sglc.errors import LegalizeError
+from sglc.ir.core import Program, walk
+from sglc.ir.gbnf import check_gbnf
+from sglc.ir.json_schema import enforceable
+from sglc.ir.ops import Call, Gen
+from sglc.ir.regex import compile_regex
+from sglc.ir.sampling import Sampling
+from sglc.ir.stops import stop_pattern
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Rewrite, place, register
+
+
+@register(
+    "check_constraints", Exactness.TOKENS, "regexes, schemas, grammars and stop patterns are refused here"
+)
+def check_constraints(program: Program, target: Target) -> Rewrite:
+    r"""Leave the program as it is, and refuse what no back end's automata can do.
+
+        s1, t0 = gen(s0, 'x', regex='(a)\\1')  ->  error[SGLC451] with the place of the `gen`
+
+    What is built for the check is kept, so running the program does not build it again.
+
+    Raises:
+        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC455 and SGLC456 a `json_schema`, SGLC457 an `ebnf`,
+            SGLC471 and SGLC472 a `stop_regex`.
+    """
+    for op in walk(program.ops):
+        match op:
+            case Gen():
+                _check(op)
+            case Call():
+                check_constraints(op.program, target)
+    return program
+
+
+def _check(op: Gen) -> None:
+    for check, text in _checks(op.sampling):
+        try:
+            check(text)
+        except LegalizeError as error:
+            raise LegalizeError(
+                error.code, error.message, place(op.loc), note=error.note, hint=error.hint
+            ) from None
+
+
+def _checks(sampling: Sampling) -> Iterator[tuple[Callable[[str], object], str]]:
+    if sampling.regex is not None:
+        yield compile_regex, sampling.regex
+    if sampling.json_schema is not None:
+        yield enforceable, sampling.json_schema
+    if sampling.ebnf is not None:
+        yield check_gbnf, sampling.ebnf
+    for pattern in sampling.stop_regex:
+        yield stop_pattern, pattern

@@ -1,0 +1,291 @@
+"""The nodes of one segment, and how the values of a program are written in a plan.
+
+A text is kept as its parts until it is used: literals, names of the environment, and texts that a
+generation made, which are a node inside the segment of that generation and a name everywhere else.
+Whatever is used outside of the segment that makes it is noted in `Scope.exported`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from sglc.errors import LegalizeError
+from sglc.ir.core import Program, Tree, Type, Value
+from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
+from sglc.ir.plan import (
+    ControlText,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    Held,
+    ImagePart,
+    Joined,
+    KeepNode,
+    Node,
+    OpenNode,
+    OutputTree,
+    Part,
+    Result,
+    Segment,
+    SelectNode,
+    Slot,
+    TextPart,
+)
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
+from sglc.ir.text import value_names
+from sglc.passes.base import place
+
+StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
+Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
+
+
+class Scope:
+    """What one program's values are called, and where they are found; shared by all of its blocks."""
+
+    def __init__(self, program: Program) -> None:
+        resumed = [op for op in program.params if isinstance(op, Resume)]
+        self._names = value_names(program)
+        self._streams = {op.results[0]: op.name for op in resumed}
+        # Streams that an earlier run kept, and those that are kept for a later one, are named by others.
+        self._taken = dict.fromkeys([*(op.name for op in resumed), *_paths(program.returns, ())])
+        self.alias: dict[Value, Value] = {}  # a value that is another one under a second name
+        self.texts: dict[Value, Texts] = {}
+        self.lists: dict[Value, tuple[Value | None, ...]] = {}
+        self.roots: dict[Value, None] = {}
+        self.exported: dict[Value, None] = {}
+        self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
+        for op in program.params:
+            if isinstance(op, Arg):
+                self.texts[op.results[0]] = (Slot(op.name),)
+
+    def own(self, value: Value) -> Value:
+        """The value that `value` is."""
+        return self.alias.get(value, value)
+
+    def name(self, value: Value) -> Slot | Held:
+        """The name of a value in the environment."""
+        if value.type is not Type.STREAM:
+            return Slot(self._names[value.id])
+        if value in self._streams:
+            return Held(self._streams[value])
+        name = self._names[value.id]
+        while name in self._taken:
+            name += "_"
+        return Held(name)
+
+    def stream(self, value: Value) -> Held:
+        """A stream by its name, to be read outside of the segment that makes it."""
+        value = self.own(value)
+        if value in self.roots:
+            return Held(None)
+        self.exported[value] = None
+        made = self.name(value)
+        assert isinstance(made, Held)
+        return made
+
+    def parts(self, item: Value | str) -> Texts:
+        """What a text is made of."""
+        if isinstance(item, str):
+            return (item,) if item else ()
+        return self.texts[self.own(item)]
+
+    def written(self, item: Value | str, here: Mapping[Value, int]) -> tuple[TextPart, ...]:
+        """The parts of a text; `here` are the generations of the segment that reads it, and their nodes."""
+        return merged(self._part(part, here) for part in self.parts(item))
+
+    def _part(self, part: str | Slot | Value, here: Mapping[Value, int]) -> TextPart:
+        if not isinstance(part, Value):
+            return part
+        if part in here:
+            return Result(here[part])
+        self.exported[part] = None
+        made = self.name(part)
+        assert isinstance(made, Slot)
+        return made
+
+    def tree(self, tree: Tree) -> OutputTree:
+        """Plain data with values in it, to be read when the segments before have ended."""
+        match tree:
+            case Value(type=Type.STREAM):
+                return self.stream(tree)
+            case Value(type=Type.TEXT):
+                return self._text(tree)
+            case Value() if (own := self.own(tree)) in self.lists:
+                return tuple(None if item is None else self.tree(item) for item in self.lists[own])
+            case Value():
+                return self.name(self.own(tree))
+            case tuple():
+                return tuple(self.tree(part) for part in tree)
+            case Mapping():
+                return {key: self.tree(part) for key, part in tree.items()}
+            case _:
+                return tree
+
+    def _text(self, value: Value) -> OutputTree:
+        parts = [part for part in self.written(value, {}) if not isinstance(part, Result)]
+        match parts:
+            case []:
+                return ""
+            case [only]:
+                return only
+            case _:
+                return Joined(tuple(parts))
+
+
+class Nodes:
+    """The nodes of one segment, op by op in the order of the program.
+
+    Args:
+        uses: how often each stream of the block is read, by whatever reads it.
+    """
+
+    def __init__(self, scope: Scope, target: Target, ops: Sequence[StreamOp], uses: Counter[Value]) -> None:
+        self.scope = scope
+        self.target = target
+        self.nodes: list[Node] = []
+        self.streams: dict[Value, int] = {}
+        self.generated: dict[Value, int] = {}
+        self.kept: dict[str, int] = {}  # by handle
+        self._opened: dict[Value, None] = {}  # streams that are made elsewhere
+        self._chains: dict[Value, tuple[int, list[Part]]] = {}
+        extended = {scope.own(op.stream) for op in ops if isinstance(op, Append | Control | Image)}
+        # Streams that only the next extension reads: they get no node of their own.
+        self._inner = {value for value in extended if uses[value] == 1}
+        for op in ops:
+            self.lower(op)
+
+    def lower(self, op: StreamOp) -> None:
+        match op:
+            case Append():
+                self.extend(op, self.scope.written(op.text, self.generated))
+            case Control():
+                self.extend(op, (ControlText(op.text, op.ids),))
+            case Image():
+                self.extend(op, self.picture(op))
+            case Gen():
+                node = GenNode(self.stream(op.stream), op.site, _normal(op.sampling), op.loc)
+                self.made(op, self.add(node))
+            case Select():
+                stream = self.stream(op.stream)
+                choices = tuple(self.single(item) for item in op.choices)
+                self.made(op, self.add(SelectNode(stream, op.site, choices, op.method, op.loc)))
+            case Fork():
+                trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))
+                self.streams.update(dict.fromkeys(op.results, trunk))
+            case RoleOpen() | RoleClose():
+                raise LegalizeError(
+                    "SGLC306", f"`{op.mnemonic}` is left: a plan has no chat turns", place(op.loc),
+                    hint="run the pass `lower_roles` before the plan is made",
+                )  # fmt: skip
+
+    def add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def stream(self, value: Value) -> int:
+        """The node of a stream; one that is made elsewhere is opened once."""
+        value = self.scope.own(value)
+        if value not in self.streams:
+            self.streams[value] = self.add(OpenNode(self.scope.stream(value).name))
+            self._opened[value] = None
+        return self.streams[value]
+
+    def extend(self, op: Append | Control | Image, parts: tuple[Part, ...]) -> None:
+        """One node for a whole chain of extensions whose inner streams nothing else reads."""
+        before, after = self.scope.own(op.stream), op.results[0]
+        if before in self._chains:
+            base, chain = self._chains.pop(before)
+        else:
+            base, chain = self.stream(before), []
+        chain += parts
+        if after in self._inner:
+            self._chains[after] = (base, chain)
+        else:
+            whole = merged(chain)
+            self.streams[after] = self.add(ExtendNode(base, whole)) if whole else base
+
+    def picture(self, op: Image) -> tuple[Part, ...]:
+        if not self.target.images:
+            raise LegalizeError(
+                "SGLC308", f"back end `{self.target.name}` takes no pictures", place(op.loc),
+                hint="give the picture to a model that sees: `openai:MODEL`, `anthropic:MODEL`, `gemini:MODEL`",
+            )  # fmt: skip
+        return (ImagePart(self.single(op.data)),)
+
+    def single(self, item: Value | str) -> TextPart:
+        if isinstance(item, Value) and (own := self.scope.own(item)) in self.scope.whole:
+            return self.scope.whole[own]
+        (part,) = self.scope.written(item, self.generated) or ("",)
+        return part
+
+    def made(self, op: Gen | Select, node: int) -> None:
+        after, text = op.results
+        self.streams[after] = node
+        self.generated[text] = node
+
+    def keep(self, value: Value, handle: str) -> None:
+        """Keep a stream under a handle, at the end of the segment."""
+        self.kept[handle] = self.stream(value)
+
+    def segment(self, exported: Callable[[Value], bool]) -> Segment:
+        """The segment; what `exported` says is given to the environment."""
+        for value, node in self.streams.items():
+            handle = self.scope.name(value).name
+            if value not in self._opened and exported(value) and handle is not None:
+                self.kept.setdefault(handle, node)
+        keeps = tuple(KeepNode(node, handle) for handle, node in self.kept.items())
+        texts = ((self.scope.name(text).name, node) for text, node in self.generated.items() if exported(text))
+        return Segment((*self.nodes, *keeps), tuple((name, node) for name, node in texts if name is not None))
+
+
+def _normal(sampling: Sampling) -> Sampling:
+    """Real fields as floats: `temperature=0` and `temperature=0.0` give one plan, as they are one text."""
+    return replace(
+        sampling,
+        temperature=float(sampling.temperature),
+        top_p=float(sampling.top_p),
+        min_p=float(sampling.min_p),
+        frequency_penalty=float(sampling.frequency_penalty),
+        presence_penalty=float(sampling.presence_penalty),
+        logit_bias=tuple((token, float(bias)) for token, bias in sampling.logit_bias),
+    )
+
+
+def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:
+    """The dotted paths of the streams in a return tree."""
+    match tree:
+        case Value(type=Type.STREAM):
+            yield ".".join(path)
+        case tuple():
+            for number, part in enumerate(tree):
+                yield from _paths(part, (*path, str(number)))
+        case Mapping():
+            for key, part in tree.items():
+                yield from _paths(part, (*path, key))
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+def merged(parts: Iterable[_P | str]) -> tuple[_P | str, ...]:
+    """Parts with neighbouring literals joined and empty ones left out."""
+    out: list[_P | str] = []
+    literal: list[str] = []
+
+    def flush() -> None:
+        if text := "".join(literal):
+            out.append(text)
+        literal.clear()
+
+    for part in parts:
+        if isinstance(part, str):
+            literal.append(part)
+        else:
+            flush()
+            out.append(part)
+    flush()
+    return tuple(out)

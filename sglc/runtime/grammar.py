@@ -1,0 +1,181 @@
+"""Constraints that no finite automaton describes: JSON schemas and grammars, matched by xgrammar.
+
+xgrammar's matchers change as they read, a `Constraint`'s states do not. So a state is a number for
+the tokens that led to it, and a matcher stands at some of the states: one that is needed further on
+moves along, one that is needed elsewhere is made anew. A constraint belongs to one request, whose
+samples share it. The package is imported with the first of them, because it takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglc.errors import RunError
+from sglc.ir.gbnf import check_gbnf
+from sglc.ir.json_schema import enforceable
+from sglc.runtime.step import Bool
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher
+
+_GRAMMARS = 64  # compiled ones kept for each tokenizer
+_LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
+_MATCHERS = 32  # kept for each request
+
+
+class Grammars:
+    """Compiled grammars of one tokenizer.
+
+    Args:
+        token_bytes: bytes of every id, index = id; ids without bytes are no text and never allowed.
+        size: ids of the model; those behind `token_bytes` are padding.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
+        self._token_bytes = token_bytes
+        self._size = size
+        self._compiled = lru_cache(maxsize=_GRAMMARS)(self._compile)
+
+    def json_schema(self, schema: str) -> GrammarConstraint:
+        """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.
+
+        Raises:
+            LegalizeError: SGLC455, SGLC456, as `enforceable`.
+            RunError: SGLC456, SGLC458, SGLC459, as `ebnf`.
+        """
+        return self._start("json_schema", enforceable(schema))
+
+    def ebnf(self, grammar: str) -> GrammarConstraint:
+        """A constraint to texts of `grammar`, in GBNF; they begin with the rule `root`.
+
+        Raises:
+            LegalizeError: SGLC457, as `check_gbnf`.
+            RunError: SGLC456, SGLC457 xgrammar does not take it; SGLC458 xgrammar is not installed;
+                SGLC459 the model cannot write any such text.
+        """
+        check_gbnf(grammar)
+        return self._start("ebnf", grammar)
+
+    def _start(self, kind: str, text: str) -> GrammarConstraint:
+        constraint = GrammarConstraint(self._compiled(kind, text), self._size)
+        if constraint.done(constraint.start):
+            raise RunError(
+                "SGLC459", f"the `{kind}` of this generation allows nothing but the empty text",
+                hint="mend the grammar",
+            )  # fmt: skip
+        return constraint
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        try:
+            import xgrammar
+        except ImportError:
+            raise RunError(
+                "SGLC458", "JSON schemas and grammars need the package `xgrammar`",
+                hint="pip install 'sglc[local]'",
+            ) from None  # fmt: skip
+        info = xgrammar.TokenizerInfo(
+            list(self._token_bytes[: self._size]),
+            xgrammar.VocabType.RAW,
+            vocab_size=self._size,
+            stop_token_ids=[],
+        )
+        return xgrammar.GrammarCompiler(info, cache_enabled=False)
+
+    def _compile(self, kind: str, text: str) -> CompiledGrammar:
+        compiler = self._compiler
+        try:
+            if kind == "ebnf":
+                return compiler.compile_grammar(text)
+            # Without free whitespace a model cannot go on with spaces for ever.
+            return compiler.compile_json_schema(text, any_whitespace=False)
+        except RuntimeError as error:
+            said = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
+            code = "SGLC457" if kind == "ebnf" else "SGLC456"
+            raise RunError(
+                code, f"the `{kind}` of this generation cannot be compiled", note=said, hint="mend it"
+            ) from None
+
+
+class GrammarConstraint:
+    """A `Constraint` of one request; its states are numbers of token sequences."""
+
+    start = 0
+
+    def __init__(self, compiled: CompiledGrammar, size: int) -> None:
+        self._compiled = compiled
+        self._size = size
+        self._came: list[tuple[int, int]] = [(-1, -1)]  # of a state: the one before, and the token
+        self._after: dict[tuple[int, int], int] = {}
+        self._matchers: dict[int, GrammarMatcher] = {}  # by where they stand, newest last
+        self._look = lru_cache(maxsize=_LOOKS)(self._looked_at)
+
+    def mask(self, state: int) -> Bool:
+        """Ids that may come next, bool [V], the caller's own."""
+        packed, _ = self._look(state)
+        return np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)
+
+    def accepting(self, state: int) -> bool:
+        """Whether the text may end here."""
+        return self._look(state)[1]
+
+    def advance(self, state: int, token: int) -> int:
+        """The state behind `token`, which `state` allows."""
+        after = self._after.setdefault((state, token), len(self._came))
+        if after == len(self._came):
+            self._came.append((state, token))
+        return after
+
+    def done(self, state: int) -> bool:
+        """Whether the text has to end here.
+
+        Raises:
+            RunError: SGLC459, the text may not end here, and the model has no token to go on with.
+        """
+        packed, accepting = self._look(state)
+        if packed.any():
+            return False
+        if not accepting:
+            raise RunError(
+                "SGLC459", "the model has no token that its grammar allows here",
+                note="its vocabulary has to spell the text",
+                hint="keep what is asked for to characters that the model can write",
+            )  # fmt: skip
+        return True
+
+    def _looked_at(self, state: int) -> tuple[NDArray[np.uint8], bool]:
+        """The mask of `state`, packed, and whether it accepts."""
+        matcher = self._matcher(state)
+        words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
+        matcher.fill_next_token_bitmask(words)
+        return words.view(np.uint8)[0], matcher.is_completed()
+
+    def _matcher(self, state: int) -> GrammarMatcher:
+        """A matcher that stands at `state`."""
+        before, token = self._came[state]
+        if state in self._matchers:
+            return self._matchers[state]
+        matcher = self._matchers.pop(before, None)
+        path = [token]
+        if matcher is None:
+            from xgrammar import GrammarMatcher
+
+            matcher = GrammarMatcher(self._compiled)
+            path = []
+            at = state
+            while at:
+                at, token = self._came[at]
+                path.append(token)
+        for token in reversed(path):
+            taken = matcher.accept_token(token)
+            assert taken, "a token that the mask allows is refused"
+        self._matchers[state] = matcher
+        if len(self._matchers) > _MATCHERS:
+            del self._matchers[next(iter(self._matchers))]
+        return matcher

@@ -1,0 +1,36 @@
+"""What a drained step says of log-probabilities: scores go to their requests, likeliest ids to their places."""
+
+from __future__ import annotations
+
+from sglc.runtime.requests import PROMPT, Flight, Likely, PromptScored
+from sglc.runtime.step import StepResult
+
+
+def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
+    """The `count` likeliest ids at one place of a step, `index` counting the places that asked."""
+    ids, logprobs = result.top_ids[index, :count].tolist(), result.top_logprobs[index, :count].tolist()
+    return tuple(zip(ids, logprobs, strict=True))
+
+
+def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
+    """Enter a step's scores into the requests they belong to; gives events for prompts that are through."""
+    events = []
+    at, top = 0, len(flight.tops)
+    for score in flight.scored:
+        request = score.request
+        values = result.scores[at : at + score.count].tolist()
+        at += score.count
+        if score.choice != PROMPT:
+            request.logprobs[score.choice][score.first : score.first + score.count] = values
+            continue
+        request.prompt_logprobs[score.first : score.first + score.count] = values
+        assert request.sampling is not None
+        if count := request.sampling.top_logprobs:
+            places = range(top, top + score.count)
+            request.prompt_likeliest += [likeliest_at(result, index, count) for index in places]
+            top += score.count
+        if request.live and score.first + score.count == len(request.prompt_logprobs):
+            events.append(
+                PromptScored(request.id, tuple(request.prompt_logprobs), tuple(request.prompt_likeliest))
+            )
+    return events

@@ -1,0 +1,96 @@
+"""What a step needs beyond its tokens: masks of constrained rows, biases, and whose likeliest ids to report.
+
+Rows that ask for none of it cost nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from sglc.ir.sampling import Sampling
+from sglc.runtime.placement import Work
+from sglc.runtime.requests import Request
+from sglc.runtime.rows import Rows
+from sglc.runtime.step import Bool, Step
+
+# What an infinite bias counts as: it outweighs all logits, and where nothing else is allowed, one of
+# several banned ids can still be chosen.
+_FORBIDDING = 1e9
+
+
+def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
+    """`step` with what its rows ask for."""
+    sampling = step.sample
+    masked = np.flatnonzero(sampling & rows.constrained[step.rows]).astype(np.int32)
+    if masked.size:
+        parts = [work[row].part for row in step.rows[masked].tolist()]
+        masks = np.stack([allowed_next(part.request, part.index) for part in parts])
+        step = replace(step, masked=masked, masks=masks)
+    biased = np.flatnonzero(sampling & rows.biased[step.rows])
+    if biased.size:
+        step = _biased(step, biased.tolist(), work)
+    if rows.tops[step.rows].any():
+        step = _with_tops(step, rows)
+    return step
+
+
+def allowed_next(request: Request, sample: int) -> Bool:
+    """What a sample of a constrained request may go on with: bool [V].
+
+    Ids that end the sample are allowed where the text may end. One that is text too is also allowed
+    where that text may follow, and ends the sample there: without it there might be no way on.
+    """
+    constraint, state = request.constraint, request.samples[sample]
+    assert constraint is not None
+    assert request.sampling is not None
+    mask = constraint.mask(state.state)
+    if constraint.accepting(state.state) and len(state.ids) >= request.sampling.min_tokens:
+        mask[[token for token in request.stop_ids if token < mask.size]] = True
+    assert mask.any(), "a constrained sample has nothing to go on with"
+    return mask
+
+
+def bias_of(sampling: Sampling, counts: Mapping[int, int]) -> dict[int, float]:
+    """What is added to the logits of which ids, `counts` being how often each was generated.
+
+    OpenAI's definition: bias - count * frequency_penalty - (1 if count else 0) * presence_penalty.
+    """
+    added = dict(sampling.logit_bias)
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        for token, count in counts.items():
+            penalty = count * sampling.frequency_penalty + sampling.presence_penalty
+            added[token] = added.get(token, 0.0) - penalty
+    return {token: max(-_FORBIDDING, min(value, _FORBIDDING)) for token, value in added.items()}
+
+
+def _biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+    at: list[int] = []
+    ids: list[int] = []
+    values: list[float] = []
+    for offset in offsets:
+        part = work[int(step.rows[offset])].part
+        assert part.request.sampling is not None
+        added = bias_of(part.request.sampling, part.request.samples[part.index].counts)
+        at += [offset] * len(added)
+        ids += added
+        values += added.values()
+    return replace(
+        step,
+        bias_at=np.array(at, np.int32),
+        bias_ids=np.array(ids, np.int32),
+        bias=np.array(values, np.float32),
+    )
+
+
+def _with_tops(step: Step, rows: Rows) -> Step:
+    wanted = rows.tops[step.rows]
+    owner = np.searchsorted(step.starts, step.score_at, side="right") - 1
+    return replace(
+        step,
+        tops=int(wanted.max()),
+        top_rows=np.flatnonzero(step.sample & (wanted > 0)).astype(np.int32),
+        top_scores=np.flatnonzero(wanted[owner] > 0).astype(np.int32),
+    )
