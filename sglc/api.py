@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import atexit
+import contextvars
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from sglc.current import resolve, set_default_backend
+from sglc.budget import Budget, budget_of
+from sglc.current import ENCLOSING, resolve, set_default_backend
 from sglc.errors import SglcError, UsageError
 from sglc.frontend import ahead
-from sglc.frontend.expr import sampling_fields
+from sglc.frontend.arguments import sampling_fields
+from sglc.frontend.explore import MOST_PATHS
 from sglc.frontend.function import Definition, bind, define, describe
+from sglc.frontend.guards import Memo, frozen
 from sglc.frontend.locate import here
+from sglc.frontend.recording import current
 from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.trail import Tree
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
 from sglc.result import Result, report_unread
 
 if TYPE_CHECKING:
     from sglc.compile import Compiled
-    from sglc.ir.target import Backend
+    from sglc.compiled import CompiledFunction
+    from sglc.ir.target import Backend, Target
     from sglc.row import Row
 
 __all__ = ["Function", "function", "set_default_backend"]
@@ -31,11 +38,16 @@ Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments b
 
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
+_MOST_TREES = 64
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
-    "stop_token_ids": "stop_token_ids", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
-    "min_p": "min_p", "ignore_eos": "ignore_eos",
+    **{name: name for name in (
+        "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
+        "presence_penalty", "ignore_eos", "return_logprob", "logprob_start_len", "top_logprobs_num",
+        "return_text_in_logprobs",
+    )},
 }  # fmt: skip
+_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens")
 
 atexit.register(report_unread)
 
@@ -49,6 +61,9 @@ class Function:
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
+        self._trees: dict[Sampling, Tree] = {}  # what its runs recorded, by their sampling defaults
+        self.memo: Memo[Program] = Memo()
+        self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self.__name__ = definition.name
         self.__doc__ = definition.call.__doc__
         self.__wrapped__ = definition.call
@@ -67,14 +82,20 @@ class Function:
         *args: Any,
         backend: Backend | str | None = None,
         seed: int | None = None,
-        stream: bool = False,
+        stream: bool | None = None,
+        use_thread: bool | None = None,
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
 
-        Keywords that are no parameter of the program set defaults for every `gen` in it:
-        max_new_tokens, min_new_tokens, n, stop, stop_token_ids, temperature, top_p, top_k, min_p,
-        ignore_eos. A parameter called `backend`, `seed` or `stream` is given by position.
+        Keywords set defaults for every `gen` of the program: max_new_tokens, min_new_tokens, n, stop,
+        stop_token_ids, stop_regex, temperature, top_p, top_k, min_p, frequency_penalty, presence_penalty,
+        ignore_eos, return_logprob, logprob_start_len, top_logprobs_num, return_text_in_logprobs.
+
+        A keyword of any of these names belongs to the program if it has such a parameter, and if no
+        argument by position gave it a value.
 
         An `async def` program runs on an event loop of its own, in a thread of its own: reading
         `s["x"]` there blocks that loop until `x` has come.
@@ -82,12 +103,41 @@ class Function:
         Args:
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
+            use_thread: False runs the program's Python in this thread, before `run` returns.
+            max_calls, max_tokens: a budget of generations begun and of tokens generated (`sglc.budget`);
+                passing it fails the run with SGLC408.
 
         Raises:
             UsageError: the arguments do not fit the function, or the back end is unknown.
         """
-        arguments, sampling = self._arguments(args, kwargs)
-        return self._start(arguments, sampling, resolve(backend), seed, stream, None)
+        given = dict(zip(_OPTIONS, (backend, seed, stream, use_thread, max_calls, max_tokens), strict=True))
+        given = {name: value for name, value in given.items() if value is not None}
+        return self._run(args, {**given, **kwargs})
+
+    def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
+        parameters = self._not_by_position(args)
+        options = {name: keywords[name] for name in _OPTIONS if name in keywords and name not in parameters}
+        own = {name: value for name, value in keywords.items() if name not in options}
+        arguments, sampling = self._arguments(args, own)
+        recording = current()
+        if recording is not None:
+            called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
+            return cast(Result, called)  # what a recorded body can read of a result
+        backend, seed = options.get("backend"), options.get("seed")
+        enclosing = ENCLOSING.get()
+        if enclosing is not None:  # a program that another one calls
+            backend = enclosing.backend if backend is None else backend
+            seed = enclosing.seed_of(self.__name__) if seed is None else seed
+        return self._start(
+            arguments,
+            sampling,
+            resolve(backend, self.definition.loc),
+            seed,
+            live or bool(options.get("stream")),
+            None,
+            budget_of(options.get("max_calls"), options.get("max_tokens")),
+            in_thread=options.get("use_thread") is not False,
+        )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
         """`run`, and its result when it has ended, well or not. Cancelling stops the run."""
@@ -101,7 +151,7 @@ class Function:
         Raises:
             the run's error, after the last piece.
         """
-        result = self.run(*args, **kwargs, stream=True)
+        result = self._run(args, kwargs, live=True)
 
         def pieces() -> Iterator[tuple[Site, str]]:
             try:
@@ -130,11 +180,16 @@ class Function:
         seed: int | None,
         live: bool,
         on_text: Callable[[Site, str | None], None] | None,
+        budget: Budget | None = None,
+        in_thread: bool = True,
     ) -> Result:
         backend.start()
         result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
-        row = self._row(arguments, sampling, backend, result, on_text)
-        threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
+        row = self._row(arguments, sampling, backend, result, on_text, budget=budget)
+        if in_thread:
+            threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
+        else:
+            row.run()
         return result
 
     # -- many runs -------------------------------------------------------------------------------
@@ -183,6 +238,8 @@ class Function:
         backend: Backend | str | None = None,
         seed: int | None = None,
         num_threads: int | str = "auto",
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -191,6 +248,7 @@ class Function:
 
         Args:
             num_threads: rows live at once, each with a thread; "auto" follows the back end's concurrency.
+            max_calls, max_tokens: the budget of each row, as of `run`.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -203,24 +261,31 @@ class Function:
                 "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
             )
         fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
-        chosen, run_seed = resolve(backend), random_seed() if seed is None else seed
-        made = [
-            self._row(arguments, sampling, chosen, Result(self.__name__, run_seed, number))
-            for number, (arguments, sampling) in enumerate(fitting)
-        ]
-        return self._run_rows(made, chosen, num_threads)
+        chosen = resolve(backend, self.definition.loc)
+        run_seed = random_seed() if seed is None else seed
+        budget = budget_of(max_calls, max_tokens)
+        context = contextvars.copy_context()
 
-    def _run_rows(self, rows: Sequence[Row], backend: Backend, num_threads: int | str) -> Iterator[Result]:
+        def make(number: int) -> Row:
+            arguments, sampling = fitting[number]
+            result = Result(self.__name__, run_seed, number)
+            return self._row(arguments, sampling, chosen, result, context=context.copy(), budget=budget)
+
+        return self._run_rows(make, len(fitting), chosen, num_threads)
+
+    def _run_rows(
+        self, make: Callable[[int], Row], count: int, backend: Backend, num_threads: int | str
+    ) -> Iterator[Result]:
         from sglc.batch import run_rows
 
-        if not rows:
+        if not count:
             return
         backend.start()
         if isinstance(num_threads, int):
             window = num_threads
         else:
             window = max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-        yield from run_rows(rows, window, self.__name__)
+        yield from run_rows(make, count, window, self.__name__)
 
     def _row_arguments(
         self, number: int, row: Mapping[str, Any] | Sequence[Any], kwargs: Mapping[str, Any]
@@ -253,7 +318,9 @@ class Function:
                     "SGLC021", f"`{self.__name__}` has no parameter `{name}` to bind", here(),
                     note=f"its arguments are: {describe(self.definition) or 'none'}",
                 )  # fmt: skip
-        return Function(self.definition, {**self.bound, **kwargs})
+        made = Function(self.definition, {**self.bound, **kwargs})
+        made.memo = self.memo
+        return made
 
     def cache(self, backend: Backend | str | None = None) -> None:
         """Compute what the prompt begins with whatever the arguments are, so that runs find it done.
@@ -265,36 +332,98 @@ class Function:
         """
         from sglc.warm import warm
 
-        warm(self.trace(), resolve(backend))
+        warm(self.trace(), resolve(backend, self.definition.loc))
 
-    def trace(self, **kwargs: Any) -> Program:
+    def trace(self, *, max_paths: int = MOST_PATHS, **kwargs: Any) -> Program:
         """The program, recorded ahead of time with symbolic arguments (bound ones as they are).
 
+        It is recorded once, and again when something has changed that its body reads (`memo`).
+
+        Args:
+            max_paths: where branches would make more paths than these, ordinary Python takes over.
+
         Raises:
-            SglcError: the function misuses the language or raises.
+            SglcError: the function misuses the language or raises; of a `fullgraph` program also where
+                ordinary Python would have to take over.
         """
-        _, sampling = _split(self.definition, kwargs)
+        _, sampling = _split(self.definition, kwargs, ())
+        key = (frozen(self.bound), sampling, max_paths)
+        return self.memo.get(self.definition.call, key, lambda: self._record(sampling, max_paths))
+
+    def _record(self, sampling: Sampling, max_paths: int) -> Program:
         parameters = tuple(
             parameter.replace(default=_known(self.bound[parameter.name]))
             if parameter.name in self.bound
             else parameter
             for parameter in self.definition.parameters
         )
-        return ahead.record(replace(self.definition, parameters=parameters), sampling)
+        return ahead.record(replace(self.definition, parameters=parameters), sampling, max_paths=max_paths)
 
-    def compile(self, target: Backend | str | None = None, **kwargs: Any) -> Compiled:
-        """The program, lowered for a back end (by name or as an object) to a plan."""
+    def compile(
+        self, target: Backend | str | None = None, *, backend: Backend | str | None = None, **kwargs: Any
+    ) -> CompiledFunction:
+        """The program, lowered for a back end (by name or as an object) to a plan.
+
+        A second call compiles nothing, as long as nothing changed that the program's body reads.
+
+        Args:
+            backend: another name for `target`.
+            kwargs: sampling defaults, for the plan and for the runs of what is given.
+
+        Raises:
+            SglcError: as of `trace`, or the back end cannot do it.
+        """
         from sglc.compile import compile_program
+        from sglc.compiled import CompiledFunction
 
-        return compile_program(self.trace(**kwargs), resolve(target).target)
+        chosen = resolve(backend if target is None else target, self.definition.loc)
+        goal = chosen.target
+        program = self.trace(**kwargs)
+        tokenizer = goal.tokenizer.hash if goal.tokenizer else ""
+        key = (replace(goal, tokenizer=None), tokenizer)
+        made = self._compiled.get(key)
+        if made is None or made.source is not program:
+            made = self._compiled[key] = self._remarked(compile_program(program, goal), goal)
+        return CompiledFunction(self, chosen, made, kwargs)
+
+    def _remarked(self, compiled: Compiled, target: Target) -> Compiled:
+        """`compiled`, with what the decorator asks for and this target has no use for."""
+        from sglc.passes.base import Remark
+
+        tokens = self.definition.num_api_spec_tokens
+        if tokens is None or not target.continues_text:
+            return compiled
+        message = (
+            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
+            "a generation there goes on from any text, and costs no request"
+        )
+        remark = Remark("speculate", message, self.definition.loc)
+        return replace(compiled, remarks=(*compiled.remarks, remark))
+
+    def explain(self, target: Backend | str | None = None, **kwargs: Any) -> str:
+        """What the program will do on a back end: its calls, what is shared, where it waits and why, warnings.
+
+        Raises:
+            SglcError: as of `compile`.
+        """
+        from sglc.explain import explanation
+        from sglc.frontend.lint import findings
+        from sglc.frontend.survey import survey
+
+        compiled = self.compile(target, **kwargs).compiled
+        return explanation(compiled, survey(self.definition), findings(self.definition, compiled.source))
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Sampling]:
-        own, sampling = _split(self.definition, kwargs)
-        by_position = {p.name for p in self.definition.parameters[: len(args)]}
-        own.update((name, value) for name, value in self.bound.items() if name not in by_position)
+        parameters = self._not_by_position(args)
+        own, sampling = _split(self.definition, kwargs, parameters)
+        own.update((name, value) for name, value in self.bound.items() if name in parameters)
         return {**bind(self.definition, args, own), **self.bound}, sampling
+
+    def _not_by_position(self, args: Sequence[Any]) -> tuple[str, ...]:
+        """Names of the parameters that arguments by position leave open."""
+        return tuple([parameter.name for parameter in self.definition.parameters[len(args) :]])
 
     def _row(
         self,
@@ -303,10 +432,15 @@ class Function:
         backend: Backend,
         result: Result,
         on_text: Callable[[Site, str | None], None] | None = None,
+        context: contextvars.Context | None = None,
+        budget: Budget | None = None,
     ) -> Row:
         from sglc.row import Row
 
-        return Row(self.definition, arguments, sampling, backend, result, on_text)
+        tree = self._trees.get(sampling)
+        if tree is None and len(self._trees) < _MOST_TREES:
+            tree = self._trees.setdefault(sampling, Tree())
+        return Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
 
 
 def _known(value: Any) -> Any:
@@ -314,9 +448,10 @@ def _known(value: Any) -> Any:
     return SymbolicText((value,)) if isinstance(value, str) else value
 
 
-def _split(definition: Definition, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Sampling]:
-    """Keywords for the program, and those that are defaults of its generations."""
-    parameters = {parameter.name for parameter in definition.parameters}
+def _split(
+    definition: Definition, kwargs: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[dict[str, Any], Sampling]:
+    """Keywords for the program, whose open parameters have `parameters`, and defaults of its generations."""
     own = {key: value for key, value in kwargs.items() if key in parameters or key not in _SAMPLING}
     given = {_SAMPLING[key]: value for key, value in kwargs.items() if key not in own}
     return own, Sampling(**sampling_fields(given, definition.loc))
@@ -332,15 +467,32 @@ def function(call: Callable[..., Any]) -> Function: ...
 
 
 @overload
-def function() -> Callable[[Callable[..., Any]], Function]: ...
+def function(
+    *, num_api_spec_tokens: int | None = ..., fullgraph: bool = ...
+) -> Callable[[Callable[..., Any]], Function]: ...
 
 
-def function(call: Callable[..., Any] | None = None) -> Function | Callable[[Callable[..., Any]], Function]:
+def function(
+    call: Callable[..., Any] | None = None,
+    *,
+    num_api_spec_tokens: int | None = None,
+    fullgraph: bool = False,
+) -> Function | Callable[[Callable[..., Any]], Function]:
     """Make a program of a function whose first parameter is the prompt state.
+
+    Args:
+        num_api_spec_tokens: tokens that one request of an API may guess ahead; nothing on `local`.
+        fullgraph: compiling the program is an error where something is left to ordinary Python.
 
     Raises:
         TraceError: SGLC101, if it is no plain function with such a parameter.
+        UsageError: SGLC028, `num_api_spec_tokens` is no number from 1.
     """
-    if call is None:
-        return lambda inner: Function(define(inner))
-    return Function(define(call))
+    tokens = num_api_spec_tokens
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        raise UsageError("SGLC028", f"`num_api_spec_tokens` is `{tokens!r}`: it is a number from 1", here())
+
+    def made(inner: Callable[..., Any]) -> Function:
+        return Function(replace(define(inner), num_api_spec_tokens=tokens, fullgraph=fullgraph))
+
+    return made if call is None else made(call)

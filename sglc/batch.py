@@ -1,16 +1,19 @@
 """Many rows: at most a window of them at once, results in order, nothing left running.
 
-Every thread of the window takes the next row when its own has ended, so a row that waits (for a tool,
-a lock, its caller) keeps one place of the window and delays no row that has another.
+A row holds a place of the window until its result is there, so a row that waits (for the model, a tool, a
+lock) delays no row that has another place. Threads only run bodies: one is enough while bodies do not
+wait, and more are added, up to the window, as soon as they do.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sglc.result import Result
 from sglc.row import Row
+
+_STALL_S = 0.002  # a body that takes longer is taken to wait for something: another thread goes on
 
 
 class Interrupted(KeyboardInterrupt):
@@ -21,32 +24,101 @@ class Interrupted(KeyboardInterrupt):
         self.results = list(results)
 
 
-def run_rows(rows: Sequence[Row], window: int, name: str) -> Iterator[Result]:
-    """Run all rows, `window` of them at once; yields each result when it and all before it have ended.
+def run_rows(make: Callable[[int], Row], count: int, window: int, name: str) -> Iterator[Result]:
+    """Run rows 0 to `count` - 1, `window` of them at once; yields each result when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
+
+    Args:
+        make: gives a row; called when its turn has come.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
     """
-    waiting = iter(rows)
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                row = next(waiting, None)
-            if row is None:
-                return
-            row.run()
-
-    for _ in range(min(window, len(rows))):
-        threading.Thread(target=work, name=f"sglc-{name}", daemon=True).start()
+    live = _Window(make, count, window, name)
+    live.open()
     try:
-        for row in rows:
-            yield row.result.sync()
+        for number in range(count):
+            yield live.result(number).sync()
     except KeyboardInterrupt:
-        raise Interrupted([row.result for row in rows if row.result.ended]) from None
+        raise Interrupted([result for result in live.close() if result.ended]) from None
     finally:
-        for row in rows:
-            row.result.stop()
+        live.close()
+
+
+class _Window:
+    """Rows that are live, and the threads that run their bodies."""
+
+    def __init__(self, make: Callable[[int], Row], count: int, size: int, name: str) -> None:
+        self._make = make
+        self._count = count
+        self._size = size
+        self._name = name
+        self._change = threading.Condition()
+        self._live = 0  # rows that have begun and have no result yet
+        self._threads = 0
+        self._results: list[Result] = []  # of the rows that have begun
+        self._closed = False  # no row begins any more
+
+    def open(self) -> None:
+        """Begin."""
+        self._add_thread()
+        threading.Thread(target=self._watch, name=f"sglc-{self._name}-watch", daemon=True).start()
+
+    def _add_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._work, name=f"sglc-{self._name}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (row := self._next()) is not None:
+            row.run()
+            del row
+
+    def _next(self) -> Row | None:
+        with self._change:
+            while self._live >= self._size and not self._over:
+                self._change.wait()
+            if self._over:
+                return None
+            row = self._make(len(self._results))
+            row.ended = self._ended
+            self._live += 1
+            self._results.append(row.result)
+            self._change.notify_all()
+            return row
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or len(self._results) == self._count
+
+    def result(self, number: int) -> Result:
+        """The result of a row, as soon as the row has begun."""
+        with self._change:
+            while len(self._results) <= number:
+                self._change.wait()
+            return self._results[number]
+
+    def close(self) -> list[Result]:
+        """Let no row begin, stop those that run; gives the results of all that have begun."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        for result in self._results:
+            result.stop()
+        return self._results
+
+    def _ended(self) -> None:
+        with self._change:
+            self._live -= 1
+            self._change.notify()
+
+    def _watch(self) -> None:
+        """Add a thread whenever there is a place in the window and nobody takes it."""
+        begun = -1
+        while True:
+            with self._change:
+                if self._change.wait_for(lambda: self._over, _STALL_S) or self._threads >= self._size:
+                    return
+                if begun == len(self._results) and self._live < self._size:
+                    self._add_thread()
+                begun = len(self._results)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import Sample, Usage
+from sglc.ir.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,34 @@ class Call:
     scores: tuple[float, ...] = ()
     choice_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: tuple[tuple[float, ...], ...] = ()
+    unconditional: tuple[tuple[float | None, ...], ...] = ()
+    greedy_matrix: tuple[tuple[float, ...], ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_top_logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] = ()
     usage: Usage
     started_s: float
     first_s: float  # first text, or the end where none came before
     ended_s: float
+
+
+def call_of(
+    node: GenNode | SelectNode, event: GenDone | SelectDone, started_s: float, first_s: float, ended_s: float
+) -> Call:
+    """The call that `node` asked for and `event` ended."""
+    match event:
+        case GenDone():
+            return Call(
+                site=node.site, loc=node.loc, kind="gen", prompt_ids=event.prompt_ids, samples=event.samples,
+                prompt_logprobs=event.prompt_logprobs, prompt_top_logprobs=event.prompt_top_logprobs,
+                usage=event.usage, started_s=started_s, first_s=first_s, ended_s=ended_s,
+            )  # fmt: skip
+        case SelectDone():
+            return Call(
+                site=node.site, loc=node.loc, kind="select", prompt_ids=event.prompt_ids, choice=event.choice,
+                scores=event.scores, choice_ids=event.choice_ids, logprobs=event.logprobs,
+                unconditional=event.unconditional, greedy_matrix=event.greedy_matrix,
+                usage=event.usage, started_s=started_s, first_s=first_s, ended_s=ended_s,
+            )  # fmt: skip
 
 
 def total(calls: Sequence[Call]) -> Usage:
@@ -38,40 +62,83 @@ def total(calls: Sequence[Call]) -> Usage:
 def meta_info(call: Call) -> dict[str, Any]:
     """SGLang's keys of a call, then the fields of `Call`.
 
-    Log-probabilities are triples (log-probability, id, None); `input_token_logprobs` of a choice has one
-    list for each text to choose from. Of several samples `finish_reason` and `output_token_logprobs` are
-    the first one's; `samples` has all.
+    Log-probabilities are triples (log-probability, id, text), the text None unless it was asked for;
+    lists of the likeliest ids hold a list of triples for each place, None for a prompt's first id, and
+    nothing unless they were asked for. `input_token_logprobs` of a choice has one list for each text
+    to choose from. Of several samples `finish_reason` and the output's lists are the first one's;
+    `samples` has all.
     """
     shared = {
         "prompt_tokens": call.usage.prompt,
         "completion_tokens": call.usage.completion,
         "cached_tokens": call.usage.cached,
     }
-    own = asdict(call)
     if call.kind == "select":
-        scored = [_triples(logprobs, ids) for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)]
-        return {
-            **shared,
-            "normalized_prompt_logprobs": list(call.scores),
-            "input_token_logprobs": scored,
-            "output_token_logprobs": [[] for _ in scored],
-            **own,
-        }
+        return {**shared, **_select_info(call), **asdict(call)}
     first = call.samples[0]
     finish = {"type": first.finish}
+    texts = first.texts or (None,) * len(first.ids)
     return {
         **shared,
         "finish_reason": {**finish, "length": len(first.ids)} if first.finish == "length" else finish,
-        "input_token_logprobs": [],
-        "output_token_logprobs": _triples(first.logprobs, first.ids),
-        **own,
+        "input_token_logprobs": list(call.prompt_logprobs),
+        "output_token_logprobs": list(zip(first.logprobs, first.ids, texts, strict=True)),
+        "input_top_logprobs": _lists(call.prompt_top_logprobs),
+        "output_top_logprobs": _lists(first.top_logprobs),
+        **asdict(call),
     }
 
 
-def meta_so_far() -> dict[str, Any]:
-    """`meta_info` of a generation that is still going on: its lists are empty, so that lists add up."""
-    return {"finish_reason": None, "input_token_logprobs": [], "output_token_logprobs": []}
+def meta_so_far(delta: Delta | None) -> dict[str, Any]:
+    """`meta_info` of a generation that is still going on: the log-probabilities that came with `delta`.
+
+    The lists of all pieces and of `meta_rest` add up to those of `meta_info`.
+    """
+    told = delta or Delta(0, "")
+    return {
+        "finish_reason": None,
+        "input_token_logprobs": list(told.prompt_logprobs),
+        "output_token_logprobs": list(told.tokens),
+        "input_top_logprobs": _lists(told.prompt_top_logprobs),
+        "output_top_logprobs": _lists(told.top_logprobs),
+    }
 
 
-def _triples(logprobs: Sequence[float], ids: Sequence[int]) -> list[tuple[float, int, None]]:
+def meta_rest(call: Call, told: Sequence[Delta]) -> dict[str, Any]:
+    """`meta_info` of a generation that is over, its lists without what the deltas `told` had."""
+    meta = meta_info(call)
+    if told:
+        tokens = sum(len(delta.tokens) for delta in told)
+        for key, count in (
+            ("input_token_logprobs", len(call.prompt_logprobs)),
+            ("output_token_logprobs", tokens),
+            ("input_top_logprobs", len(call.prompt_top_logprobs)),
+            ("output_top_logprobs", tokens),
+        ):
+            meta[key] = meta[key][count:]
+    return meta
+
+
+def _select_info(call: Call) -> dict[str, Any]:
+    scored = [_triples(logprobs, ids) for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)]
+    info: dict[str, Any] = {
+        "normalized_prompt_logprobs": list(call.scores),
+        "input_token_logprobs": scored,
+        "output_token_logprobs": [[] for _ in scored],
+    }
+    if call.greedy_matrix:
+        info["greedy_logprob_matrix"] = [list(row) for row in call.greedy_matrix]
+    if call.unconditional:
+        alone = zip(call.unconditional, call.choice_ids, strict=True)
+        info["unconditional_token_logprobs"] = [_triples(logprobs, ids) for logprobs, ids in alone]
+        info["normalized_unconditional_prompt_logprobs"] = list(call.scores)
+        info["normalized_prompt_logprobs"] = [sum(values) / len(values) for values in call.logprobs]
+    return info
+
+
+def _lists(places: Sequence[tuple[TokenLogprob, ...] | None]) -> list[list[TokenLogprob] | None]:
+    return [None if place is None else list(place) for place in places]
+
+
+def _triples(logprobs: Sequence[float | None], ids: Sequence[int]) -> list[TokenLogprob]:
     return [(logprob, id_, None) for logprob, id_ in zip(logprobs, ids, strict=True)]

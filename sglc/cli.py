@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from sglc.errors import SglcError, UsageError, render
 
 if TYPE_CHECKING:
+    from sglc.api import Function
     from sglc.ir.core import Program
     from sglc.ir.target import Backend
     from sglc.result import Result
@@ -270,7 +271,8 @@ def _run_plan(options: argparse.Namespace) -> int:
 
     from sglc.api import random_seed
     from sglc.calls import total
-    from sglc.executor import Run, run_plan
+    from sglc.executor import Run
+    from sglc.plan_run import run_plan
     from sglc.program_file import open_plan
 
     if options.batch or options.stream:
@@ -288,16 +290,18 @@ def _run_plan(options: argparse.Namespace) -> int:
 # -- compile and explain -------------------------------------------------------------------------
 
 
-def _programs(spec: str) -> list[Program]:
+def _programs(spec: str) -> list[tuple[Function | None, Program]]:
+    """The programs of a file, and their functions where it is Python."""
     from sglc.program_file import open_functions, open_ir
 
     if spec.endswith(".sglir"):
-        return [open_ir(spec)]
-    return [function.trace() for function in open_functions(spec)]
+        return [(None, open_ir(spec))]
+    return [(function, function.trace()) for function in open_functions(spec)]
 
 
 def _compile(options: argparse.Namespace) -> int:
     from sglc.compile import compile_program
+    from sglc.frontend.lint import findings, render_finding
     from sglc.ir.text import to_text
 
     if options.emit == "html":
@@ -305,7 +309,9 @@ def _compile(options: argparse.Namespace) -> int:
     programs = _programs(options.program)
     passes = [name for name in options.passes.split(",") if name] if options.passes is not None else None
     with _output(options.output) as out:
-        for program in programs:
+        for function, program in programs:
+            for finding in findings(function.definition if function else None, program):
+                print(render_finding(finding), file=sys.stderr)
             if options.dump_ir or options.dump_ir_after_all:
                 print(to_text(program, locs=True), file=out, end="")
             if options.dump_ir and not options.dump_ir_after_all and options.emit is None:
@@ -345,9 +351,14 @@ def _emitted(compiled: Any, what: str) -> str:
 def _explain(options: argparse.Namespace) -> int:
     from sglc.compile import compile_program
     from sglc.explain import explanation
+    from sglc.frontend.lint import findings
+    from sglc.frontend.survey import survey
 
-    for program in _programs(options.program):
-        print(explanation(compile_program(program, _connect(options).target)))
+    for function, program in _programs(options.program):
+        compiled = compile_program(program, _connect(options).target)
+        definition = function.definition if function else None
+        found = survey(definition) if definition else None
+        print(explanation(compiled, found, findings(definition, program)))
     return 0
 
 

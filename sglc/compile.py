@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.core import Program
+from sglc.ir.core import Program, walk
+from sglc.ir.depth import with_room
+from sglc.ir.ops import Call
 from sglc.ir.plan import Plan
 from sglc.ir.target import Target
 from sglc.passes.base import Remark, run_pipeline
@@ -46,16 +48,27 @@ def compile_program(
     return Compiled(program, lowered, lower_plan(lowered, target), remarks)
 
 
+@with_room
 def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     tokenizer = target.tokenizer.hash if target.tokenizer else ""
-    key = (program.name, program.params, program.ops, _frozen(program.returns), program.ops[0].loc,
-           target.name, tokenizer)  # fmt: skip
+    key = (program.name, program.params, program.ops, _frozen(program.returns), _constants(program),
+           program.ops[0].loc, target.name, tokenizer)  # fmt: skip
     if key not in _CACHE:
         if len(_CACHE) >= _CACHE_SIZE:
             del _CACHE[next(iter(_CACHE))]  # the oldest
         _CACHE[key] = compile_program(program, target)
     return _CACHE[key]
+
+
+def _constants(program: Program) -> tuple[str, ...]:
+    """What equal ops can differ in: to Python, 1 and 1.0 and True are equal."""
+    found: list[str] = []
+    for op in walk(program.ops):
+        found += [repr(getattr(op, name)) for name in op.tree_fields]
+        if isinstance(op, Call):
+            found += [repr(op.program.returns), *_constants(op.program)]
+    return tuple(found)
 
 
 def _frozen(tree: object) -> Hashable:

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from sglc.errors import UsageError
+from sglc.binding import site_seed
+from sglc.errors import Loc, UsageError
 from sglc.frontend.locate import here
+from sglc.ir.core import Site
 from sglc.ir.target import Backend
+from sglc.settings import global_config
 
-_default: Backend | None = None
+
+@dataclass(slots=True)
+class Enclosing:
+    """The run whose body is going on here: programs that it calls run where it runs."""
+
+    backend: Backend
+    seed: int
+    row: int
+    called: dict[str, int] = field(default_factory=dict)  # how often each program was
+
+    def seed_of(self, name: str) -> int:
+        """The seed of the next call of the program `name`; the same in every run with this run's seed."""
+        count = self.called.get(name, 0)
+        self.called[name] = count + 1
+        return site_seed(self.seed, self.row, Site("call", (), name, count)) % 2**53
+
+
+ENCLOSING: ContextVar[Enclosing | None] = ContextVar("sglc_enclosing", default=None)
+
+
+def inside(enclosing: Enclosing, body: Callable[[], None]) -> None:
+    """Run `body` as the body of a run."""
+    token = ENCLOSING.set(enclosing)
+    try:
+        body()
+    finally:
+        ENCLOSING.reset(token)
 
 
 @runtime_checkable
@@ -28,23 +60,41 @@ def set_default_backend(backend: Backend | str | None) -> None:
     Raises:
         UsageError: the name is unknown.
     """
-    global _default
-    _default = resolve(backend) if backend is not None else None
+    global_config.default_backend = _known(backend) if backend is not None else None
 
 
-def resolve(backend: Backend | str | None) -> Backend:
+def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     """The back end that is meant: itself, one by name, or the default one.
 
+    Args:
+        loc: of the program, or of the generation, that needs it.
+
     Raises:
-        UsageError: the name is unknown.
+        UsageError: SGLC012, the name is unknown; SGLC013, a back end of a later release.
     """
+    chosen = _known(global_config.default_backend if backend is None else backend, loc)
+    if isinstance(chosen, Unconnected):
+        raise chosen.refusal(loc)
+    return chosen
+
+
+def _known(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     from sglc.backends.registry import connect
 
-    if backend is None and _default is not None:
-        return _default
-    if backend is None or isinstance(backend, str):
+    if backend is not None and not isinstance(backend, str):
+        return backend
+    try:
         return connect(backend)
-    return backend
+    except UsageError as error:
+        raise UsageError(error.code, error.message, loc, note=error.note, hint=error.hint) from None
+
+
+@runtime_checkable
+class Unconnected(Protocol):
+    """A back end that a program can name, and that this release cannot run anything on."""
+
+    def refusal(self, loc: Loc | None) -> UsageError:
+        """Why, for the program at `loc`."""
 
 
 def flush_cache(backend: Backend | str | None = None) -> None:
@@ -67,7 +117,7 @@ def get_server_info(backend: Backend | str | None = None) -> dict[str, Any]:
 
 
 def _server(backend: Backend | str | None, what: str) -> Server:
-    chosen = resolve(backend)
+    chosen = resolve(backend, here())
     if not isinstance(chosen, Server):
         raise UsageError("SGLC022", f"the back end `{chosen.target.name}` has no {what}", here())
     return chosen

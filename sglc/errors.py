@@ -7,6 +7,8 @@ SglcError
   LegalizeError  SGLC3xx   an operation the target cannot do
   RunError       SGLC4xx   a program that failed while it ran
   BackendError   SGLC5xx   a back end or a model that failed
+
+Warnings (SGLC6xx, `sglc.frontend.lint`) look the same and stop nothing.
 """
 
 from __future__ import annotations
@@ -83,13 +85,18 @@ class BackendError(SglcError):
 
 def render(error: SglcError) -> str:
     """The error as text: a head line, the source line with a caret under the span, note and hint."""
-    lines = [f"error[{error.code}]: {error.message}"]
-    if error.loc is not None:
-        lines += _excerpt(error.loc)
-    if error.note:
-        lines.append(f"note: {error.note}")
-    if error.hint:
-        lines.append(f"hint: {error.hint}")
+    return diagnostic("error", error.code, error.message, error.loc, error.note, error.hint)
+
+
+def diagnostic(kind: str, code: str, message: str, loc: Loc | None, note: str, hint: str) -> str:
+    """What `render` shows of an error, for anything else that has a code and a place: `kind` is its name."""
+    lines = [f"{kind}[{code}]: {message}"]
+    if loc is not None:
+        lines += _excerpt(loc)
+    if note:
+        lines.append(f"note: {note}")
+    if hint:
+        lines.append(f"hint: {hint}")
     return "\n".join(lines)
 
 

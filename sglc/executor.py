@@ -6,18 +6,19 @@ only wait here. A failure belongs to the generation that failed; everything else
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from sglc.binding import bind, site_seed, without_keeps
+from sglc.binding import Template, asked_in, site_seed, without_keeps
+from sglc.budget import Budget, afford, passed
 from sglc.calls import Call
 from sglc.compile import cached
-from sglc.errors import BackendError, RunError, SglcError, UsageError
+from sglc.current import resolve
+from sglc.errors import BackendError, Loc, RunError, SglcError
+from sglc.event_loop import Job, start
 from sglc.feed import Cell, Feed, stopped
 from sglc.feed import Part as TextPart
 from sglc.frontend.instance import first
@@ -31,15 +32,11 @@ from sglc.ir.plan import (
     ForkNode,
     GenDone,
     GenNode,
-    HostStep,
-    Joined,
+    ImagePart,
     KeepNode,
     NodeFailed,
     OpenNode,
-    Output,
-    OutputTree,
     Part,
-    Plan,
     ReleaseNode,
     Result,
     Segment,
@@ -47,8 +44,7 @@ from sglc.ir.plan import (
     SelectNode,
     Slot,
 )
-from sglc.ir.target import Backend
-from sglc.loop import executor_loop
+from sglc.ir.target import Backend, Target
 
 _HANDLES = count()
 
@@ -60,6 +56,16 @@ class _Kept:
     segment: Segment
     node: int
     number: int | None  # the back end's handle; None if the stream is not kept there
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A launch's segment for one target, and where a row's own data goes into it."""
+
+    target: Target
+    template: Template
+    asked: Mapping[int, GenNode | SelectNode]
+    keeps: tuple[KeepNode, ...]
 
 
 @dataclass(slots=True)
@@ -75,13 +81,17 @@ class Run:
     row: int = 0
     on_text: Callable[[Site, str | None], None] | None = None
     feed: Feed = field(default_factory=Feed)
+    budget: Budget | None = None
     submits: int = 0
     stopped: bool = False
+    _reason: RunError | None = None  # why it was stopped, if nobody asked for it
     _began: float = field(default_factory=time.perf_counter)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
     _shown: str = ""  # the handle up to which the feed has the text
-    _open: list[Future[None]] = field(default_factory=list)
+    _jobs: list[Job] = field(default_factory=list)
+    _running: int = 0  # changes inside `feed.change`
+    _then: Callable[[], None] | None = None  # to be called when nothing runs
 
     def __post_init__(self) -> None:
         self.feed.content = self.content
@@ -110,25 +120,50 @@ class Run:
         """
         opened = {name: kept.number for name, kept in self._kept.items()}
         released = [opened[name] for name in recorded.release]
-        releases = tuple(ReleaseNode(number) for number in released if number is not None)
+        releases = tuple([ReleaseNode(number) for number in released if number is not None])
         if not recorded.program.ops:
             if releases:
-                self.submit(Segment(releases))
+                self._submit(Segment(releases), {})
             return
-        plan = cached(recorded.program, self.backend.target).plan
-        (segment,) = (step for step in plan.steps if isinstance(step, Segment))
-        numbers = {node.handle: next(_HANDLES) for node in segment.nodes if isinstance(node, KeepNode)}
-        bound = bind(segment, recorded.texts, opened, numbers, self._seed_of)
-        for node in segment.nodes:
-            if isinstance(node, KeepNode):
-                number = None if recorded.final else numbers[node.handle]
-                kept = _Kept(bound, node.stream, number)
-                self._kept[str(node.handle)] = kept
-                if number is not None:
-                    self._numbered[number] = kept
+        prepared = self._prepared(recorded)
+        numbers = {node.handle: next(_HANDLES) for node in prepared.keeps}
+        bound = prepared.template.bind(recorded.texts, opened, numbers, self._seed_of)
+        for node in prepared.keeps:
+            number = None if recorded.final else numbers[node.handle]
+            kept = _Kept(bound, node.stream, number)
+            self._kept[str(node.handle)] = kept
+            if number is not None:
+                self._numbered[number] = kept
         if recorded.final:
             bound = without_keeps(bound)
-        self.submit(Segment((*bound.nodes, *releases)))
+        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, prepared.asked)
+
+    def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
+        """Run a program of its own on another back end, as a part of this run: its calls, seeds, errors.
+
+        Raises:
+            SglcError: no such back end, it cannot do it, or the run was stopped (SGLC407).
+        """
+        other = resolve(backend, loc)
+        other.start()
+        prepared = self._prepared(recorded, other)
+        bound = prepared.template.bind(recorded.texts, {}, {}, self._seed_of)
+        self._submit(bound, prepared.asked, other)
+
+    def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:
+        target = (backend or self.backend).target
+        known = recorded.memo.get(id(target))
+        if not isinstance(known, _Prepared):
+            plan = cached(recorded.program, target).plan
+            (segment,) = (step for step in plan.steps if isinstance(step, Segment))
+            known = _Prepared(
+                target,  # kept, so that no other target gets its id
+                Template(segment),
+                asked_in(segment),
+                tuple(node for node in segment.nodes if isinstance(node, KeepNode)),
+            )
+            recorded.memo[id(target)] = known
+        return known
 
     def text_of_site(self, site: Site) -> str | list[str]:
         """The text that a generation made (a list for n > 1); waits for it.
@@ -184,52 +219,82 @@ class Run:
         Raises:
             RunError: SGLC407, the run was stopped.
         """
-        asked = [node for node in segment.nodes if isinstance(node, GenNode | SelectNode)]
-        several = [(node.site, isinstance(node, GenNode) and node.sampling.n > 1) for node in asked]
+        self._submit(segment, asked_in(segment))
+
+    def _submit(
+        self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], backend: Backend | None = None
+    ) -> None:
         with self.feed.change:
             if self.stopped:
-                raise stopped()
-            self.feed.begin(several, self.elapsed_s)
-        future = self._start(segment)
+                raise self._reason or stopped()
+            if self.budget is not None:
+                segment = afford(self.budget, len(self.feed.cells), self._spent, segment, tuple(asked.values()))
+            cells = self.feed.begin(asked, self.elapsed_s)
+        job = self._start(segment, cells, backend)
         if self.stopped:  # meanwhile
-            future.cancel()
+            job.cancel()
+
+    @property
+    def _spent(self) -> int:
+        """Tokens that the generations which ended have made."""
+        return sum(cell.event.usage.completion for cell in self.feed.done if cell.event is not None)
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
-        wait(self._open)
+        self.feed.wait(lambda: self._running == 0 or None)
+        return self.failure
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first failure in program order of what has ended."""
         failed = [cell for cell in self.feed.cells.values() if cell.error is not None]
         return min(failed, key=lambda cell: cell.order).error if failed else None
 
-    def stop(self) -> None:
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
+        with self.feed.change:
+            if self._running:
+                self._then = then
+                return
+        then()
+
+    def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and let nothing begin any more. What was made is kept."""
         with self.feed.change:
-            self.stopped = True
-            self.feed.fail(self.feed.cells, stopped())
-            running = tuple(self._open)
-        for future in running:
-            future.cancel()
+            self.stopped, self._reason = True, self._reason or reason
+            self.feed.fail(self.feed.cells.values(), self._reason or stopped())
+            running = tuple(self._jobs)
+        for job in running:
+            job.cancel()
 
     def close(self) -> None:
-        """Stop what still runs, and give back kept streams; waits until that is done."""
-        for future in self._open:
-            future.cancel()
+        """Stop what still runs, and give back kept streams; `wait` and `when_idle` wait for that."""
+        for job in tuple(self._jobs):
+            job.cancel()
         if self._numbered:
-            self._start(Segment(tuple(ReleaseNode(number) for number in self._numbered)))
-        wait(self._open)
+            self._start(Segment(tuple([ReleaseNode(number) for number in self._numbered])), {})
+
+    def forget(self) -> None:
+        """The run is over: what only it needed can go."""
+        self._kept.clear()
+        self._numbered.clear()
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _start(self, segment: Segment) -> Future[None]:
+    def _start(self, segment: Segment, cells: Mapping[int, Cell], backend: Backend | None = None) -> Job:
         self.submits += 1
-        future = asyncio.run_coroutine_threadsafe(self._follow(segment), executor_loop())
-        self._open.append(future)
-        return future
+        with self.feed.change:
+            self._running += 1
+            job = start(lambda: self._follow(segment, cells, backend or self.backend))
+            self._jobs.append(job)
+        return job
 
-    async def _follow(self, segment: Segment) -> None:
+    async def _follow(self, segment: Segment, cells: Mapping[int, Cell], backend: Backend) -> None:
         problem: BaseException | None = None
         try:
-            async for event in self.backend.submit(segment):
-                self._event(segment, event)
+            async for event in backend.submit(segment):
+                if (cell := cells.get(event.node)) is not None and cell.error is None:  # else it was stopped
+                    self._event(cell, event)
         except SglcError as error:
             problem = error
         except Exception as error:
@@ -237,72 +302,53 @@ class Run:
             problem.__cause__ = error
         finally:
             # A back end that ends early must not leave anybody waiting.
-            sites = [node.site for node in segment.nodes if isinstance(node, GenNode | SelectNode)]
-            if any(not self.feed.cells[site].ready for site in sites):
-                self.feed.fail(sites, problem or stopped())
+            if not all(cell.ready for cell in cells.values()):
+                self.feed.fail(cells.values(), problem or self._reason or stopped())
+            with self.feed.change:
+                self._running -= 1
+                then = None
+                if not self._running:
+                    self._jobs.clear()
+                    then, self._then = self._then, None
+            if then is not None:
+                then()
 
-    def _event(self, segment: Segment, event: Event) -> None:
-        node = segment.nodes[event.node]
-        if not isinstance(node, GenNode | SelectNode):
-            return
-        cell = self.feed.cells[node.site]
-        if cell.error is not None:  # it was stopped
-            return
+    def _event(self, cell: Cell, event: Event) -> None:
         match event:
+            case GenDone():
+                texts = [sample.text for sample in event.samples]
+                self._done(cell, texts if cell.several else texts[0], event)
+            case SelectDone():
+                if self.on_text is not None:
+                    self.on_text(cell.site, event.text)
+                self._done(cell, event.text, event)
             case Delta():
                 if cell.first_s is None:
                     cell.first_s = self.elapsed_s
                 if self.feed.live:
                     with self.feed.change:
-                        self.feed.add(cell, event.text)
+                        self.feed.add(cell, event.text, event)
                 if self.on_text is not None:
-                    self.on_text(node.site, event.text)
+                    self.on_text(cell.site, event.text)
             case NodeFailed():
-                self.feed.fail((node.site,), event.error)
-            case GenDone():
-                texts = [sample.text for sample in event.samples]
-                self._done(node, cell, texts if cell.several else texts[0], event)
-            case SelectDone():
-                if self.on_text is not None:
-                    self.on_text(node.site, event.text)
-                self._done(node, cell, event.text, event)
+                self.feed.fail((cell,), event.error)
 
-    def _done(
-        self,
-        node: GenNode | SelectNode,
-        cell: Cell,
-        text: str | list[str],
-        event: GenDone | SelectDone,
-    ) -> None:
-        now = self.elapsed_s
-        call = Call(
-            site=node.site,
-            loc=node.loc,
-            kind="gen" if isinstance(event, GenDone) else "select",
-            prompt_ids=event.prompt_ids,
-            usage=event.usage,
-            started_s=cell.started_s,
-            first_s=now if cell.first_s is None else cell.first_s,
-            ended_s=now,
-        )
-        match event:
-            case GenDone():
-                call = replace(call, samples=event.samples)
-            case SelectDone():
-                call = replace(
-                    call,
-                    choice=event.choice,
-                    scores=event.scores,
-                    choice_ids=event.choice_ids,
-                    logprobs=event.logprobs,
-                )
+    def _done(self, cell: Cell, text: str | list[str], event: GenDone | SelectDone) -> None:
+        limit = None if self.budget is None else self.budget.tokens
+        reason: RunError | None = None
+        cell.ended_s = self.elapsed_s
         if self.on_text is not None:
-            self.on_text(node.site, None)
+            self.on_text(cell.site, None)
         with self.feed.change:
-            if not cell.pieces and first(text):
+            if self.feed.live and not cell.pieces and first(text):
                 self.feed.add(cell, first(text))
-            cell.text, cell.call = text, call
-            self.feed.calls.append(call)
+            cell.event, cell.text = event, text
+            self.feed.done.append(cell)
+            if limit is not None and self._spent > limit:
+                reason = passed(cell.node, f"{limit} generated tokens")
+                cell.text, cell.error = None, reason  # it may have been cut short
+        if reason is not None:
+            self.stop(reason)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""
@@ -338,63 +384,11 @@ def _piece(segment: Segment, part: Part) -> TextPart:
             return part
         case ControlText(text):
             return text
+        case ImagePart():
+            return ""  # a picture is no text
         case Result(index):
             made = segment.nodes[index]
             assert isinstance(made, GenNode | SelectNode)
             return made.site
         case Slot(name):
             raise AssertionError(f"slot {name} is not bound")
-
-
-def run_plan(plan: Plan, arguments: Mapping[str, str], run: Run) -> tuple[dict[str, Any], Any]:
-    """Execute a whole plan; gives its variables and its return value.
-
-    Raises:
-        UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
-            SGLC016 a plan that goes on as ordinary Python.
-        SglcError: the first failure, in program order.
-    """
-    missing = [name for name in plan.params if name not in arguments]
-    unknown = [name for name in arguments if name not in plan.params]
-    if missing or unknown:
-        wrong = f"misses `{missing[0]}`" if missing else f"has no argument `{unknown[0]}`"
-        raise UsageError(
-            "SGLC014", f"the plan {wrong}", note=f"its arguments: {', '.join(plan.params) or 'none'}"
-        )
-    tokenizer = run.backend.target.tokenizer
-    if plan.tokenizer and (tokenizer is None or tokenizer.hash != plan.tokenizer):
-        raise UsageError(
-            "SGLC015", "the plan was made for another tokenizer than the back end's",
-            hint="compile the program again for this model",
-        )  # fmt: skip
-    for step in plan.steps:
-        if isinstance(step, HostStep):
-            raise UsageError(
-                "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
-                hint="run the program's own file",
-            )  # fmt: skip
-        run.submit(without_keeps(bind(step, arguments, {}, None, run._seed_of)))
-    error = run.wait()
-    if error is not None:
-        raise error
-    steps = [step for step in plan.steps if isinstance(step, Segment)]
-    variables = {name: _resolve(run, steps, arguments, tree) for name, tree in plan.variables.items()}
-    return variables, _resolve(run, steps, arguments, plan.returns)
-
-
-def _resolve(run: Run, steps: Sequence[Segment], arguments: Mapping[str, str], tree: OutputTree) -> Any:
-    match tree:
-        case Output(step, node):
-            made = steps[step].nodes[node]
-            assert isinstance(made, GenNode | SelectNode), made
-            return run.text_of_site(made.site)
-        case Slot(name):
-            return arguments[name]
-        case Joined(parts):
-            return "".join(first(_resolve(run, steps, arguments, part)) for part in parts)
-        case tuple():
-            return [_resolve(run, steps, arguments, item) for item in tree]
-        case Mapping():
-            return {key: _resolve(run, steps, arguments, item) for key, item in tree.items()}
-        case _:
-            return tree

@@ -1,15 +1,41 @@
-"""What a compiled program will do, in words: its calls, their order, what is shared, where it stops."""
+"""What a compiled program will do, in words: its calls and their order, what is shared, where it waits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from sglc.compile import Compiled
-from sglc.ir.core import Op
+from sglc.errors import Loc
+from sglc.frontend.lint import Finding, render_finding
+from sglc.frontend.survey import Point, Survey
+from sglc.ir.core import Op, Program, Region, Value, operands, regions, walk
 from sglc.ir.graph import waves
-from sglc.ir.ops import Arg, Gen, HostCall, Select
+from sglc.ir.ops import (
+    Arg,
+    Call,
+    Cond,
+    Gen,
+    HostCall,
+    Loop,
+    Lower,
+    Map,
+    PureCall,
+    Select,
+    Strip,
+    Switch,
+    Tool,
+)
+
+_Row = tuple[str, str, str, str, str]
 
 
-def explanation(compiled: Compiled) -> str:
-    """Estimates, one row a generation, the passes' remarks, and the boundary if there is one."""
+def explanation(compiled: Compiled, found: Survey | None = None, findings: Sequence[Finding] = ()) -> str:
+    """Estimates, one row a generation, the passes' remarks, where a run waits, and where compiling stops.
+
+    Args:
+        found: what the program's source says; None if there is none, as of a program in IR form.
+        findings: warnings to show at the end.
+    """
     program, plan = compiled.lowered, compiled.plan
     names = [param.name for param in program.params if isinstance(param, Arg)]
     cost = plan.estimate
@@ -18,26 +44,118 @@ def explanation(compiled: Compiled) -> str:
         f"  {cost.calls} calls, {cost.critical_path} one after another; "
         f"{cost.literal_tokens} literal tokens, at most {cost.max_new_tokens} new ones",
     ]
+    lines += [f"  {line}" for line in table(program)]
+    lines += [f"  {remark}" for remark in compiled.remarks]
+    lines += _boundaries(program, found)
+    if found is not None:
+        lines += _points("a run waits for the model at", found.observations)
+        lines += _points("read and not waited for", found.deferred)
+        lines += _points("declared functions called at", found.tools)
+    lines += [render_finding(finding) for finding in findings]
+    return "\n".join(lines)
+
+
+def table(program: Program) -> Iterator[str]:
+    """One row a generation, by what must be done before it; blocks are indented below what they belong to."""
     rows = [("wave", "op", "site", "new", "from")]
+    arms = _arms(program)
     for number, wave in enumerate(waves(program)):
-        rows += [_row(number, call) for call in wave]
+        for op in wave:
+            rows += _rows(op, arms, str(number), "")
     if len(rows) > 1:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  " + "  ".join([*cells, row[4]]))
-    lines += [f"  {remark}" for remark in compiled.remarks]
-    for op in program.ops:
-        if isinstance(op, HostCall):
-            lines.append(f"  from {op.loc} on as ordinary Python, launch by launch: {op.reason}")
-    return "\n".join(lines)
+            yield "  ".join([*cells, row[4]]).rstrip()
 
 
-def _row(wave: int, op: Op) -> tuple[str, str, str, str, str]:
+def _boundaries(program: Program, found: Survey | None) -> Iterator[str]:
+    """Where compiling stops on some path, and where else it would."""
+    stops = [op for op in walk(program.ops) if isinstance(op, HostCall)]
+    for op in stops:
+        yield f"  from {op.loc} on as ordinary Python, launch by launch: {op.reason}"
+    lines = [(op.loc.file, op.loc.line) for op in stops]
+    others = [point for point in found.calls if (point.loc.file, point.loc.line) not in lines] if found else []
+    yield from _points("more ordinary Python at" if stops else "ordinary Python at", others)
+
+
+def _points(title: str, points: Sequence[Point]) -> Iterator[str]:
+    if points:
+        yield f"  {title}"
+        for point in points:
+            yield f"    {_line(point.loc)}: {point.what}"
+
+
+def _line(loc: Loc) -> str:
+    return f"{loc.file}:{loc.line}"
+
+
+def _rows(op: Op, arms: dict[Value, str], wave: str, indent: str) -> Iterator[_Row]:
+    """An op's row and, indented, those of what is in its blocks."""
+
+    def row(name: str, site: str = "", new: str = "") -> _Row:
+        return wave, indent + name, site, new, str(op.loc)
+
     match op:
         case Gen():
-            return str(wave), "gen", str(op.site), f"<={op.sampling.max_tokens * op.sampling.n}", str(op.loc)
+            new = arms.get(op.results[1]) or f"<={op.sampling.max_tokens * op.sampling.n}"
+            yield row("gen", str(op.site), new)
         case Select():
-            return str(wave), "select", str(op.site), f"1 of {len(op.choices)}", str(op.loc)
+            yield row("select", str(op.site), arms.get(op.results[1]) or f"1 of {len(op.choices)}")
+        case Tool() | PureCall():
+            yield row("tool" if isinstance(op, Tool) else "pure", op.name)
+        case HostCall():
+            yield row("python", "ordinary Python from here")
+        case Call():
+            yield row("call", str(op.site))
+            yield from _inner(op.program.ops, _arms(op.program), indent)
+        case Switch():
+            yield row("switch")
+            for case, arm in zip(op.cases, op.arms, strict=True):
+                yield from _block(f"case {case!r}", arm, arms, indent)
+            if op.default is not None:
+                yield from _block("else", op.default, arms, indent)
+        case Cond():
+            yield row("cond")
+            yield from _block("then", op.then, arms, indent)
+            yield from _block("else", op.orelse, arms, indent)
+        case Loop():
+            yield row("loop", f"at most {op.max_iters} times")
+            yield from _inner(op.body.ops, arms, indent)
+        case Map():
+            yield row("map", "each item")
+            yield from _inner(op.body.ops, arms, indent)
         case _:
-            raise AssertionError(op)
+            yield row(op.mnemonic)
+            for region in regions(op):
+                yield from _inner(region.ops, arms, indent)
+
+
+def _block(title: str, region: Region, arms: dict[Value, str], indent: str) -> Iterator[_Row]:
+    yield "", f"{indent}  {title}", "", "", ""
+    yield from _inner(region.ops, arms, indent + "  ")
+
+
+def _inner(ops: Sequence[Op], arms: dict[Value, str], indent: str) -> Iterator[_Row]:
+    shown = (Gen, Select, Tool, PureCall, HostCall, Call)
+    for op in ops:
+        if any(isinstance(inner, shown) for inner in walk((op,))):
+            yield from _rows(op, arms, "", indent + "  ")
+
+
+def _arms(program: Program) -> dict[Value, str]:
+    """For each text that a `switch` branches on, how many of its values the program has an arm for."""
+    made: dict[Value, Op] = {}
+    found: dict[Value, str] = {}
+    for op in walk(program.ops):
+        made.update((result, op) for result in op.results)
+        if not isinstance(op, Switch):
+            continue
+        value = op.value
+        while isinstance(made.get(value), Strip | Lower):
+            value = next(operands(made[value]), value)
+        whole = [arm for arm in op.arms if not any(isinstance(inner, HostCall) for inner in walk(arm.ops))]
+        maker = made.get(value)
+        total = len(maker.choices) if isinstance(maker, Select) else len(op.arms)
+        found[value] = f"{len(whole)} of {total} arms"
+    return found

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sglc.calls import Call
+from sglc.calls import Call, call_of
 from sglc.errors import MissingVariable, RunError, SglcError
-from sglc.frontend.instance import Gathered, Scoped, Variable
+from sglc.frontend.forms import Reader
+from sglc.frontend.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.recorder import Generated
 from sglc.ir.core import Site
+from sglc.ir.plan import Delta, GenDone, GenNode, SelectDone, SelectNode
 
 _T = TypeVar("_T")
 
@@ -25,21 +27,46 @@ Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
 
 @dataclass(slots=True)
 class Cell:
-    """The place of one generation's outcome. `pieces` add up to the text of its first sample."""
+    """The place of one generation's outcome. `pieces` add up to the text of its first sample.
 
-    site: Site
+    A run that is not read while it goes on has no pieces: a text is there at once.
+    """
+
+    node: GenNode | SelectNode
     order: int
     started_s: float
     several: bool  # its value is a list
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] | None = None
+    deltas: list[Delta] = field(default_factory=list)  # what `pieces` are of, where they came as such
     text: str | list[str] | None = None
     error: BaseException | None = None
     first_s: float | None = None
-    call: Call | None = None
+    ended_s: float = 0.0
+    event: GenDone | SelectDone | None = None
+
+    @property
+    def site(self) -> Site:
+        return self.node.site
+
+    @property
+    def said(self) -> list[str]:
+        """The text of the first sample as far as it came, in pieces."""
+        if self.pieces is not None:
+            return self.pieces
+        whole = self.text[0] if isinstance(self.text, list) else self.text
+        return [whole] if whole else []
 
     @property
     def ready(self) -> bool:
         return self.text is not None or self.error is not None
+
+    @property
+    def call(self) -> Call | None:
+        """What is known of it when it is done."""
+        if self.event is None:
+            return None
+        first_s = self.ended_s if self.first_s is None else self.first_s
+        return call_of(self.node, self.event, self.started_s, first_s, self.ended_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +101,7 @@ class Change:
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
+        self.waiting = 0  # threads
         self.listeners: list[Callable[[], None]] = []
 
     def __enter__(self) -> None:
@@ -81,7 +109,8 @@ class Change:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.condition.notify_all()
+            if self.waiting:
+                self.condition.notify_all()
             for listener in tuple(self.listeners):
                 try:
                     listener()
@@ -101,34 +130,43 @@ class Feed:
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
         self.cells: dict[Site, Cell] = {}
-        self.calls: list[Call] = []
+        self.done: list[Cell] = []  # in order of completion
         self.change = Change()  # everything below changes inside it
         self.variables = Variables(self.change)
         self.text: list[Part] = []  # of the run's own stream
-        self.pieces: list[tuple[Site, str]] = []  # of all generations, in the order in which they came
+        self.pieces: list[
+            tuple[Site, str]
+        ] = []  # of all generations, in the order in which they came; live only
         self.ended = False
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def begin(self, sites: Iterable[tuple[Site, bool]], now_s: float) -> None:
-        """Generations were submitted: (site, whether it gives several texts)."""
+    def begin(self, asked: Mapping[int, GenNode | SelectNode], now_s: float) -> dict[int, Cell]:
+        """Generations were submitted; gives their places under the same numbers."""
+        made: dict[int, Cell] = {}
         with self.change:
-            for site, several in sites:
-                self.cells[site] = Cell(site, len(self.cells), now_s, several)
+            for number, node in asked.items():
+                several = isinstance(node, GenNode) and node.sampling.n > 1
+                made[number] = self.cells[node.site] = Cell(node, len(self.cells), now_s, several)
+        return made
 
-    def add(self, cell: Cell, text: str) -> None:
-        """More text of a generation. Called inside `change`."""
+    def add(self, cell: Cell, text: str, delta: Delta | None = None) -> None:
+        """More text of a generation of a live run. Called inside `change`."""
+        if cell.pieces is None:
+            cell.pieces = []
         cell.pieces.append(text)
+        if delta is not None:
+            cell.deltas.append(delta)
         self.pieces.append((cell.site, text))
 
-    def fail(self, sites: Iterable[Site], error: BaseException) -> None:
+    def fail(self, cells: Iterable[Cell], error: BaseException) -> None:
         """What has not come of these generations will not come."""
         with self.change:
-            for site in sites:
-                if not self.cells[site].ready:
-                    self.cells[site].error = error
+            for cell in cells:
+                if not cell.ready:
+                    cell.error = error
 
     def end(self, error: BaseException | None) -> None:
         """The run is over; nothing is added any more."""
@@ -142,8 +180,12 @@ class Feed:
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
         with self.change.condition:
-            while (found := look()) is None:
-                self.change.condition.wait()
+            self.change.waiting += 1
+            try:
+                while (found := look()) is None:
+                    self.change.condition.wait()
+            finally:
+                self.change.waiting -= 1
             return found
 
     async def wait_async(self, look: Callable[[], _T | None]) -> _T:
@@ -178,6 +220,10 @@ class Feed:
         """
         if name in self.variables:
             variable = self.variables[name]
+            if isinstance(variable, Awaited) and isinstance(variable.known, Generated):
+                variable = variable.known  # its pieces can be read as they come
+            if isinstance(variable, Awaited) and not self.ended:
+                return None
             if self.ended or not isinstance(variable, Generated) or variable.site in self.cells:
                 return (variable,)
             return None
@@ -189,8 +235,16 @@ class Feed:
         In a joined list, a branch that failed leaves None.
         """
         match variable:
-            case Generated(site=site):
+            case Generated(site=site, reader=None):
                 return self._of_site(site, final)
+            case Generated(site=site, reader=Reader() as reader):
+                return _read(reader, self._of_site(site, final))
+            case Awaited(problem=None, known=None):
+                return Ready(None, self.never("a variable")) if final or self.ended else None
+            case Awaited(problem=None, known=known):
+                return self.value(known, final=final)
+            case Awaited(problem=problem):
+                return Ready(None, problem)
             case Gathered(entries=entries):
                 values = [self.value(entry, final=final) for entry in entries]
                 known = [value for value in values if value is not None]
@@ -248,7 +302,22 @@ class Feed:
 
     def call_of(self, name: str) -> Call | None:
         """The newest finished call that stored `name`."""
-        return next((call for call in reversed(self.calls) if call.site.name == name), None)
+        return next((cell.call for cell in reversed(self.done) if cell.site.name == name), None)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The generations and choices that were completed, in order of completion."""
+        return tuple([call for cell in self.done if (call := cell.call) is not None])
+
+
+def _read(reader: Reader, ready: Ready | None) -> Ready | None:
+    """The value of a text that has come."""
+    if ready is None or ready.error is not None:
+        return ready
+    try:
+        return Ready(reader.read(ready.value))
+    except RunError as problem:
+        return Ready(None, problem)
 
 
 def nothing(_: str) -> None:

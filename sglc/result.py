@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from sglc.calls import Call, meta_info, total
@@ -18,6 +18,7 @@ from sglc.errors import SglcError, UsageError, render
 from sglc.feed import Feed, Ready
 from sglc.frontend.instance import Variable
 from sglc.frontend.locate import here
+from sglc.frontend.typed import plain
 from sglc.ir.core import Site
 from sglc.ir.plan import Usage
 from sglc.streams import PieceReader, Portion, TextReader, VariableReader, read, read_async, read_with_meta
@@ -36,8 +37,7 @@ class Outcome:
     variables: Mapping[str, Any]
     errors: Mapping[str, BaseException]  # variables that could not be made, and why
     text: str
-    messages: list[dict[str, str]]
-    calls: tuple[Call, ...]
+    messages: list[dict[str, Any]]
     total_s: float
 
 
@@ -73,6 +73,22 @@ class Result:
             raise ready.error
         return ready.value
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Store a value over what the run made; waits for the run, which reads nothing of it."""
+        variables = dict(self._wait().variables)
+        with self.feed.change:
+            self.feed.variables[name] = value
+            assert self._outcome is not None
+            self._outcome = replace(self._outcome, variables={**variables, name: value})
+
+    def set_var(self, name: str, value: Any) -> None:
+        """`result[name] = value` under its older name."""
+        self[name] = value
+
+    def __str__(self) -> str:
+        """The prompt as far as it came, in SGLang's form; waits for the run, and never raises."""
+        return f"ProgramState({self.partial_text})"
+
     def __contains__(self, name: str) -> bool:
         """Whether the run makes `name`; waits until that is known, and never raises."""
         return self._ready(name).error is None
@@ -93,41 +109,41 @@ class Result:
 
     # -- while it goes on ------------------------------------------------------------------------
 
-    def text_iter(self, var: str | None = None) -> Iterator[Any]:
-        """The pieces of `var`, or of the whole prompt, as they come; ends with what it reads.
+    def text_iter(self, var_name: str | None = None) -> Iterator[Any]:
+        """The pieces of `var_name`, or of the whole prompt, as they come; ends with what it reads.
 
         A run that was started with `stream=True` gives pieces of a generation as the model makes them,
         any other run gives each generation whole. A choice, a list and what the program set itself come
         as one value. Nothing is lost, whenever the reading begins and however slow it is.
 
         Raises:
-            what `result[var]` or `text()` raises, after everything that came before.
+            what `result[var_name]` or `text()` raises, after everything that came before.
         """
-        reader = TextReader(self.feed) if var is None else VariableReader(self.feed, var)
+        reader = TextReader(self.feed) if var_name is None else VariableReader(self.feed, var_name)
         return self._noticing(read(self._portion, reader))
 
     async def text_async_iter(
-        self, var: str | None = None, return_meta_data: bool = False
+        self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
-        """`text_iter` for coroutines; with `return_meta_data`, pairs of a piece of `var` and its meta data.
+        """`text_iter` for coroutines; with `return_meta_data`, pairs of a piece and its call's meta data.
 
         The last pair has the whole meta data (see `get_meta_info`), perhaps with an empty piece.
 
         Raises:
             UsageError: SGLC024, meta data without a variable.
         """
-        if return_meta_data and var is None:
+        if return_meta_data and var_name is None:
             raise UsageError(
                 "SGLC024", "`return_meta_data` needs a variable: the whole prompt has several calls", here(),
                 hint='`text_async_iter("answer", return_meta_data=True)`',
             )  # fmt: skip
         pieces: AsyncIterator[Any]
-        if var is None:
+        if var_name is None:
             pieces = read_async(self.feed, TextReader(self.feed))
         elif return_meta_data:
-            pieces = read_with_meta(self.feed, var)
+            pieces = read_with_meta(self.feed, var_name)
         else:
-            pieces = read_async(self.feed, VariableReader(self.feed, var))
+            pieces = read_async(self.feed, VariableReader(self.feed, var_name))
         try:
             async for piece in pieces:
                 yield piece
@@ -153,8 +169,8 @@ class Result:
         """
         return self._good().text
 
-    def messages(self) -> list[dict[str, str]]:
-        """The chat turns as `{"role", "content"}`.
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat turns as `{"role", "content"}`; with pictures the content is a list of parts.
 
         Raises:
             the run's error, if it failed.
@@ -217,7 +233,8 @@ class Result:
     @property
     def calls(self) -> tuple[Call, ...]:
         """The generations and choices that were completed, in order of completion."""
-        return self._wait().calls
+        self._wait()
+        return self.feed.calls
 
     @property
     def usage(self) -> Usage:
@@ -231,11 +248,11 @@ class Result:
         return {
             "row": self.row,
             "text": outcome.text,
-            "vars": dict(outcome.variables),
-            "value": outcome.value,
+            "vars": plain(dict(outcome.variables)),
+            "value": plain(outcome.value),
             "usage": asdict(self.usage),
             "error": None if outcome.error is None else error_json(outcome.error),
-            "timing": timing(outcome),
+            "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
         }
 
@@ -294,10 +311,10 @@ class Result:
         return self._outcome.error if ended and self._outcome is not None else None
 
 
-def timing(outcome: Outcome) -> dict[str, float]:
+def timing(calls: Sequence[Call], total_s: float) -> dict[str, float]:
     """Seconds: the whole run, and until the first generated text."""
-    first = min((call.first_s for call in outcome.calls), default=outcome.total_s)
-    return {"total_s": round(outcome.total_s, 4), "first_text_s": round(first, 4)}
+    first = min((call.first_s for call in calls), default=total_s)
+    return {"total_s": round(total_s, 4), "first_text_s": round(first, 4)}
 
 
 def error_json(error: BaseException) -> dict[str, Any]:

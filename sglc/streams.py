@@ -6,24 +6,31 @@ after everything that came before it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
-from sglc.calls import meta_info, meta_so_far
+from sglc.calls import meta_rest, meta_so_far
 from sglc.feed import Feed
 from sglc.frontend.instance import Variable
+from sglc.frontend.reasoning import Share, ShareReader
 from sglc.frontend.recorder import Generated
 from sglc.ir.core import Site
+from sglc.ir.plan import Delta
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a reader finds at once; after an `ended` one comes nothing."""
+    """What a reader finds at once; after an `ended` one comes nothing.
+
+    `deltas` are what the pieces are of, as many as there are pieces, or none.
+    """
 
     pieces: list[Any]
     ended: bool = False
     error: BaseException | None = None
+    deltas: Sequence[Delta] = ()
 
 
 class Reader(Protocol):
@@ -49,8 +56,9 @@ class TextReader:
                 pieces.append(part)
             else:
                 cell = self._feed.cells[part]
-                pieces += cell.pieces[self._piece :]
-                self._piece = len(cell.pieces)
+                said = cell.said
+                pieces += said[self._piece :]
+                self._piece = len(said)
                 if cell.error is not None:
                     return Portion(pieces, True, cell.error)
                 if cell.text is None:
@@ -69,6 +77,7 @@ class VariableReader:
         self._feed = feed
         self._name = name
         self._piece = 0
+        self._share: ShareReader | None = None  # of a text that is divided among variables
         self.variable: tuple[Variable, ...] | None = None
 
     def take(self) -> Portion | None:
@@ -78,7 +87,11 @@ class VariableReader:
                 return None
             case ():
                 return Portion([], True, self._feed.missing(self._name))
-            case (Generated(site=site),) if site in self._feed.cells and not self._feed.cells[site].several:
+            case (Generated(site=site, reader=reader),) if (
+                site in self._feed.cells and not self._feed.cells[site].several
+            ):
+                if self._share is None and reader is not None and isinstance(reader.value, Share):
+                    self._share = ShareReader(reader.value)
                 return self._pieces(site)
             case (variable,):
                 ready = self._feed.value(variable)
@@ -90,11 +103,15 @@ class VariableReader:
 
     def _pieces(self, site: Site) -> Portion | None:
         cell = self._feed.cells[site]
-        pieces: list[Any] = cell.pieces[self._piece :]
-        self._piece = len(cell.pieces)
+        said = cell.said
+        pieces: list[Any] = said[self._piece :]
+        deltas = cell.deltas[self._piece :]
+        self._piece = len(said)
+        if self._share is not None:
+            pieces, deltas = self._share.pieces(pieces, ended=cell.ready), []
         if cell.ready:
-            return Portion(pieces, True, cell.error)
-        return Portion(pieces) if pieces else None
+            return Portion(pieces, True, cell.error, deltas)
+        return Portion(pieces, deltas=deltas) if pieces else None
 
 
 class PieceReader:
@@ -105,8 +122,13 @@ class PieceReader:
         self._piece = 0
 
     def take(self) -> Portion | None:
-        pieces: list[Any] = self._feed.pieces[self._piece :]
-        self._piece = len(self._feed.pieces)
+        feed = self._feed
+        if feed.live:
+            pieces: list[Any] = feed.pieces[self._piece :]
+            self._piece = len(feed.pieces)
+        else:
+            pieces = [(cell.site, text) for cell in feed.done[self._piece :] for text in cell.said]
+            self._piece = len(feed.done)
         if self._feed.ended:
             return Portion(pieces, True, self._feed.error)
         return Portion(pieces) if pieces else None
@@ -140,26 +162,33 @@ async def read_async(feed: Feed, reader: Reader) -> AsyncIterator[Any]:
 
 
 async def read_with_meta(feed: Feed, name: str) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-    """(piece, meta data) of a variable; the last pair has the whole meta data, perhaps with an empty piece."""
+    """(piece, meta data) of a variable.
+
+    Log-probabilities come with the pieces, so their lists add up; the last pair, whose piece may be empty, has
+    those that are left and all other meta data.
+    """
     reader = VariableReader(feed, name)
+    told: list[Delta] = []
     while True:
         portion = await feed.wait_async(reader.take)
-        last = portion.pieces.pop() if portion.ended and portion.pieces else ""
-        for piece in portion.pieces:
-            yield piece, meta_so_far()
+        deltas = list(portion.deltas)
+        last = portion.pieces.pop() if portion.ended and portion.error is None and portion.pieces else ""
+        if last and len(deltas) > len(portion.pieces):
+            deltas.pop()
+        for piece, delta in zip_longest(portion.pieces, deltas):
+            told += [] if delta is None else [delta]
+            yield piece, meta_so_far(delta)
         if portion.error is not None:
-            if last:
-                yield last, meta_so_far()
             raise portion.error
         if portion.ended:
-            yield last, _meta_of(feed, reader)
+            yield last, _meta_of(feed, reader, told)
             return
 
 
-def _meta_of(feed: Feed, reader: VariableReader) -> dict[str, Any]:
+def _meta_of(feed: Feed, reader: VariableReader, told: Sequence[Delta]) -> dict[str, Any]:
     match reader.variable:
         case (Generated(site=site),):
             call = feed.cells[site].call
-            return {} if call is None else meta_info(call)
+            return {} if call is None else meta_rest(call, told)
         case _:
             return {}  # no generation made it

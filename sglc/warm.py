@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from sglc.compile import compile_program
 from sglc.errors import LegalizeError
-from sglc.executor import Run, run_plan
+from sglc.executor import Run
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Format, Gen, RoleClose, RoleOpen, Root
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Backend
+from sglc.plan_run import run_plan
 
 
 def warm(program: Program, backend: Backend) -> None:

@@ -19,7 +19,7 @@ def run(local: LocalBackend, name: str, **arguments: str) -> Result:
 
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"quickstart", "judge", "few_shot", "tree", "tools"}
+    assert names == {"quickstart", "judge", "few_shot", "react", "tree", "tools"}
 
 
 def test_quickstart(local: LocalBackend) -> None:
@@ -51,3 +51,13 @@ def test_tools(local: LocalBackend) -> None:
     result = run(local, "tools", question="A box holds 12 eggs. How many eggs are in 7 boxes?")
     assert "\nResult: 84\n" in result.text()
     assert "84" in result["answer"]
+
+
+def test_react(local: LocalBackend) -> None:
+    result = run(local, "react", question="In which country was the creator of Linux born?")
+    rounds = [name for name in result.variables if name.startswith("action_")]
+    searches = [name for name in rounds if result[name] == "Search"]
+    assert len([name for name in result.variables if name.startswith("query_")]) == len(searches)
+    own = result.text().rpartition("Question: ")[2]
+    assert own.count("Observation ") == len(searches) > 0
+    assert result.ret_value == result["answer"]

@@ -82,7 +82,7 @@ def outcome(case: Case) -> tuple[str, str]:
         if "plan" in case.orders:
             return "plan", plan_text(lower_plan(after, target))
         if "run" in case.orders:
-            meaning(after, Model(lambda site, prefix: prefix, lambda *_: 0), {})
+            meaning(after, Model(lambda site, prefix: prefix, lambda *_: 0, declared=lambda *_: 12.5), {})
     except SglcError as error:
         return "error", render(error) + "\n"
     text = to_text(after).removeprefix("# sglir 1\n")

@@ -602,3 +602,23 @@ def test_the_real_model_runs_an_async_program(local: LocalBackend) -> None:
 
     result = asyncio.run(program.arun("What is the capital of France?", backend=local))
     assert "Paris" in result.ret_value
+
+
+def test_a_compiled_function_runs_on_its_back_end(oracle: OracleBackend) -> None:
+    @sgl.function
+    def expand(s: Any, tip: str) -> None:
+        s += f"Expand: {tip}" + sgl.gen("more", max_tokens=3)
+
+    @sgl.function
+    def program(s: Any, topic: str) -> None:
+        s += f"A tip for {topic}:" + sgl.gen("tip", max_tokens=4)
+        branch = expand(tip=s["tip"])
+        s += "So: " + branch["more"]
+
+    compiled = program.compile(backend=oracle, temperature=0)
+    assert compiled.plan.params == ("topic",)
+    result = compiled.run(topic="tea")
+    assert result.text() == program.run(topic="tea", backend=oracle, temperature=0).text()
+    rows = list(compiled.run_batch([("tea",), ("rice",)]))
+    assert rows[0]["tip"] == result["tip"]
+    assert len(rows) == 2

@@ -284,7 +284,7 @@ def test_stream_with_meta_data() -> None:
         text, logprobs = "", 0
         async for chunk, meta in state.text_async_iter("answer", return_meta_data=True):
             text += chunk
-            logprobs = len(meta["output_token_logprobs"])
+            logprobs += len(meta["output_token_logprobs"])
         assert text == state["answer"]
         return text, logprobs
 
@@ -321,6 +321,8 @@ def test_a_method_of_choosing_of_one_s_own() -> None:
     seen: list[dict[str, object]] = []
 
     class Worst(ChoicesSamplingMethod):
+        requires_unconditional_logprobs = True
+
         def __call__(self, **scored):
             seen.append(scored)
             scores = list(scored["normalized_prompt_logprobs"])
@@ -338,3 +340,30 @@ def test_a_method_of_choosing_of_one_s_own() -> None:
     (scored,) = seen
     means = [sum(lp for lp, _, _ in tokens) / len(tokens) for tokens in scored["input_token_logprobs"]]
     assert means == pytest.approx(scored["normalized_prompt_logprobs"])
+    assert [[id_ for _, id_, _ in tokens] for tokens in scored["unconditional_token_logprobs"]] == [
+        [id_ for _, id_, _ in tokens] for tokens in scored["input_token_logprobs"]
+    ]
+
+
+def test_a_look_at_the_next_token() -> None:
+    @sgl.function
+    def paths(s, question, ways):
+        s += sgl.user(question)
+        s += sgl.assistant_begin()
+        look = s.fork(1)[0]
+        forks = s.fork(ways)
+        look += sgl.gen(
+            "look", max_tokens=0, return_logprob=True, top_logprobs_num=ways, return_text_in_logprobs=True
+        )
+        tops = look.get_meta_info("look")["output_top_logprobs"][0]
+        for fork, (_, _, text) in zip(forks, tops, strict=True):
+            fork += text + sgl.gen("answer", max_tokens=4, temperature=0)
+            assert str(fork) == f"ProgramState({fork.text()})"
+        forks.join()
+        return look["look"], tops
+
+    state = paths.run("What is 2 + 2?", 3)
+    text, tops = state.ret_value
+    assert text == ""
+    assert [logprob for logprob, _, _ in tops] == sorted((logprob for logprob, _, _ in tops), reverse=True)
+    assert len({first for _, _, first in tops}) == len(state["answer"]) == 3

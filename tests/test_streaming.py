@@ -216,12 +216,17 @@ def test_meta_data_comes_with_the_pieces(oracle: OracleBackend) -> None:
     got = asyncio.run(pairs())
     assert "".join(piece for piece, _ in got) == result["x"]
     assert [meta["finish_reason"] for _, meta in got[:-1]] == [None] * (len(got) - 1)
-    last = got[-1][1]
-    assert last == result.get_meta_info("x")
-    # Lists of all pieces add up to those of the whole.
-    added = [triple for _, meta in got for triple in meta["output_token_logprobs"]]
-    assert added == last["output_token_logprobs"]
-    assert len(last["output_token_logprobs"]) == LONG["max_tokens"]
+    whole = result.get_meta_info("x")
+    assert whole is not None
+    # Lists of all pieces add up to those of the whole; the rest comes with the last one.
+    lists = [key for key in whole if key.startswith(("input_", "output_"))]
+    for key in lists:
+        assert [entry for _, meta in got for entry in meta[key]] == whole[key]
+    assert all(got[-1][1][key] == whole[key] for key in whole if key not in lists)
+    assert len(whole["output_token_logprobs"]) == LONG["max_tokens"]
+    for piece, meta in got[:-1]:
+        # One character is one id here; the three control tokens have none.
+        assert len(piece) == sum(id_ > 2 for _, id_, _ in meta["output_token_logprobs"])
 
 
 def test_meta_data_without_a_variable_is_refused(oracle: OracleBackend) -> None:

@@ -1,80 +1,111 @@
-"""Ahead-of-time recording: the function's body with symbolic arguments, up to the first boundary.
+"""Ahead-of-time recording: the function's body with symbolic arguments, on every path, up to boundaries.
 
-Every call in the body is classified before it is made. sglc's own operations, pure builtins and
-plain helper functions that are given a prompt state are executed; before anything else the
-recording stops, so that compiling a program never has its effects.
+Branches on values of finitely many texts are recorded arm by arm (`explore`); a path ends where
+ordinary Python has to take over, and compiling a program never has its effects.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
-from sglc.frontend import expr
+from sglc.frontend.boundaries import OTHER, VARIADIC, Boundary
+from sglc.frontend.data import tree_of
+from sglc.frontend.ends import Block, Opaque, Unsettled
+from sglc.frontend.explore import MOST_PATHS
 from sglc.frontend.function import Definition
-from sglc.frontend.instance import Gathered, GatheredVariables, Instance, Variable
+from sglc.frontend.hooks import copied, entered
+from sglc.frontend.instance import Instance
 from sglc.frontend.locate import here, of_exception
-from sglc.frontend.recorder import Generated, Recorder
-from sglc.frontend.rewrite import rewrite
-from sglc.frontend.state import Forks, State
-from sglc.frontend.symbolic import Boundary, SymbolicText, joined
-from sglc.ir.core import NOWHERE, Program, Tree, Value
-from sglc.ir.ops import HostCall
+from sglc.frontend.recorder import Recorder
+from sglc.frontend.recording import Recording
+from sglc.frontend.state import State
+from sglc.frontend.subprogram import Called, arguments_of, record_call, refuse_call
+from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
+from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
 
-# fmt: off
-_PURE_BUILTINS: frozenset[Any] = frozenset((
-    abs, all, any, bool, bytes, chr, dict, divmod, enumerate, filter, float, frozenset, int, isinstance,
-    issubclass, iter, len, list, map, max, min, next, ord, pow, range, repr, reversed, round, set, slice,
-    sorted, str, sum, tuple, type, zip,
-    Exception, AssertionError, KeyError, RuntimeError, TypeError, ValueError,
-))
-# fmt: on
-_CHANGING = frozenset(
-    (
-        *("add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update"),
-        *("pop", "popitem", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update"),
-    )
-)
-# Methods of these are pure, or change only what the program itself made.
-_PLAIN_DATA = (str, int, float, bool, list, tuple, dict, set, frozenset, bytes, range, type(None))
+# Ops of which nothing is left if nobody reads what they make: recording made them before it knew.
+_DEAD = (Format, Strip, Lower, Eq, In, Not)
 
 
-def record(definition: Definition, defaults: Sampling) -> Program:
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """A recorded program, and every place where it is left to ordinary Python, in the order of the text."""
+
+    program: Program
+    boundaries: tuple[Boundary, ...]
+
+
+def record(definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS) -> Program:
     """The program of `definition` with an `arg` for every parameter whose default is no other constant.
 
     Raises:
-        SglcError: the body misuses the language, with its place.
+        SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
+            boundary (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
+    return explored(definition, defaults, max_paths=max_paths).program
+
+
+def explored(
+    definition: Definition,
+    defaults: Sampling,
+    *,
+    max_paths: int = MOST_PATHS,
+    called_by: Sequence[Any] = (),
+) -> Explored:
+    """`record`, with the boundaries.
+
+    Args:
+        max_paths: how many paths are recorded; where more would begin is a boundary.
+        called_by: the programs that this one is called by, outermost first. A called program gives its
+            variables too: its returns are `{"value": ..., "variables": {...}}`.
+
+    Raises:
+        as `record`.
+    """
     recorder = Recorder(definition.name, defaults, symbolic=True)
-    instance = Instance(recorder, None)
+    recording = Recording(
+        Instance(recorder, None),
+        max_paths,
+        file=definition.code.co_filename,
+        calls=(*called_by, definition.call),
+    )
+    recording.make_copy = partial(entered, recording)
     arguments: dict[str, Any] = {}
     for parameter in definition.parameters:
         if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):
             arguments[parameter.name] = recorder.argument(parameter.name, definition.loc)
         else:
             arguments[parameter.name] = parameter.default
-    state = State(instance, recorder.new_stream(definition.loc))
-    returned: Tree = None
-    try:
-        body = _copy(definition.call, definition.loc)
+    state = State(recording.instance, recorder.new_stream(definition.loc))
+    first = list(recorder.ops)
+
+    def run() -> Tree:
+        body = copied(recording, definition.call, definition.loc)
         positional, named = _split(definition, arguments)
-        returned = _tree(recorder, body(state, *positional, **named), definition.loc)
-    except Boundary as boundary:
-        recorder.ops.append(HostCall(boundary.reason, loc=boundary.loc))
+        returned = body(state, *positional, **named)
+        return tree_of(recording, returned, definition.loc, "returned")
+
+    try:
+        with recording.here():
+            block = recording.block(run, definition.loc, variables=bool(called_by), first=True)
     except SglcError:
         raise
     except Exception as error:
         raise failed(definition, error) from error
-    recorded = recorder.take(final=True)
-    # Nothing resumes the streams of a whole program.
-    return replace(recorded.program, returns=returned)
+    boundaries = _in_order(recording.boundaries)
+    if definition.fullgraph and boundaries:
+        raise boundaries[0].as_error(definition.name)
+    returns = _returns(block, bool(called_by))
+    ops = _without_dead([*first, *block.ops], returns)
+    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), boundaries)
 
 
 def failed(definition: Definition, error: BaseException) -> RunError:
@@ -84,158 +115,90 @@ def failed(definition: Definition, error: BaseException) -> RunError:
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 
 
-def _copy(function: Any, loc: Loc) -> FunctionType:
-    if inspect.iscoroutinefunction(function):
-        raise Boundary(f"`async def {function.__name__}` waits for more than the model", loc)
-    try:
-        return rewrite(function, partial(_call, function), _format)
-    except (OSError, SyntaxError) as error:
-        raise Boundary(f"the source of `{function.__name__}` is not available ({error})", loc) from None
+def call(
+    recording: Recording,
+    definition: Definition,
+    given: Mapping[str, Any],
+    defaults: Sampling,
+    options: Sequence[str] = (),
+) -> Called:
+    """Record that a program calls another one.
+
+    Args:
+        given: its arguments by name.
+        options: names of what is said about the run itself, which a recorded call has no place for.
+
+    Raises:
+        Boundary: the called program is left to ordinary Python somewhere, or cannot be recorded.
+        SglcError: it misuses the language.
+    """
+    loc = here()
+    if options:
+        raise Boundary(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
+    refuse_call(recording, definition, loc)
+    own, args = arguments_of(recording, definition, given, loc)
+    made = explored(own, defaults, max_paths=recording.most_paths, called_by=recording.calls)
+    if made.boundaries:
+        inner = made.boundaries[0]
+        reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
+        raise Boundary(reason, loc, inner.kind)
+    return record_call(recording, made.program, definition.name, args, loc)
 
 
-def _split(definition: Definition, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in definition.parameters:
         value = arguments[parameter.name]
+        if isinstance(value, list | dict | set):
+            value = copy.deepcopy(value)  # each path begins with what the caller gave
         match parameter.kind:
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value
             case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-                raise Boundary(f"`{parameter}` has no fixed number of arguments", definition.loc)
+                raise Boundary(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case _:
                 positional.append(value)
     return positional, named
 
 
-def _call(caller: FunctionType, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make a call that is known to be harmless; stop before any other."""
-    symbolic = any(_is_symbolic(arg) for arg in (*args, *kwargs.values()))
-    owner = getattr(function, "__self__", None)
-    match function:
-        case _ if isinstance(owner, State | Forks | GatheredVariables) or _is_ours(function):
-            return function(*args, **kwargs)
-        case type() if function is str and len(args) == 1 and isinstance(args[0], SymbolicText):
-            return args[0]
-        case _ if isinstance(owner, SymbolicText):
-            return function(*args, **kwargs)  # observes: a boundary with its own reason
-        case BuiltinFunctionType() if isinstance(owner, str) and owner.__class__ is str and symbolic:
-            return _text_method(owner, function.__name__, args, kwargs)
-        case BuiltinFunctionType() if function.__name__ in _CHANGING and _from_outside(owner, caller):
-            raise Boundary(f"`.{function.__name__}(...)` changes what outlives the program", here())
-        case BuiltinFunctionType() if type(owner) in _PLAIN_DATA and owner is not None:
-            return function(*args, **kwargs)
-        case _ if _hashable(function) and function in _PURE_BUILTINS and not _calls_back(args, kwargs):
-            return function(*args, **kwargs)
-        case FunctionType() | MethodType() if any(isinstance(arg, State | Forks) for arg in args):
-            inner = function.__func__ if isinstance(function, MethodType) else function
-            head = (owner,) if isinstance(function, MethodType) else ()
-            return _copy(inner, here())(*head, *args, **kwargs)
-        case _:
-            name = getattr(function, "__qualname__", type(function).__name__)
-            raise Boundary(f"`{name}(...)` is ordinary Python", here())
+def _returns(block: Block, called: bool) -> Tree:
+    if block.end is None:
+        return {"value": None, "variables": {}} if called else None
+    if not called:
+        return block.end.tree
+    stored = (block.end.variables or {}).items()
+    variables = {
+        name: variable.leaf
+        for (number, name), variable in stored
+        if number == 0 and not isinstance(variable.leaf, Opaque | Unsettled)
+    }
+    return {"value": block.end.tree, "variables": variables}
 
 
-def _from_outside(owner: Any, caller: FunctionType) -> bool:
-    """Whether a container is a global, a closure's or a default, or lies directly in one of these."""
-    seen = [*caller.__globals__.values(), *(cell.cell_contents for cell in caller.__closure__ or ())]
-    seen += [*(caller.__defaults__ or ()), *(caller.__kwdefaults__ or {}).values()]
-    for value in seen:
-        inner = value if isinstance(value, list | tuple) else getattr(value, "__dict__", value)
-        items = (
-            inner.values() if isinstance(inner, Mapping) else inner if isinstance(inner, list | tuple) else ()
-        )
-        if value is owner or any(item is owner for item in items):
-            return True
-    return False
+def _in_order(boundaries: Sequence[Boundary]) -> tuple[Boundary, ...]:
+    """Each place once: a place on several paths was met once on each."""
+    places: dict[tuple[Loc, str], Boundary] = {}
+    for boundary in boundaries:
+        places.setdefault((boundary.loc, boundary.reason), boundary)
+    return tuple(sorted(places.values(), key=lambda b: (b.loc.line, b.loc.column)))
 
 
-def _is_ours(function: Any) -> bool:
-    return getattr(function, "__module__", "") == expr.__name__
+def _without_dead(ops: Sequence[Op], returns: Tree) -> tuple[Op, ...]:
+    needed = set(values_in(returns))
+    return _needed(ops, needed)
 
 
-def _hashable(function: Any) -> bool:
-    try:
-        hash(function)
-    except TypeError:
-        return False
-    return True
-
-
-def _calls_back(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function is handed over that was not written inside the recorded body."""
-    functions = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, FunctionType | MethodType)]
-    return any(function.__name__ != "<lambda>" for function in functions)
-
-
-def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, SymbolicText):
-        return True
-    return isinstance(value, list | tuple) and any(isinstance(item, SymbolicText) for item in value)
-
-
-def _text_method(owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicText:
-    """The two methods of a literal that only put texts together."""
-    if name == "join" and len(args) == 1 and isinstance(args[0], list | tuple):
-        pieces: list[str | SymbolicText] = []
-        for i, item in enumerate(args[0]):
-            pieces += [owner, item] if i else [item]
-        return joined(tuple(pieces))
-    raise Boundary(f"`str.{name}` needs a text that only exists when the program runs", here())
-
-
-def _format(*parts: Any) -> str | SymbolicText:
-    """An f-string: constants, and (value, conversion, spec) for every replacement field."""
-    pieces: list[str | SymbolicText] = []
-    for part in parts:
-        if isinstance(part, str):
-            pieces.append(part)
+def _needed(ops: Sequence[Op], needed: set[Value]) -> tuple[Op, ...]:
+    """The ops without those that only make what nobody reads; `needed` grows by what they read."""
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if isinstance(op, _DEAD) and not any(value in needed for value in op.results):
             continue
-        value, conversion, spec = part
-        if isinstance(value, SymbolicText) and conversion in (-1, ord("s")) and spec == "":
-            pieces.append(value)
-            continue
-        match chr(conversion) if conversion > 0 else "":
-            case "r":
-                shown = repr(value)
-            case "s":
-                shown = str(value)
-            case "a":
-                shown = ascii(value)
-            case _:
-                shown = value
-        pieces.append(format(shown, spec))
-    if any(isinstance(piece, SymbolicText) for piece in pieces):
-        return joined(tuple(pieces))
-    return "".join(str(piece) for piece in pieces)
-
-
-def _tree(recorder: Recorder, returned: Any, loc: Loc) -> Tree:
-    """What the function returns, with recorded values in it."""
-    match returned:
-        case None | str() | bool() | int() | float():
-            return returned
-        case SymbolicText():
-            return recorder.text(returned, loc)
-        case GatheredVariables():
-            return {name: _variable(variable) for name, variable in returned.variables.items()}
-        case dict():
-            return {str(key): _tree(recorder, value, loc) for key, value in returned.items()}
-        case list() | tuple():
-            return tuple(_tree(recorder, value, loc) for value in returned)
-        case _:
-            raise Boundary(f"a `{type(returned).__name__}` is returned", loc)
-
-
-def _variable(variable: Variable) -> Tree:
-    match variable:
-        case Generated():
-            return variable.value
-        case Gathered(value=Value() as value):
-            return value
-        case Gathered():
-            return tuple(_variable(entry) for entry in variable.entries)
-        case None | str() | bool() | int() | float():
-            return variable
-        case _:
-            raise Boundary(f"a `{type(variable).__name__}` is returned", NOWHERE)
+        if op.region_fields:
+            for region in regions(op):
+                needed.update(region.results)
+            op = with_regions(op, lambda region: replace(region, ops=_needed(region.ops, needed)))
+        needed.update(inputs(op))
+        kept.append(op)
+    return tuple(reversed(kept))

@@ -1,20 +1,29 @@
-"""What may be appended to a prompt: text, generations, choices, chat turns, and their concatenation.
+"""What may be appended to a prompt: text, generations, choices, pictures, sections, chat turns, and their sum.
 
 Expressions are frozen descriptions; nothing happens until one is appended to a state.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.choices import ChoicesMethod, ChoicesSamplingMethod
-from sglc.frontend.forms import form_of
+from sglc.frontend.arguments import sampling_fields
+from sglc.frontend.boundaries import UNANNOTATED
+from sglc.frontend.choices import (
+    ChoicesMethod,
+    ChoicesSamplingMethod,
+    unconditional_likelihood_normalized,
+)
+from sglc.frontend.deferred import DeferredText
+from sglc.frontend.forms import Reader
+from sglc.frontend.image import data_of
 from sglc.frontend.locate import here
-from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.reasoning import Tags, tags_of
+from sglc.frontend.symbolic import SymbolicJson, SymbolicText
+from sglc.frontend.wanted import check_of, checked_retries, refuse_beside_choices, wanted_form
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
 
@@ -31,25 +40,56 @@ class Expr:
         return Concat((*_flat(_checked(other)), *_flat(self)))
 
 
-Appendable = str | SymbolicText | Expr
+Appendable = str | SymbolicText | DeferredText | Expr
+
+# Generations by place and arguments: batches and loops make the same ones again and again.
+_KNOWN: dict[tuple[Any, ...], GenExpr] = {}
+_MOST_KNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class GenExpr(Expr):
-    """A generation. `overrides` are the `Sampling` fields that the call set itself."""
+    """A generation. `overrides` are the `Sampling` fields that the call set itself.
+
+    `more_stops` are added to whatever stops it has from its own call or from the run. `reader` gives the
+    value of its text, `check` also where the value is the text itself. With `retries`
+    a text that `check` refuses is made again. `backend` is not the run's own.
+    """
 
     name: str | None
     overrides: Mapping[str, Any]
     loc: Loc = field(default=NOWHERE, compare=False)
+    more_stops: tuple[str, ...] = ()
+    reader: Reader | None = None
+    check: Reader | None = None
+    retries: int = 0
+    backend: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class SelectExpr(Expr):
     name: str | None
-    choices: tuple[str | SymbolicText, ...]
+    choices: tuple[str | SymbolicText, ...]  # a state replaces deferred texts before it records them
     method: str
     loc: Loc = field(default=NOWHERE, compare=False)
     decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
+    backend: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonedExpr(Expr):
+    """A generation whose reasoning, which stands between `tags`, does not stay in the prompt."""
+
+    inner: GenExpr
+    tags: Tags
+
+
+@dataclass(frozen=True, slots=True)
+class ImageExpr(Expr):
+    """A picture: a data URI or a URL."""
+
+    data: str
+    loc: Loc = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +105,19 @@ class RoleCloseExpr(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class SectionOpenExpr(Expr):
+    name: str
+    movable: bool
+    loc: Loc = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionCloseExpr(Expr):
+    name: str
+    loc: Loc = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Concat(Expr):
     parts: tuple[Appendable, ...]
 
@@ -76,7 +129,7 @@ def gen(
     n: int | None = None,
     stop: str | Sequence[str] | None = None,
     stop_token_ids: Sequence[int] | None = None,
-    stop_regex: object = None,
+    stop_regex: str | Sequence[str] | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     top_k: int | None = None,
@@ -88,13 +141,17 @@ def gen(
     logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
-    dtype: type | str | None = None,
+    dtype: Any = None,
     choices: Sequence[str] | None = None,
     choices_method: ChoicesMethod | ChoicesSamplingMethod | str | None = None,
     regex: str | None = None,
-    json_schema: object = None,
+    json_schema: str | Mapping[str, Any] | None = None,
     *,
+    ebnf: str | None = None,
+    logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
+    backend: Any = None,
+    retries: int | None = None,
 ) -> Expr:
     """Text that the model writes here, stored under `name`. The arguments are SGLang's, in its order.
 
@@ -102,50 +159,90 @@ def gen(
         name: variable that receives the text (a list of texts when `n` > 1).
         max_tokens, min_tokens: bounds on the tokens made.
         n: independent samples; the prompt continues with the first.
-        stop: strings that end the text and are cut from it.
+        stop, stop_regex: strings and patterns that end the text and are cut from it.
         temperature: 0 is greedy. top_p, top_k, min_p: filters of the distribution.
-        return_logprob: accepted; log-probabilities of what was generated are always there.
-        dtype: `int`, `float`, `str` or `bool` (or their names): the text has that form.
+        frequency_penalty, presence_penalty: OpenAI's, over what this call made. logit_bias: id -> bias.
+        return_logprob: log-probabilities of what was generated are always there; False switches off what
+            the run asked for beyond them.
+        logprob_start_len: also those of the prompt from this token on; -1: of none of it.
+        top_logprobs_num, return_text_in_logprobs: also the likeliest ids at each place, and the texts of ids.
+        dtype: a type or its name. `int`, `float`, `str`, `bool`: the text has that form. Enum, Literal,
+            dataclass, TypedDict, pydantic model: the variable is an object of it.
         choices: makes this a `select`.
-        regex: the whole text matches it.
+        regex, json_schema, ebnf: the whole text matches it.
         seed: of this call alone; without it the run's seed and the call's site decide.
+        backend: runs this call instead of the run's own, by name or as an object.
+        retries: how often a text that is not of the wanted form is made again, with another seed.
 
     Raises:
-        TraceError: a value of the wrong type or out of range (SGLC103), a `regex` that is none or comes
-            with a `dtype` (SGLC112), an argument of a later release (SGLC113).
+        TraceError: a value of the wrong type or out of range (SGLC103), two forms at once or an unknown
+            `dtype` (SGLC112), arguments that `choices` leaves without a meaning (SGLC114), a class that has
+            no form (SGLC115), `retries` without a form (SGLC116).
     """
     loc = here()
-    _refuse_later(
-        loc, stop_regex=stop_regex, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
-        logprob_start_len=logprob_start_len, top_logprobs_num=top_logprobs_num,
-        return_text_in_logprobs=return_text_in_logprobs, json_schema=json_schema,
+    step: tuple[Any, ...] = (
+        id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
+        min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
+        top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
+        logit_bias, seed, backend, retries,
     )  # fmt: skip
-    if choices is not None:
-        return _select(name, choices, choices_method, loc)
+    try:
+        known = _KNOWN.get(step)
+    except TypeError:  # a list among the arguments
+        known, step = None, ()
+    if known is not None:
+        return known
     given = {
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "n": n,
         "stop": stop,
         "stop_token_ids": stop_token_ids,
+        "stop_regex": stop_regex,
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
         "min_p": min_p,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
         "ignore_eos": ignore_eos,
-        "seed": seed,
+        "return_logprob": return_logprob,
+        "logprob_start_len": logprob_start_len,
+        "top_logprobs_num": top_logprobs_num,
+        "return_text_in_logprobs": return_text_in_logprobs,
         "regex": regex,
+        "json_schema": json_schema,
+        "ebnf": ebnf,
+        "logit_bias": logit_bias,
+        "seed": seed,
     }
+    if choices is not None:
+        refuse_beside_choices({**given, "dtype": dtype, "retries": retries}, loc)
+        return _select(name, choices, choices_method, backend, loc)
+    if choices_method is not None:
+        raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
+    form = wanted_form(dtype, given, loc)
     fields = sampling_fields(given, loc)
-    if dtype is not None:
-        if regex is not None:
-            raise TraceError(
-                "SGLC112", "`gen` has a `dtype` and a `regex`", loc, hint="one of them says what the text is"
-            )
-        form = form_of(dtype, loc)
-        fields["regex"] = form.regex
-        fields["stop"] = (*fields.get("stop", ()), *form.stop)
-    return GenExpr(_name(name, "gen", loc), fields, loc)
+    more: tuple[str, ...] = ()
+    reader: Reader | None = None
+    if form is not None and dtype is not None:
+        more = form.stop
+        said = {"regex": form.regex, "json_schema": form.json_schema}
+        fields.update((key, value) for key, value in said.items() if value is not None)
+        reader = None if form.value is None else Reader(form.name, form.value, loc)
+    made = GenExpr(
+        _name(name, "gen", loc),
+        fields,
+        loc,
+        more_stops=more,
+        reader=reader,
+        check=reader or (check_of(form, loc) if retries else None),
+        retries=checked_retries(retries, form, loc),
+        backend=backend,
+    )
+    if step and len(_KNOWN) < _MOST_KNOWN:
+        _KNOWN[step] = made
+    return made
 
 
 def gen_int(name: str | None = None, **arguments: Any) -> Expr:
@@ -158,17 +255,13 @@ def gen_string(name: str | None = None, **arguments: Any) -> Expr:
     return gen(name, dtype=str, **arguments)
 
 
-def _refuse_later(loc: Loc, **arguments: object) -> None:
-    for name, value in arguments.items():
-        if value:  # None, 0 and False ask for nothing
-            raise TraceError("SGLC113", f"`gen({name}=...)` is not in this release", loc)
-
-
 def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
     choices_method: ChoicesMethod | ChoicesSamplingMethod | str | None = None,
+    *,
+    backend: Any = None,
 ) -> Expr:
     """The most likely of `choices` at this place, stored under `name`.
 
@@ -178,6 +271,7 @@ def select(
         choices_method: how (`sglc.frontend.choices`): `token_length_normalized`, the mean log-probability
             of a choice's tokens (default); `greedy_token_selection`, what greedy decoding would follow;
             `unconditional_likelihood_normalized`, how much likelier the prompt makes it.
+        backend: ranks instead of the run's own, by name or as an object.
 
     Raises:
         TraceError: no choices, something that is not a text among them, an unknown method.
@@ -188,13 +282,14 @@ def select(
             "SGLC103", "`select` ranks its choices, so it takes no `temperature` but 0", loc,
             hint="sample with `gen(...)`",
         )  # fmt: skip
-    return _select(name, choices, choices_method, loc)
+    return _select(name, choices, choices_method, backend, loc)
 
 
 def _select(
     name: str | None,
     choices: Sequence[str] | None,
     method: ChoicesMethod | ChoicesSamplingMethod | str | None,
+    backend: Any,
     loc: Loc,
 ) -> SelectExpr:
     if isinstance(choices, str) or not isinstance(choices, Sequence):
@@ -205,10 +300,14 @@ def _select(
     if not choices:
         raise TraceError("SGLC104", "`choices` is empty", loc, hint="give at least one choice")
     for choice in choices:
-        if not isinstance(choice, str | SymbolicText) or choice is None or choice == "":
+        if not isinstance(choice, str | SymbolicText | DeferredText) or (
+            isinstance(choice, str) and not choice
+        ):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     if isinstance(method, ChoicesSamplingMethod):
-        return SelectExpr(_name(name, "select", loc), tuple(choices), SELECT_METHODS[0], loc, method)
+        scores = unconditional_likelihood_normalized if method.requires_unconditional_logprobs else None
+        by = scores.name if scores else SELECT_METHODS[0]
+        return SelectExpr(_name(name, "select", loc), tuple(choices), by, loc, method, backend)
     wanted = method.name if isinstance(method, ChoicesMethod) else method
     if wanted is not None and wanted not in SELECT_METHODS:
         raise TraceError(
@@ -217,7 +316,8 @@ def _select(
             loc,
             note=f"known: {', '.join(SELECT_METHODS)}",
         )
-    return SelectExpr(_name(name, "select", loc), tuple(choices), wanted or SELECT_METHODS[0], loc)
+    wanted = wanted or SELECT_METHODS[0]
+    return SelectExpr(_name(name, "select", loc), tuple(choices), wanted, loc, backend=backend)
 
 
 def role(name: str, content: object = None) -> Concat:
@@ -266,65 +366,79 @@ def assistant_end() -> RoleCloseExpr:
     return RoleCloseExpr("assistant", here())
 
 
-def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
-    """The fields of `given` that are not None, checked, lists frozen as tuples.
+def separate_reasoning(expr: object, model_type: str | None = None) -> Expr:
+    """`expr`, whose named generations keep their reasoning out of the prompt.
+
+    For `gen("x")` in it, `x` is the answer alone and `x_reasoning_content` the reasoning. Text and
+    everything else in `expr` stays as it is.
+
+    Args:
+        model_type: whose tags mark the reasoning, by SGLang's name (`qwen3`, `deepseek-r1`, ...).
 
     Raises:
-        TraceError: SGLC103, naming the argument, its value and what it may be.
+        TraceError: SGLC117, an unknown `model_type`, or no named generation that can have reasoning.
     """
-    fields: dict[str, Any] = {}
-    for key, value in given.items():
-        if value is None:
-            continue
-        if key in ("stop", "stop_token_ids"):
-            value = (value,) if isinstance(value, str | int) else tuple(value)
-        problem = _problem(key, value)
-        if problem:
-            raise TraceError("SGLC103", f"`{key}` is `{given[key]!r}`: {problem}", loc)
-        fields[key] = value
-    return fields
+    loc = here()
+    tags = tags_of(model_type, loc)
+    parts = _flat(_checked(expr))
+    if not any(isinstance(part, GenExpr) for part in parts):
+        raise TraceError(
+            "SGLC117", "`separate_reasoning` needs a generation", loc, hint='give it `gen("answer")`'
+        )
+    return Concat(tuple([_reasoned(part, tags) if isinstance(part, GenExpr) else part for part in parts]))
 
 
-def _problem(key: str, value: Any) -> str:
-    """What is wrong with a sampling field, or nothing."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    match key:
-        case "max_tokens" | "n":
-            return "" if whole and value >= 1 else "it must be an integer of at least 1"
-        case "min_tokens":
-            return "" if whole and value >= 0 else "it must be an integer of at least 0"
-        case "top_k":
-            return "" if whole and (value == -1 or value >= 1) else "it must be -1 (off) or at least 1"
-        case "temperature":
-            return "" if number and 0 <= value < float("inf") else "it must be a number of at least 0"
-        case "top_p":
-            return "" if number and 0 < value <= 1 else "it must be in (0, 1]"
-        case "min_p":
-            return "" if number and 0 <= value <= 1 else "it must be in [0, 1]"
-        case "stop":
-            good = all(isinstance(text, str) and text for text in value)
-            return "" if good else "stop strings are texts that are not empty"
-        case "stop_token_ids":
-            return "" if all(isinstance(i, int) and i >= 0 for i in value) else "it must be a list of ids"
-        case "ignore_eos":
-            return "" if isinstance(value, bool) else "it must be True or False"
-        case "regex":
-            return _no_regex(value)
-        case "seed":
-            return "" if whole and 0 <= value < 2**64 else "it must be an integer from 0 to 2**64 - 1"
-        case _:
-            raise AssertionError(key)
+def _reasoned(inner: GenExpr, tags: Tags) -> ReasonedExpr:
+    if inner.name is None:
+        raise TraceError(
+            "SGLC117", "`separate_reasoning` needs a generation with a name", inner.loc,
+            hint='`gen("answer")` stores `answer` and `answer_reasoning_content`',
+        )  # fmt: skip
+    if any(key in inner.overrides for key in ("regex", "json_schema", "ebnf")):
+        raise TraceError(
+            "SGLC117", "a text of a given form has no reasoning before it", inner.loc,
+            hint="let one generation reason, and a second one give the form",
+        )  # fmt: skip
+    return ReasonedExpr(inner, tags)
 
 
-def _no_regex(value: Any) -> str:
-    if not isinstance(value, str):
-        return "it must be a text"
-    try:
-        re.compile(value)
-    except re.error as error:
-        return f"it is no regular expression: {error}"
-    return ""
+def image(source: Any) -> Expr:
+    """A picture at this place: a path, the bytes of a file, a PIL image, a URL or a data URI.
+
+    Raises:
+        TraceError: SGLC118, a file that cannot be read, or no picture.
+    """
+    loc = here()
+    if isinstance(source, SymbolicText):
+        source = str(source)  # a file is read now, so its name must be known
+    return ImageExpr(data_of(source, loc), loc)
+
+
+def video(path: Any, num_frames: int | None = None) -> Expr:
+    """Not in this release.
+
+    Raises:
+        TraceError: SGLC119, always.
+    """
+    raise TraceError(
+        "SGLC119", "`video` is not in this release", here(), hint="give the frames one by one with `image(...)`"
+    )
+
+
+def section(content: object, name: str | None = None, movable: bool = False) -> Expr:
+    """`content` as a part of its own. A movable one may stand elsewhere, if a pass that moves is asked for.
+
+    Args:
+        name: what reports call it.
+
+    Raises:
+        TraceError: SGLC103, a name that is no text.
+    """
+    loc = here()
+    named = _name(name, "section", loc) or "section"
+    return Concat(
+        (SectionOpenExpr(named, bool(movable), loc), *_flat(_checked(content)), SectionCloseExpr(named, loc))
+    )
 
 
 def _name(name: object, what: str, loc: Loc) -> str | None:
@@ -336,9 +450,14 @@ def _name(name: object, what: str, loc: Loc) -> str | None:
     return name
 
 
+_PARTS = (str, Expr, SymbolicText, DeferredText)
+
+
 def _checked(item: object) -> Appendable:
-    if isinstance(item, str | SymbolicText | Expr):
+    if isinstance(item, _PARTS):
         return item
+    if isinstance(item, SymbolicJson):
+        return str(item.observe(UNANNOTATED, "appending it"))
     raise TraceError(
         "SGLC102", f"`{type(item).__name__}` cannot be part of a prompt", here(),
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",

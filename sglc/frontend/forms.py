@@ -1,40 +1,112 @@
-"""What `dtype` asks of a text: the regular expressions are SGLang's, so programs get the same texts."""
+"""What `dtype` asks of a text: the form that constrains it, and the value that is read from it.
+
+The regular expressions of the four plain types are SGLang's, and their values are texts as in SGLang.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from sglc.errors import Loc, TraceError
+from sglc.errors import Loc, RunError
+from sglc.frontend.locate import here
+from sglc.ir.core import NOWHERE
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
 REGEX_BOOL = r"(True|False)"
 REGEX_STR = r"\"[\w\d\s]*\""
 
+_SHOWN = 120  # characters of a text in an error
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A text matches `regex`; `stop` ends it where the value ends."""
+    """A text matches `regex` or `json_schema`; `stop` ends it where the value ends.
 
-    regex: str
+    `value` gives what the text spells, and raises `ValueError` with the reason if it spells nothing;
+    without it the value is the text itself.
+    """
+
+    name: str
+    regex: str | None = None
+    json_schema: str | None = None
     stop: tuple[str, ...] = ()
+    value: Callable[[str], Any] | None = None
 
 
-_FORMS = {
-    "int": Form(REGEX_INT, (" ", "\n")),
-    "float": Form(REGEX_FLOAT, (" ", "\n")),
-    "bool": Form(REGEX_BOOL),
-    "str": Form(REGEX_STR),
+PLAIN = {
+    "int": Form("int", REGEX_INT, stop=(" ", "\n")),
+    "float": Form("float", REGEX_FLOAT, stop=(" ", "\n")),
+    "bool": Form("bool", REGEX_BOOL),
+    "str": Form("str", REGEX_STR),
 }
 
 
-def form_of(dtype: object, loc: Loc) -> Form:
-    """The form of a `dtype`, given as a type or by its name.
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How the text of a generation is read: `value` as in `Form`, `loc` the generation's place."""
+
+    name: str
+    value: Callable[[str], Any]
+    loc: Loc
+
+    def read(self, text: str | list[str]) -> Any:
+        """The value of a text; of several samples the list of theirs.
+
+        Raises:
+            RunError: SGLC410, at the place that reads it.
+        """
+        if isinstance(text, list):
+            return [self.read(sample) for sample in text]
+        try:
+            return self.value(text)
+        except ValueError as problem:
+            raise unread(self, text, " ".join(str(problem).split())) from None
+
+
+def unread(reader: Reader, text: str, reason: str, attempts: int = 1, place: Loc | None = None) -> RunError:
+    """The error of a text that spells no value, at `place` or where the user's code is now."""
+    place = place or here()
+    tries = f", in the last of {attempts} attempts" if attempts > 1 else ""
+    return RunError(
+        "SGLC410", f"what was generated is no `{reader.name}`: {reason}",
+        reader.loc if place == NOWHERE else place,
+        note=f"`gen` at {reader.loc} made {shown(text)}{tries}",
+        hint="`retries=2` makes it again; a larger `max_tokens` leaves room for the end",
+    )  # fmt: skip
+
+
+def shown(text: str) -> str:
+    """A text in an error: quoted, and cut where it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
+def matching(pattern: str) -> Callable[[str], str]:
+    """The text itself, if all of it matches `pattern` as `gen(regex=...)` understands it."""
+
+    def value(text: str) -> str:
+        if re.fullmatch(pattern, text, re.ASCII) is None:
+            raise ValueError("it does not match the regular expression to its end")
+        return text
+
+    return value
+
+
+def whole_json(text: str) -> Any:
+    """The JSON value that the text spells (RFC 8259: no NaN).
 
     Raises:
-        TraceError: SGLC112, another type.
+        ValueError: it spells none.
     """
-    name = dtype.__name__ if isinstance(dtype, type) else dtype
-    if not isinstance(name, str) or name not in _FORMS:
-        raise TraceError("SGLC112", f"`dtype` is `{name}`", loc, note=f"dtypes: {', '.join(_FORMS)}")
-    return _FORMS[name]
+
+    def no_number(name: str) -> Any:
+        raise ValueError(f"`{name}` is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=no_number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from None

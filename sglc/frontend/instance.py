@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sglc.errors import Loc
+from sglc.errors import Loc, TraceError
+from sglc.frontend.boundaries import TYPED, needing
+from sglc.frontend.deferred import DeferredText
+from sglc.frontend.ends import Unsettled
+from sglc.frontend.forms import Reader
 from sglc.frontend.history import History
 from sglc.frontend.locate import here
 from sglc.frontend.recorder import Generated, Launcher, Observation, Recorder, Stream
-from sglc.frontend.symbolic import Boundary, SymbolicText, joined
+from sglc.frontend.symbolic import Boundary, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
+
+if TYPE_CHECKING:
+    from sglc.frontend.pending import Pending
+    from sglc.frontend.places import Places
+    from sglc.frontend.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +41,72 @@ class Scoped:
     parts: tuple[History, ...]
 
 
-Variable = Generated | Gathered | Scoped | Any
+@dataclass(eq=False, slots=True)
+class Awaited:
+    """A variable that `settle` gives its value; before that `known` says as much as is known of it."""
+
+    settle: Callable[[], None]
+    known: Variable | None = None
+    problem: BaseException | None = None  # why it will never have one
+
+
+Variable = Generated | Gathered | Scoped | Awaited | Any
 
 
 class Instance:
-    """One run of a function: the recorder, and the launcher that makes results (None: compiling)."""
+    """One run of a function: the recorder, and the launcher that makes results (None: compiling).
 
-    def __init__(self, recorder: Recorder, launcher: Launcher | None) -> None:
+    `places` are those where a read gives a deferred text.
+    """
+
+    def __init__(self, recorder: Recorder, launcher: Launcher | None, places: Places | None = None) -> None:
         self.recorder = recorder
         self.launcher = launcher
+        self._places = places
+        self.states: list[State] = []  # all that there are, while compiling
+        self.pending: list[Pending] = []  # what its states wait to settle, in program order
+
+    def running(self, what: str, loc: Loc) -> None:
+        """`what` needs a run: compiling ends before it."""
+        if self.launcher is None:
+            raise Boundary(f"{what} needs the program to run", loc, needing(what))
 
     def observe(self, what: str, loc: Loc) -> Launcher:
         """Launch what is pending, because ordinary Python needs `what` now."""
         if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc)
+            raise Boundary(f"{what} needs the program to run", loc, needing(what))
         if self.recorder.pending:
             self.recorder.observations.append(Observation(what, loc))
             self.launcher.launch(self.recorder.take(final=False))
         return self.launcher
 
+    def settle(self) -> None:
+        """Settle everything that states still wait for."""
+        while self.pending:
+            self.pending[0].state.settle()
+
+    def text_of(self, made: Generated, what: str, loc: Loc) -> Any:
+        """The text of a generation (a list for several samples); a symbolic one while compiling."""
+        if self.launcher is None:
+            return read_ahead(made.value, loc)
+        return self.observe(what, loc).text_of_site(made.site)
+
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
-            case Generated() if self.launcher is None:
-                return SymbolicText((variable.value,))
-            case Generated():
-                return self.observe(what, loc).text_of_site(variable.site)
+            case Generated(reader=None):
+                return self.text_of(variable, what, loc)
+            case Generated(reader=Reader() as reader):
+                text = self.text_of(variable, what, loc)
+                # What is more than text has to be known: converting a symbolic text observes it.
+                return reader.read(
+                    text.observe(TYPED, f"a `{reader.name}`") if isinstance(text, SymbolicText) else text
+                )
+            case Awaited():
+                variable.settle()
+                if variable.problem is not None:
+                    raise variable.problem
+                return self.read(variable.known, what, loc)
             case Gathered():
                 return [self.read(entry, what, loc) for entry in variable.entries]
             case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
@@ -66,8 +115,51 @@ class Instance:
                 launcher = self.observe(what, loc)
                 before = launcher.text_of_stream(variable.begin.handle)
                 return launcher.text_of_stream(variable.end.handle)[len(before) :]
+            case Unsettled():
+                raise TraceError(
+                    "SGLC148", f"`{variable.name}` is not one value here: {variable.reason}", loc,
+                    note=f"the branch is at {variable.loc}",
+                    hint="store it in every arm, or before the branch",
+                )  # fmt: skip
             case _:
                 return variable
+
+    def read_here(self, variable: Variable, what: str, loc: Loc) -> Any:
+        """`read`, which gives a deferred text where the user's code need not know it yet."""
+        if self._places is not None and isinstance(variable, Generated | Gathered | Scoped):
+            place = self._places.here()
+            deferred = None if place is None else self._deferred(variable, place.depth)
+            if deferred is not None:
+                return deferred
+        return self.read(variable, what, loc)
+
+    def known(self, made: Generated) -> Any:
+        """The text of a generation that was launched; waits for it, and launches nothing."""
+        assert self.launcher is not None
+        return self.launcher.text_of_site(made.site)
+
+    def _deferred(self, variable: Variable, depth: int | None) -> Any:
+        """A variable as deferred text, inside of `depth` lists (None: any); None if it has another form."""
+        match variable:
+            case Generated(reader=None, many=False) if not depth:
+                return DeferredText((variable,), self.text_of)
+            case str() if not depth:
+                return variable
+            case Scoped() if not depth:
+                items: tuple[Any, ...] = tuple(part.item for part in variable.parts)
+                plain = all(part.kind in ("text", "generated") for part in variable.parts)
+                single = not any(isinstance(item, Generated) and item.many for item in items)
+                return DeferredText(items, self.text_of) if plain and single else None
+            case Gathered() if depth is None or depth > 0:
+                inner = None if depth is None else depth - 1
+                texts = [None if entry is None else self._deferred(entry, inner) for entry in variable.entries]
+                whole = all(
+                    text is not None or entry is None
+                    for text, entry in zip(texts, variable.entries, strict=True)
+                )
+                return texts if whole else None
+            case _:
+                return None
 
     def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
         texts: list[Any] = [
@@ -91,7 +183,7 @@ class GatheredVariables(Mapping[str, Any]):
         self.variables = dict(variables)
 
     def __getitem__(self, name: str) -> Any:
-        return self._instance.read(self.variables[name], f"`[{name!r}]`", here())
+        return self._instance.read_here(self.variables[name], f"`[{name!r}]`", here())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)

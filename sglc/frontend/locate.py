@@ -16,16 +16,30 @@ from sglc.ir.core import NOWHERE
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _DEFINITION = re.compile(r"\s*((?:async +)?def +\w+)")
 _MOST_DECORATOR_LINES = 50
-# Calls come from few places many times (batches, loops), and decoding positions is slow.
-_CACHE: dict[tuple[CodeType, int], Loc] = {}
+# Calls come from few places many times (batches, loops), and decoding positions is slow. By the id of
+# a code object: itself, so that it stays alive, and its places (None: it is this package's own).
+_CODES: dict[int, tuple[CodeType, dict[int, Loc] | None]] = {}
 
 
 def here() -> Loc:
-    """The span of the expression that the user's code is evaluating now."""
+    """The span of the expression that the user's code is evaluating now.
+
+    The same place is the same object each time.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None:
+        code = frame.f_code
+        places = (_CODES.get(id(code)) or _seen(code))[1]
+        if places is not None:
+            found = places.get(frame.f_lasti)
+            return _loc(code, frame.f_lasti) if found is None else found
         frame = frame.f_back
-    return NOWHERE if frame is None else _loc(frame.f_code, frame.f_lasti)
+    return NOWHERE
+
+
+def _seen(code: CodeType) -> tuple[CodeType, dict[int, Loc] | None]:
+    ours = code.co_filename.startswith(_PACKAGE)
+    return _CODES.setdefault(id(code), (code, None if ours else {}))
 
 
 def of_exception(error: BaseException, file: str) -> Loc | None:
@@ -63,18 +77,22 @@ def shown_path(path: str) -> str:
 
 
 def _loc(code: CodeType, lasti: int) -> Loc:
-    key = (code, lasti)
-    if key not in _CACHE:
-        line, end_line, column, end_column = next(
-            islice(code.co_positions(), lasti // 2, None), (None, None, None, None)
-        )
-        file = shown_path(code.co_filename)
-        if line is None:
-            _CACHE[key] = Loc(file, code.co_firstlineno)
-        elif column is None or end_column is None:
-            _CACHE[key] = Loc(file, line)
-        else:
-            # A span over several lines is shown by its first line: from the start to the line's end.
-            end = end_column + 1 if end_line == line else 0
-            _CACHE[key] = Loc(file, line, column + 1, end)
-    return _CACHE[key]
+    places = _seen(code)[1]
+    if places is None:
+        return _decoded(code, lasti)
+    if lasti not in places:
+        places[lasti] = _decoded(code, lasti)
+    return places[lasti]
+
+
+def _decoded(code: CodeType, lasti: int) -> Loc:
+    line, end_line, column, end_column = next(
+        islice(code.co_positions(), lasti // 2, None), (None, None, None, None)
+    )
+    file = shown_path(code.co_filename)
+    if line is None:
+        return Loc(file, code.co_firstlineno)
+    if column is None or end_column is None:
+        return Loc(file, line)
+    # A span over several lines is shown by its first line: from the start to the line's end.
+    return Loc(file, line, column + 1, end_column + 1 if end_line == line else 0)

@@ -7,15 +7,31 @@ programs and share one compiled plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from sglc.errors import Loc
 from sglc.frontend.expr import GenExpr, SelectExpr
+from sglc.frontend.forms import Reader
 from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
-from sglc.ir.ops import Append, Arg, Fork, Format, Gen, Join, Resume, RoleClose, RoleOpen, Root, Select
+from sglc.ir.ops import (
+    Append,
+    Arg,
+    Fork,
+    Format,
+    Gen,
+    Image,
+    Join,
+    Resume,
+    RoleClose,
+    RoleOpen,
+    Root,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+)
 from sglc.ir.sampling import Sampling
 
 
@@ -27,6 +43,9 @@ class Turns:
     open: str = ""
 
 
+NO_TURNS = Turns()
+
+
 @dataclass(eq=False, slots=True)
 class Stream:
     """A prompt state's place in the recording. `value` belongs to launch number `launch`;
@@ -34,7 +53,7 @@ class Stream:
 
     launch: int
     value: Value
-    turns: Turns = Turns()
+    turns: Turns = NO_TURNS
     handle: str = ""
     live: bool = True
 
@@ -44,13 +63,15 @@ class Recorded:
     """One launch: what to compile, the texts of its slots, and the streams that matter afterwards.
 
     `program.returns` maps handles to streams that later launches resume; `release` are handles
-    of earlier launches that nothing will resume any more. `final`: the function has returned.
+    of earlier launches that nothing will resume any more. `final`: the function has returned. Equal
+    launches may share a `memo`.
     """
 
     program: Program
     texts: Mapping[str, str]
     release: tuple[str, ...]
     final: bool
+    memo: dict[Hashable, object] = field(default_factory=dict, compare=False)  # what a launcher made of it
 
 
 class Launcher(Protocol):
@@ -63,6 +84,11 @@ class Launcher(Protocol):
     def text_of_stream(self, handle: str) -> str: ...
 
     def call_of_site(self, site: Site) -> Scores: ...
+
+    def meta_of_site(self, site: Site) -> dict[str, Any]: ...
+
+    def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
+        """Run a program of its own on another back end, as a part of this run."""
 
 
 class Scores(Protocol):
@@ -77,14 +103,31 @@ class Scores(Protocol):
     @property
     def logprobs(self) -> tuple[tuple[float, ...], ...]: ...
 
+    @property
+    def unconditional(self) -> tuple[tuple[float | None, ...], ...]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A variable whose text a generation makes."""
+    """A variable whose text a generation makes; its value is what `reader`, if there is one, makes of it.
+
+    `many`: it has several samples, and its value is a list.
+    """
 
     site: Site
     launch: int
     value: Value
+    reader: Reader | None = field(default=None, compare=False)
+    many: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a recording to which it can go back."""
+
+    next_value: int
+    occurrences: Mapping[tuple[tuple[int, ...], str], int]
+    streams: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +183,15 @@ class Recorder:
         stream.value = self._emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns(stream.turns.closed, role)
 
+    def image(self, stream: Stream, data: str, loc: Loc) -> None:
+        stream.value = self._emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
+
+    def section_open(self, stream: Stream, name: str, movable: bool, loc: Loc) -> None:
+        stream.value = self._emit(ScopeBegin(self._use(stream), name, movable, loc=loc), Type.STREAM)
+
+    def section_close(self, stream: Stream, name: str, loc: Loc) -> None:
+        stream.value = self._emit(ScopeEnd(self._use(stream), name, loc=loc), Type.STREAM)
+
     def role_close(self, stream: Stream, loc: Loc) -> None:
         role = stream.turns.open
         stream.value = self._emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
@@ -150,6 +202,8 @@ class Recorder:
     def gen(self, stream: Stream, path: tuple[int, ...], expr: GenExpr) -> Generated:
         site = self._site(path, expr.name or "gen")
         sampling = replace(self.defaults, **expr.overrides)
+        if expr.more_stops:
+            sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
         op = Gen(self._use(stream), site, sampling, loc=expr.loc)
         return self._generation(stream, op)
 
@@ -158,10 +212,18 @@ class Recorder:
         choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
         return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
 
+    def reserve(self, path: tuple[int, ...], name: str) -> Site:
+        """A site for a generation that is not recorded here."""
+        return self._site(path, name)
+
     def join(
-        self, path: tuple[int, ...], name: str, values: tuple[Generated | Value | None, ...], loc: Loc
+        self, path: tuple[int, ...], name: str, values: tuple[Generated | Value | None, ...] | None, loc: Loc
     ) -> Value | None:
-        """The gathered list as a value; None if some part of it belongs to an earlier launch."""
+        """The gathered list as a value; None if some part of it is no value (`values` is None), or is of an
+        earlier launch. It counts as an occurrence of `name` all the same: sites do not depend on launches."""
+        site = self._site(path, name)
+        if values is None:
+            return None
         parts: list[Value | None] = []
         for item in values:
             if isinstance(item, Generated):
@@ -169,7 +231,7 @@ class Recorder:
                     return None
                 item = item.value
             parts.append(item)
-        return self._emit(Join(self._site(path, name), tuple(parts), loc=loc), Type.LIST)
+        return self._emit(Join(site, tuple(parts), loc=loc), Type.LIST)
 
     # -- launches --------------------------------------------------------------------------------
 
@@ -206,6 +268,31 @@ class Recorder:
         self.params, self.ops, self._slots, self._resumed, self._next_value = [], [], {}, {}, 0
         return Recorded(program, texts, release, final)
 
+    # -- blocks, ahead of time -------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Where the recording stands, without its ops."""
+        return Mark(self._next_value, dict(self._occurrences), len(self.streams))
+
+    def go_back(self, mark: Mark) -> None:
+        """Record once more from `mark` on; the ops are the caller's business."""
+        self._next_value, self._occurrences = mark.next_value, dict(mark.occurrences)
+        del self.streams[mark.streams :]
+
+    def skip_to(self, mark: Mark) -> None:
+        """Use no value and no site that a recording up to `mark` has used."""
+        self._next_value = max(self._next_value, mark.next_value)
+        for key, count in mark.occurrences.items():
+            self._occurrences[key] = max(self._occurrences.get(key, 0), count)
+
+    def new_value(self, kind: Type) -> Value:
+        """A value that nothing uses."""
+        return self._value(kind)
+
+    def emit(self, op: Op, result: Type) -> Value:
+        """Record an op with one result."""
+        return self._emit(op, result)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _own(self, stream: Stream) -> Stream:
@@ -228,7 +315,8 @@ class Recorder:
         after, text = self._value(Type.STREAM), self._value(Type.TEXT)
         self.ops.append(replace(op, results=(after, text)))
         stream.value = after
-        return Generated(op.site, self.launch, text)
+        many = isinstance(op, Gen) and op.sampling.n > 1
+        return Generated(op.site, self.launch, text, many=many)
 
     def text(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand: a literal, a slot, or the value that makes it."""

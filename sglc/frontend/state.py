@@ -8,25 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 from sglc.errors import Loc, MissingVariable, TraceError
-from sglc.frontend.choices import ChoicesSamplingMethod
+from sglc.frontend.deferred import Changed, DeferredText
 from sglc.frontend.expr import (
+    Appendable,
     Concat,
-    Expr,
     GenExpr,
+    ImageExpr,
+    ReasonedExpr,
     RoleCloseExpr,
     RoleOpenExpr,
+    SectionCloseExpr,
+    SectionOpenExpr,
     SelectExpr,
     checked,
 )
+from sglc.frontend.forks import Forks
 from sglc.frontend.history import History, messages, since
-from sglc.frontend.instance import Gathered, GatheredVariables, Instance, Scoped, Variable, first
+from sglc.frontend.instance import Awaited, Gathered, GatheredVariables, Instance, Scoped, Variable, first
 from sglc.frontend.locate import here
+from sglc.frontend.pending import Pending, settle
 from sglc.frontend.recorder import Generated, Stream
 from sglc.frontend.symbolic import SymbolicText
 from sglc.ir.core import Value
+
+__all__ = ["Forks", "State"]
 
 
 class State:
@@ -47,87 +56,214 @@ class State:
         self._variables: dict[str, Variable] = dict(variables or {})
         self._history = history
         self._forked_at = history
+        self._pending: Pending | None = None
+        self._waiting: list[tuple[Appendable, Loc]] = []  # behind what is pending
+        self._scopes: tuple[str, ...] = ()  # variables that an open `var_scope` will store
+        self._joined = False
         self.label = label
+        if instance.launcher is None:
+            instance.states.append(self)
 
     # -- writing ---------------------------------------------------------------------------------
 
     def __iadd__(self, item: object) -> Self:
-        self._append(checked(item), here())
+        self.append(checked(item), here())
         return self
 
-    def _append(self, item: str | SymbolicText | Expr, loc: Loc) -> None:
+    def append(self, item: Appendable, loc: Loc) -> None:
+        """`s += item` for the program's line `loc`."""
         self._check_open(loc)
+        match item:
+            case str():
+                self._write(item, loc)
+            case Concat():
+                for part in item.parts:
+                    self.append(part, loc)
+            case GenExpr() if item.retries or item.backend is not None:
+                self._suspend(Pending(self, item), item.loc)
+            case SelectExpr() if item.decide is not None or item.backend is not None:
+                self._suspend(Pending(self, replace(item, choices=_known_choices(item))), item.loc)
+            case ReasonedExpr():
+                self._suspend(Pending(self, item.inner, item.tags), item.inner.loc)
+            case RoleOpenExpr() | RoleCloseExpr():
+                self._check_turn(item)
+                self._write(item, loc)
+            case _:
+                self._write(item, loc)
+
+    def _write(self, item: Appendable, loc: Loc) -> None:
+        """Record one thing, or have it wait behind what is pending."""
+        if self._pending is not None:
+            if not isinstance(item, GenExpr | SelectExpr):
+                self._waiting.append((item, loc))
+                return
+            self.settle()
         recorder = self._instance.recorder
         match item:
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
                 self._history = History(self._history, "text", item)
-            case Concat():
+            case DeferredText():
                 for part in item.parts:
-                    self._append(part, loc)
+                    self._write_part(part, loc)
             case GenExpr():
-                self._store(item.name or "gen", recorder.gen(self._stream, self._path, item))
-            case SelectExpr() if item.decide is not None:
-                self._choose(item, item.decide)
+                made = recorder.gen(self._stream, self._path, item)
+                read = made if item.reader is None else replace(made, reader=item.reader)
+                self._store(item.name or "gen", made, read)
             case SelectExpr():
-                self._store(item.name or "select", recorder.select(self._stream, self._path, item))
+                if any(isinstance(choice, DeferredText) for choice in item.choices):
+                    item = replace(item, choices=tuple([self._choice(choice) for choice in item.choices]))
+                made = recorder.select(self._stream, self._path, item)
+                self._store(item.name or "select", made, made)
             case RoleOpenExpr():
-                self._open_role(item.role, item.loc)
+                recorder.role_open(self._stream, item.role, item.loc)
+                self._history = History(self._history, "open", item.role)
             case RoleCloseExpr():
-                self._close_role(item.role, item.loc)
+                recorder.role_close(self._stream, item.loc)
+                self._history = History(self._history, "close", item.role)
+            case ImageExpr():
+                recorder.image(self._stream, item.data, item.loc)
+                self._history = History(self._history, "image", item.data)
+            case SectionOpenExpr():
+                recorder.section_open(self._stream, item.name, item.movable, item.loc)
+            case SectionCloseExpr():
+                recorder.section_close(self._stream, item.name, item.loc)
             case _:
                 raise AssertionError(item)
 
-    def _store(self, name: str, variable: Generated) -> None:
-        self._variables[name] = variable
-        self._history = History(self._history, "generated", variable)
+    def _write_part(self, part: str | Generated | Changed, loc: Loc) -> None:
+        """Text, or what a generation makes: as its value in the same launch, later as text that is known."""
+        match part:
+            case Generated() if part.launch == self._instance.recorder.launch:
+                self._instance.recorder.append(self._stream, SymbolicText((part.value,)), loc)
+                self._history = History(self._history, "generated", part)
+            case Generated():
+                self._write(first(self._instance.known(part)), loc)
+            case Changed():
+                self._write(part.known("a part of the prompt", loc), loc)
+            case _:
+                self._write(part, loc)
 
-    def _choose(self, item: SelectExpr, decide: ChoicesSamplingMethod) -> None:
-        """Score the choices on a branch, let Python decide, and go on with its decision as text."""
-        recorder = self._instance.recorder
-        (branch,) = recorder.fork(self._stream, 1, (), item.loc)
-        scored = recorder.select(branch, self._path, item)
+    def _choice(self, choice: Any) -> Any:
+        """A choice that a generation makes: as its value in the same launch, else as text that is known."""
+        match choice:
+            case DeferredText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
+                return SymbolicText((made.value,))
+            case DeferredText(parts=[Generated()]):
+                return choice.read(self._instance.known)
+            case DeferredText():
+                return choice.text("a choice")
+            case _:
+                return choice
+
+    def _store(self, name: str, made: Generated, variable: Generated) -> None:
+        self._variables[name] = variable
+        self._history = History(self._history, "generated", made)
+
+    # -- what is not settled yet (`sglc.frontend.pending`) ----------------------------------------
+
+    def _suspend(self, pending: Pending, loc: Loc) -> None:
+        self._instance.running(pending.what, loc)
+        self.settle()
+        stored = pending.variables(self.settle)
+        self._pending = pending
+        self._instance.pending.append(pending)
+        self._variables.update(stored)
+
+    def settle(self) -> None:
+        """Wait for what is pending, and write what waits behind it.
+
+        Raises:
+            the error of what was pending; the state can be used all the same.
+        """
+        pending = self._pending
+        if pending is None:
+            return
+        waiting, self._waiting, self._pending = self._waiting, [], None
+        held = {
+            name: variable
+            for name, variable in self._variables.items()
+            if isinstance(variable, Awaited) and variable.settle == self.settle
+        }
+        try:
+            known = settle(pending, self._instance.pending)
+            for name, variable in held.items():
+                variable.known = known[name]  # for those who have it already: a joined list, a reader
+            self._variables.update(known)
+        except BaseException as problem:
+            for name, variable in held.items():
+                variable.problem = problem
+                del self._variables[name]
+            raise
+        finally:
+            if self._joined:
+                self._stream.live = False
+            else:
+                for item, loc in waiting:
+                    self._write(item, loc)
+
+    def put(self, text: str, loc: Loc) -> None:
+        """Text that the prompt goes on with behind what was pending."""
+        if not self._joined:
+            self._write(text, loc)
+
+    def adopt(self, branch: Stream, made: Generated) -> None:
+        """The prompt goes on as `branch`, which ends with `made`."""
         branch.live = False
-        call = self._instance.observe("`choices_method`", item.loc).call_of_site(scored.site)
-        by_token = [
-            [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
-            for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)
-        ]
-        choices = [choice for choice in item.choices if isinstance(choice, str)]
-        decision = decide(
-            choices=choices,
-            normalized_prompt_logprobs=call.scores,
-            input_token_logprobs=by_token,
-            output_token_logprobs=[[] for _ in by_token],
-        ).decision
-        if decision not in choices:
-            raise TraceError(
-                "SGLC105", f"`{type(decide).__name__}` chose `{decision}`, which is no choice", item.loc
-            )
-        self._append(decision, item.loc)
-        self._variables[item.name or "select"] = decision
+        stream = self._stream
+        stream.launch, stream.value, stream.handle = branch.launch, branch.value, branch.handle
+        self._history = History(self._history, "generated", made)
+
+    @property
+    def instance(self) -> Instance:
+        return self._instance
+
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
+    @property
+    def history(self) -> History | None:
+        return self._history
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        return self._path
+
+    # -- chat turns ------------------------------------------------------------------------------
+
+    @property
+    def _open_turn(self) -> str:
+        """The role whose turn is open, with what waits written; "" if none is."""
+        for item, _ in reversed(self._waiting):
+            if isinstance(item, RoleOpenExpr):
+                return item.role
+            if isinstance(item, RoleCloseExpr):
+                return ""
+        return self._stream.turns.open
+
+    def _check_turn(self, item: RoleOpenExpr | RoleCloseExpr) -> None:
+        is_open = self._open_turn
+        match item:
+            case RoleOpenExpr(role) if is_open:
+                raise TraceError(
+                    "SGLC106", f"a turn of `{role}` begins inside one of `{is_open}`", item.loc,
+                    hint=f"end the `{is_open}` turn first: chat turns do not nest",
+                )  # fmt: skip
+            case RoleCloseExpr(role) if is_open != role:
+                raise TraceError(
+                    "SGLC106", f"a turn of `{role}` ends, and {f'`{is_open}`' if is_open else 'none'} is open",
+                    item.loc, hint=f"begin it with `{role}_begin()`",
+                )  # fmt: skip
 
     def _open_role(self, role: str, loc: Loc) -> None:
-        if self._stream.turns.open:
-            raise TraceError(
-                "SGLC106", f"a turn of `{role}` begins inside one of `{self._stream.turns.open}`", loc,
-                hint=f"end the `{self._stream.turns.open}` turn first: chat turns do not nest",
-            )  # fmt: skip
-        self._instance.recorder.role_open(self._stream, role, loc)
-        self._history = History(self._history, "open", role)
+        self.append(RoleOpenExpr(role, loc), loc)
 
     def _close_role(self, role: str, loc: Loc) -> None:
-        if self._stream.turns.open != role:
-            is_open = f"`{self._stream.turns.open}`" if self._stream.turns.open else "none"
-            raise TraceError(
-                "SGLC106", f"a turn of `{role}` ends, and {is_open} is open", loc,
-                hint=f"begin it with `{role}_begin()`",
-            )  # fmt: skip
-        self._instance.recorder.role_close(self._stream, loc)
-        self._history = History(self._history, "close", role)
+        self.append(RoleCloseExpr(role, loc), loc)
 
     def _check_open(self, loc: Loc) -> None:
-        if not self._stream.live:
+        if self._joined:
             raise TraceError(
                 "SGLC107", "this branch has been joined, so nothing can be appended to it", loc,
                 hint="append to the state that was forked, or fork again",
@@ -140,7 +276,7 @@ class State:
             return self._turn(name, loc)
         content = checked(content)
         self._open_role(name, loc)
-        self._append(content, loc)
+        self.append(content, loc)
         self._close_role(name, loc)
         return self
 
@@ -163,20 +299,24 @@ class State:
         try:
             yield self
         except Exception:  # an exception in the turn leaves the state usable; a `Boundary` is none
-            if self._stream.turns.open == name:
+            if self._open_turn == name:
                 self._close_role(name, loc)
             raise
-        if self._stream.turns.open == name:
+        if self._open_turn == name:
             self._close_role(name, loc)
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[State]:
         """Everything that is appended inside becomes the text of the variable `name`."""
         recorder = self._instance.recorder
-        begin, start = recorder.bookmark(self._stream), self._history
+        self.settle()
+        begin, start, scopes = recorder.bookmark(self._stream), self._history, self._scopes
+        self._scopes = (*scopes, name)
         try:
             yield self
+            self.settle()
         finally:
+            self._scopes = scopes
             parts = tuple(since(self._history, start))
             self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
 
@@ -194,6 +334,7 @@ class State:
                 "SGLC108", f"`fork` takes a number of branches or a list of labels, not `{size!r}`", loc,
                 hint='`s.fork(3)` or `s.fork(["first", "second"])`',
             )  # fmt: skip
+        self.settle()
         streams = self._instance.recorder.fork(self._stream, size, labels, loc)
         children = [
             State(self._instance, stream, (*self._path, i), self._variables, self._history,
@@ -228,13 +369,15 @@ class State:
                 raise TraceError(
                     "SGLC109", "`join` takes branches of this program", loc, hint="give it what `fork` returned"
                 )
-            if not child._stream.live:
+            if child._joined:
                 raise TraceError("SGLC109", "this branch has been joined already", loc)
+        self.settle()
         if mode == "concate_and_append":
             for child in children:
                 self._append_branch(child, loc)
         for child in children:
-            child._stream.live = False
+            child._joined = True
+            child._stream.live = child._pending is not None  # it is still needed there
         if mode == "concate_and_append":
             return GatheredVariables(self._instance, {})
         names = dict.fromkeys(name for child in children for name in child._variables)
@@ -247,53 +390,58 @@ class State:
         return GatheredVariables(self._instance, gathered)
 
     def _append_branch(self, child: State, loc: Loc) -> None:
+        child.settle()
         parts = since(child._history, child._forked_at)
-        if any(part.kind in ("open", "close") for part in parts):
+        if any(part.kind == "block" for part in parts):
+            self._instance.running("the text of a branch with structured ops", loc)
+        if any(part.kind not in ("text", "generated") for part in parts):
             raise TraceError(
-                "SGLC109", "a branch with chat turns cannot be appended as text", loc,
+                "SGLC109", "a branch with chat turns or pictures cannot be appended as text", loc,
                 hint="gather its variables, and append these",
             )  # fmt: skip
         for part in parts:
             made = part.item
-            if not isinstance(made, Generated):
-                self._append(made, loc)
-            elif made.launch == self._instance.recorder.launch:
-                self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
-                self._history = History(self._history, "generated", made)
+            if isinstance(made, Generated):
+                self._write_part(made, loc)
             else:
-                self._append(first(self._instance.read(made, "`join`", loc)), loc)
+                self.append(made, loc)
 
     def _gather(self, name: str, entries: list[Variable], loc: Loc) -> Gathered:
         recorder = self._instance.recorder
+        value = recorder.join(self._path, name, self._values(entries), loc)
+        return Gathered(tuple(entries), value, recorder.launch)
+
+    def _values(self, entries: list[Variable]) -> tuple[Generated | Value | None, ...] | None:
+        """What is to be joined; None if something was set by hand, or made before this launch."""
         values: list[Generated | Value | None] = []
         for entry in entries:
             match entry:
                 case None | Generated():
                     values.append(entry)
-                case Gathered(value=Value() as whole) if entry.launch == recorder.launch:
+                case Gathered(value=Value() as whole) if entry.launch == self._instance.recorder.launch:
                     values.append(whole)
-                case _:  # set by hand, or made before this launch: gathered when it is read
-                    return Gathered(tuple(entries), None, recorder.launch)
-        value = recorder.join(self._path, name, tuple(values), loc)
-        return Gathered(tuple(entries), value, recorder.launch)
+                case _:
+                    return None
+        return tuple(values)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
         loc = here()
-        if name not in self._variables:
+        if name not in self:
             known = ", ".join(f"`{known}`" for known in self._variables)
             raise MissingVariable(
                 "SGLC110", f"nothing is stored under `{name}` yet", loc,
                 note=f"stored so far: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
             )  # fmt: skip
-        return self._instance.read(self._variables[name], f"`[{name!r}]`", loc)
+        return self._instance.read_here(self._variables[name], f"`[{name!r}]`", loc)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        self.settle()
         self._variables[name] = value
 
     def __contains__(self, name: str) -> bool:
-        return name in self._variables
+        return name in self._variables and name not in self._scopes
 
     def get_var(self, name: str) -> Any:
         """`s[name]` under its older name."""
@@ -305,59 +453,33 @@ class State:
 
     def text(self) -> str:
         """The whole prompt as text, chat markup included; waits for every generation in it."""
+        self.settle()
         launcher = self._instance.observe("`text()`", here())
         return launcher.text_of_stream(self._stream.handle) if self._stream.handle else ""
 
-    def messages(self) -> list[dict[str, str]]:
-        """The chat turns as `{"role", "content"}`; text outside turns is in none of them."""
+    def get_meta_info(self, name: str) -> dict[str, Any] | None:
+        """Counts, finish reason, scores and ids of the call that stored `name`; waits for it. None: none."""
         loc = here()
+        self.settle()
+        made = self._variables.get(name)
+        launcher = self._instance.observe("`get_meta_info`", loc)
+        return launcher.meta_of_site(made.site) if isinstance(made, Generated) else None
+
+    def __str__(self) -> str:
+        """The prompt in SGLang's form; waits for every generation in it."""
+        return f"ProgramState({self.text()})"
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat turns as `{"role", "content"}`; text outside turns is in none of them.
+
+        The content of a turn with pictures is a list of parts, in the form of OpenAI's requests.
+        """
+        loc = here()
+        self.settle()
         self._instance.observe("`messages()`", loc)
         return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
 
 
-class Forks:
-    """The branches of one fork, in order."""
-
-    def __init__(self, parent: State, children: Sequence[State]) -> None:
-        self._parent = parent
-        self._children = list(children)
-
-    def __len__(self) -> int:
-        return len(self._children)
-
-    def __iter__(self) -> Iterator[State]:
-        return iter(self._children)
-
-    def __getitem__(self, index: int | str) -> State:
-        if isinstance(index, str):
-            for child in self._children:
-                if child.label == index:
-                    return child
-            raise TraceError("SGLC108", f"no branch is labelled `{index}`", here())
-        return self._children[index]
-
-    def __setitem__(self, index: int | str, value: State) -> None:
-        """The second half of `forks[i] += ...`."""
-        if value is not self[index]:
-            raise TraceError("SGLC108", "a branch cannot be replaced, only appended to", here())
-
-    def __iadd__(self, item: object) -> Self:
-        """The same text or expression for every branch, one of a list each, or what `item(i)` gives."""
-        loc = here()
-        if isinstance(item, list | tuple) and len(item) != len(self._children):
-            raise TraceError(
-                "SGLC108", f"{len(item)} expressions for {len(self._children)} branches", loc,
-                hint="give one expression a branch",
-            )  # fmt: skip
-        for i, child in enumerate(self._children):
-            each: object = item
-            if isinstance(item, list | tuple):
-                each = item[i]
-            elif callable(item):
-                each = item(i)
-            child._append(checked(each), loc)
-        return self
-
-    def join(self, mode: str = "gather_variable") -> GatheredVariables:
-        """`s.join(forks)` of the state that was forked."""
-        return self._parent.join(self, mode)
+def _known_choices(item: SelectExpr) -> tuple[Any, ...]:
+    """The choices with deferred texts as the texts that they are, because Python or another model sees them."""
+    return tuple([text.text("a choice") if isinstance(text, DeferredText) else text for text in item.choices])

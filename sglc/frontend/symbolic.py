@@ -1,33 +1,221 @@
-"""Text that exists only when the program runs, for ahead-of-time compilation.
+"""Values that exist only when the program runs, for ahead-of-time compilation.
 
-User code never sees a made-up value: whatever cannot be recorded raises `Boundary`, and the
-compiled part of the program ends right before it.
+User code never sees a made-up value. What can be recorded is; where Python needs the value itself,
+the recording decides on one of finitely many (and comes back for the others), or raises `Boundary`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, Protocol
 
 from sglc.errors import Loc
+from sglc.frontend.boundaries import (
+    COMPARISON,
+    CONDITION,
+    CONTAINS,
+    FLOAT,
+    FORMAT,
+    INDEX,
+    INT,
+    ITERATION,
+    KEY,
+    LENGTH,
+    METHOD,
+    ORDERING,
+    PERCENT,
+    STR,
+    TIMES,
+    Boundary,
+    Kind,
+)
 from sglc.frontend.locate import here
-from sglc.ir.core import Value
+from sglc.ir.core import Op, Type, Value
+from sglc.ir.ops import Concat, Lower, Strip
+
+__all__ = [
+    "TRACING",
+    "Boundary",
+    "Symbolic",
+    "SymbolicBool",
+    "SymbolicJson",
+    "SymbolicList",
+    "SymbolicText",
+    "Tracing",
+    "concrete",
+    "joined",
+    "read_ahead",
+    "symbol",
+]
 
 
-class Boundary(BaseException):
-    """The recorded part of a program ends here. Not an `Exception`: user code must not catch it."""
+class Tracing(Protocol):
+    """The recording that goes on, as values see it."""
 
-    def __init__(self, reason: str, loc: Loc) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.loc = loc
+    def decidable(self, value: Value) -> bool:
+        """Whether `decide` knows the value, or can choose one of finitely many."""
+
+    def decide(self, value: Value, loc: Loc) -> str | bool:
+        """What the value is on this path."""
+
+    def name_of(self, value: Value) -> tuple[str, str]:
+        """The variable or argument that the value is, and again if it is an argument."""
+
+    def known(self, value: Value) -> str | bool | None:
+        """What the value is on this path, if that is decided."""
+
+    def several(self, value: Value) -> bool:
+        """Whether a generation gives a list of samples."""
+
+    def emit(self, op: Op, result: Type) -> Value:
+        """Record an op with one result."""
+
+    def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
+        """A text as an operand."""
+
+    def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+        """A function of the user's, so that calling it is recorded and has no effects."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SymbolicText:
+TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
+
+
+class Symbolic:
+    """What every such value does: each way in which Python needs it observes it."""
+
+    __slots__ = ()
+
+    def _known(self, loc: Loc) -> Any:
+        """The value itself on this path; None if that cannot be known."""
+        raise NotImplementedError
+
+    @property
+    def _noun(self) -> str:
+        return "value"
+
+    def observe(self, kind: Kind, what: str = "") -> Any:
+        """The value itself, because Python needs it for what `kind` says.
+
+        Raises:
+            Boundary: only a run can know it.
+        """
+        loc = here()
+        known = self._known(loc)
+        if known is None:
+            name, argument = self._name()
+            hint = f"fix it with `bind({argument}=...)`; or {kind.hint}" if argument and kind.hint else ""
+            raise Boundary(
+                f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
+            )
+        return known
+
+    def _name(self) -> tuple[str, str]:
+        """How a sentence names it, and the argument that it is."""
+        tracing, parts = TRACING.get(), self._parts()
+        if tracing is None or len(parts) != 1 or not isinstance(parts[0], Value):
+            return f"a {self._noun} that", ""
+        name, argument = tracing.name_of(parts[0])
+        return (f"the {self._noun} `{name}`, which" if name else f"a {self._noun} that"), argument
+
+    def _parts(self) -> tuple[Value | str, ...]:
+        return ()
+
+    def __bool__(self) -> bool:
+        return bool(self.observe(CONDITION))
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.observe(COMPARISON) == concrete(other, COMPARISON))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.observe(ORDERING) < concrete(other, ORDERING))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.observe(ORDERING) <= concrete(other, ORDERING))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.observe(ORDERING) > concrete(other, ORDERING))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.observe(ORDERING) >= concrete(other, ORDERING))
+
+    def __hash__(self) -> int:
+        return hash(self.observe(KEY))
+
+    def __len__(self) -> int:
+        return len(self.observe(LENGTH))
+
+    def __iter__(self) -> Any:
+        return iter(self.observe(ITERATION))
+
+    def __contains__(self, item: object) -> bool:
+        return concrete(item, CONTAINS) in self.observe(CONTAINS)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.observe(INDEX)[concrete(index, INDEX)]
+
+    def __int__(self) -> int:
+        return int(self.observe(INT))
+
+    def __float__(self) -> float:
+        return float(self.observe(FLOAT))
+
+    def __str__(self) -> str:
+        return str(self.observe(STR))
+
+    def __repr__(self) -> str:
+        return repr(self.observe(STR, "`repr(...)`"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.observe(FORMAT), spec)
+
+    def __mod__(self, other: object) -> Any:
+        return self.observe(PERCENT) % other
+
+    def __mul__(self, other: Any) -> Any:
+        return self.observe(TIMES) * concrete(other, TIMES)
+
+    __rmul__ = __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols that Python merely probes for
+            raise AttributeError(name)
+        return getattr(self.observe(METHOD, f"`.{name}`"), name)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SymbolicText(Symbolic):
     """A text made of literals and of values that are known at run time."""
 
     parts: tuple[Value | str, ...]
+
+    @property
+    def _noun(self) -> str:
+        return "text"
+
+    def _parts(self) -> tuple[Value | str, ...]:
+        return self.parts
+
+    def _known(self, loc: Loc) -> str | None:
+        tracing = TRACING.get()
+        values = [part for part in self.parts if isinstance(part, Value)]
+        if values and (tracing is None or not all(tracing.decidable(value) for value in values)):
+            return None
+        made = [tracing.decide(p, loc) if isinstance(p, Value) and tracing else p for p in self.parts]
+        return "".join(map(str, made))
+
+    def __bool__(self) -> bool:
+        if any(isinstance(part, str) and part for part in self.parts):
+            return True  # whatever the rest is
+        return bool(self.observe(CONDITION))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str | SymbolicText):
+            return NotImplemented  # a text equals nothing else
+        return Symbolic.__eq__(self, other)
+
+    __hash__ = Symbolic.__hash__
 
     def __add__(self, other: object) -> SymbolicText:
         if not isinstance(other, str | SymbolicText):
@@ -39,59 +227,142 @@ class SymbolicText:
             return NotImplemented
         return joined((other, self))
 
-    def _observe(self, what: str) -> NoReturn:
-        raise Boundary(f"{what} needs a text that only exists when the program runs", here())
+    def strip(self, characters: str | None = None) -> str | SymbolicText:
+        """`str.strip`; without `characters` it is recorded."""
+        tracing, loc = TRACING.get(), here()
+        known = self.settled()
+        if characters is not None or known is not None or tracing is None:
+            return str(self.observe(METHOD, "`.strip(...)`")).strip(characters)
+        return SymbolicText((tracing.emit(Strip(tracing.operand(self, loc), loc=loc), Type.TEXT),))
 
-    def __bool__(self) -> bool:
-        self._observe("a condition")
+    def lower(self) -> str | SymbolicText:
+        """`str.lower`, recorded."""
+        tracing, loc = TRACING.get(), here()
+        known = self.settled()
+        if known is not None or tracing is None:
+            return str(self.observe(METHOD, "`.lower`")).lower()
+        return SymbolicText((tracing.emit(Lower(tracing.operand(self, loc), loc=loc), Type.TEXT),))
 
-    def __eq__(self, other: object) -> bool:
-        self._observe("a comparison")
+    def settled(self) -> str | None:
+        """The text, if all of it is decided on this path already."""
+        tracing = TRACING.get()
+        made = [tracing.known(p) if isinstance(p, Value) and tracing else p for p in self.parts]
+        return "".join(map(str, made)) if all(isinstance(piece, str | bool) for piece in made) else None
 
-    def __lt__(self, other: Any) -> bool:
-        self._observe("a comparison")
 
-    __le__ = __gt__ = __ge__ = __lt__
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SymbolicBool(Symbolic):
+    """A truth value that is known at run time. Python may branch on it: both arms are recorded."""
 
-    def __hash__(self) -> int:
-        self._observe("a dictionary key or set member")
+    value: Value
 
-    def __len__(self) -> int:
-        self._observe("`len(...)`")
+    @property
+    def _noun(self) -> str:
+        return "truth value"
 
-    def __iter__(self) -> Any:
-        self._observe("a loop")
+    def _known(self, loc: Loc) -> bool | None:
+        tracing = TRACING.get()
+        return None if tracing is None else bool(tracing.decide(self.value, loc))
 
-    def __contains__(self, item: object) -> bool:
-        self._observe("`in`")
+    def __and__(self, other: object) -> Any:
+        return self.observe(CONDITION) & concrete(other, CONDITION)
 
-    def __getitem__(self, index: SupportsIndex | slice) -> str:
-        self._observe("an index")
+    def __or__(self, other: object) -> Any:
+        return self.observe(CONDITION) | concrete(other, CONDITION)
 
-    def __int__(self) -> int:
-        self._observe("`int(...)`")
+    __rand__, __ror__ = __and__, __or__
 
-    def __float__(self) -> float:
-        self._observe("`float(...)`")
+    def __index__(self) -> int:
+        return int(self.observe(INT))
 
-    def __str__(self) -> str:
-        self._observe("`str(...)`")
+    def __add__(self, other: Any) -> Any:
+        return self.observe(INT, "`+`") + concrete(other, INT)
 
-    __repr__ = __str__
+    __radd__ = __add__
 
-    def __format__(self, spec: str) -> str:
-        self._observe("formatting")
 
-    def __mod__(self, other: object) -> str:
-        self._observe("`%`")
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SymbolicList(Symbolic):
+    """A list of texts that is known at run time."""
 
-    def __mul__(self, other: object) -> str:
-        self._observe("`*`")
+    value: Value
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # protocols that Python merely probes for
-            raise AttributeError(name)
-        self._observe(f"`.{name}`")
+    @property
+    def _noun(self) -> str:
+        return "list"
+
+    def _known(self, loc: Loc) -> None:
+        del loc
+
+    def __add__(self, other: object) -> SymbolicList:
+        return self._plus((self, other))
+
+    def __radd__(self, other: object) -> SymbolicList:
+        return self._plus((other, self))
+
+    def _plus(self, lists: tuple[object, object]) -> SymbolicList:
+        tracing, loc = TRACING.get(), here()
+        items: list[Value | str] = []
+        for each in lists:
+            match each:
+                case SymbolicList():
+                    items.append(each.value)
+                case list() if tracing is not None and all(isinstance(x, str | SymbolicText) for x in each):
+                    items += [tracing.operand(text, loc) for text in each]
+                case _:
+                    self.observe(ITERATION, "`+`")
+        assert tracing is not None
+        return SymbolicList(tracing.emit(Concat(tuple(items), loc=loc), Type.LIST))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SymbolicJson(Symbolic):
+    """A JSON value that is known at run time; it can be handed on whole."""
+
+    value: Value
+
+    def _known(self, loc: Loc) -> None:
+        del loc
+
+    def __add__(self, other: object) -> Any:
+        return self.observe(INDEX, "`+`")
+
+    __radd__ = __add__
+
+
+def symbol(value: Value) -> Symbolic:
+    """A recorded value as the program's code sees it."""
+    match value.type:
+        case Type.TEXT:
+            return SymbolicText((value,))
+        case Type.BOOL:
+            return SymbolicBool(value)
+        case Type.LIST:
+            return SymbolicList(value)
+        case Type.JSON:
+            return SymbolicJson(value)
+        case Type.STREAM:
+            raise AssertionError("a stream is a state")
+
+
+def read_ahead(value: Value, loc: Loc) -> str | SymbolicText:
+    """The text of a generation as the program's code reads it: itself, where this path has decided it.
+
+    Raises:
+        Boundary: there are several samples, which are a list.
+    """
+    tracing = TRACING.get()
+    if tracing is None:
+        return SymbolicText((value,))
+    if tracing.several(value):
+        raise Boundary("several samples are a list that only exists when the program runs", loc, ITERATION)
+    known = tracing.known(value)
+    return known if isinstance(known, str) else SymbolicText((value,))
+
+
+def concrete(item: Any, kind: Kind) -> Any:
+    """`item`, observed if it is symbolic."""
+    return item.observe(kind) if isinstance(item, Symbolic) else item
 
 
 def joined(items: tuple[str | SymbolicText, ...]) -> SymbolicText:

@@ -1,0 +1,78 @@
+"""What a run may cost at most: generations begun, and tokens generated.
+
+Calls are exact: a launch that would pass the limit begins nothing. Tokens are counted when a generation
+ends; each of its samples may make one token more than its share of what was left when it began, and that
+one shows that the limit is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglc.errors import RunError, UsageError
+from sglc.frontend.locate import here
+from sglc.ir.plan import GenNode, Node, Segment, SelectNode
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of one run; None: no limit."""
+
+    calls: int | None = None
+    tokens: int | None = None
+
+
+def budget_of(max_calls: Any, max_tokens: Any) -> Budget | None:
+    """The budget that `run(max_calls=..., max_tokens=...)` gives; None without any.
+
+    Raises:
+        UsageError: SGLC026, something else than a number from 1.
+    """
+    for name, limit in (("max_calls", max_calls), ("max_tokens", max_tokens)):
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            raise UsageError("SGLC026", f"`{name}` is `{limit!r}`: a budget is a number from 1", here())
+    if max_calls is None and max_tokens is None:
+        return None
+    return Budget(max_calls, max_tokens)
+
+
+def afford(
+    budget: Budget, begun: int, spent: int, segment: Segment, asked: Sequence[GenNode | SelectNode]
+) -> Segment:
+    """`segment` with the lengths that are left.
+
+    Args:
+        begun: generations before; spent: tokens that those which ended have made.
+
+    Raises:
+        RunError: SGLC408, naming the first generation that the budget does not hold.
+    """
+    if budget.calls is not None and begun + len(asked) > budget.calls:
+        raise passed(asked[budget.calls - begun], f"{budget.calls} calls")
+    if budget.tokens is None or not asked:
+        return segment
+    left = budget.tokens - spent
+    if left <= 0:
+        raise passed(asked[0], f"{budget.tokens} generated tokens")
+    return Segment(tuple([_shortened(node, left) for node in segment.nodes]))
+
+
+def _shortened(node: Node, left: int) -> Node:
+    if not isinstance(node, GenNode):
+        return node
+    sampling = node.sampling
+    most = left // sampling.n + 1
+    if sampling.max_tokens <= most:
+        return node
+    shorter = replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
+    return replace(node, sampling=shorter)
+
+
+def passed(node: GenNode | SelectNode, limit: str) -> RunError:
+    """The error of a run that needs more than its budget."""
+    return RunError(
+        "SGLC408", f"`{node.site.name}` passes the run's budget of {limit}", node.loc,
+        note="what was computed before is kept", hint="give the run a larger `max_calls` or `max_tokens`",
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""A function compiled for one back end: what `Function.compile` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sglc.compile import Compiled
+from sglc.ir.core import Program
+from sglc.ir.plan import Plan
+from sglc.ir.target import Backend
+from sglc.passes.base import Remark
+from sglc.result import Result
+
+if TYPE_CHECKING:
+    from sglc.api import Function
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFunction:
+    """A program with its plan for one back end. It runs there as the function does, from Python."""
+
+    function: Function
+    backend: Backend
+    compiled: Compiled
+    defaults: Mapping[str, Any]
+
+    @property
+    def source(self) -> Program:
+        """The program as it was recorded."""
+        return self.compiled.source
+
+    @property
+    def lowered(self) -> Program:
+        """What the passes made of it."""
+        return self.compiled.lowered
+
+    @property
+    def plan(self) -> Plan:
+        """What the back end would be handed."""
+        return self.compiled.plan
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the passes had to say."""
+        return self.compiled.remarks
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """`Function.run` on this back end."""
+        return self.function.run(*args, **{"backend": self.backend, **self.defaults, **kwargs})
+
+    def run_batch(self, rows: Sequence[Any], **kwargs: Any) -> list[Result] | Iterator[Result]:
+        """`Function.run_batch` on this back end."""
+        given: dict[str, Any] = {"backend": self.backend, **self.defaults, **kwargs}
+        results: list[Result] | Iterator[Result] = self.function.run_batch(rows, **given)
+        return results

@@ -1,0 +1,71 @@
+"""The one event loop of the process, in a thread of its own, that follows every run's back end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_LOCK = threading.Lock()
+_INBOX: deque[Job] = deque()  # jobs that the loop has not seen yet
+_loop: asyncio.AbstractEventLoop | None = None
+_told = False  # whether the loop is going to look into the inbox
+
+
+def executor_loop() -> asyncio.AbstractEventLoop:
+    """The loop; begun with the first call."""
+    global _loop
+    with _LOCK:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True).start()
+        return _loop
+
+
+class Job:
+    """A coroutine function on the loop. It is always entered, so its `finally` always runs."""
+
+    __slots__ = ("_cancelled", "_make", "_task")
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Enter the coroutine; called in the loop's thread."""
+        self._task = loop.create_task(self._make())
+        del self._make  # it holds whoever started it, who holds this
+        if self._cancelled:
+            loop.call_soon(self._task.cancel)  # behind the task's first step
+
+    def cancel(self) -> None:
+        """Stop it where it waits; from any thread, at any time."""
+        self._cancelled = True
+        if self._task is not None:
+            executor_loop().call_soon_threadsafe(self._task.cancel)
+
+
+def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
+    """Run a coroutine function on the loop. Jobs that come together wake the loop once."""
+    global _told
+    loop = _loop or executor_loop()
+    job = Job(make)
+    with _LOCK:
+        _INBOX.append(job)
+        tell, _told = not _told, True
+    if tell:
+        loop.call_soon_threadsafe(_begin_all, loop)
+    return job
+
+
+def _begin_all(loop: asyncio.AbstractEventLoop) -> None:
+    global _told
+    with _LOCK:
+        jobs = tuple(_INBOX)
+        _INBOX.clear()
+        _told = False
+    for job in jobs:
+        job.begin(loop)

@@ -1,0 +1,167 @@
+"""What `gen(...)` and `run(...)` say about sampling, checked and brought into `Sampling`'s own fields.
+
+SGLang's names come in, `Sampling`'s go out. What is not given stays away, so that a call's fields can be
+laid over the run's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sglc.errors import Loc, TraceError
+
+# SGLang's names of what to report, each with the field that it sets.
+_REPORTS = {
+    "logprob_start_len": "logprobs_from",
+    "top_logprobs_num": "top_logprobs",
+    "return_text_in_logprobs": "logprob_text",
+}
+_NO_REPORTS: dict[str, Any] = {"logprobs_from": None, "top_logprobs": 0, "logprob_text": False}
+
+
+def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
+    """The fields of `given` that are not None, checked, lists frozen as tuples.
+
+    Args:
+        given: by `Sampling`'s names and SGLang's four of log-probabilities.
+
+    Raises:
+        TraceError: SGLC103, naming the argument, its value and what it may be.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        problem = _problem(key, value)
+        if problem:
+            raise TraceError("SGLC103", f"`{key}` is `{value!r}`: {problem}", loc)
+        if key not in ("return_logprob", *_REPORTS):
+            fields[key] = _frozen(key, value)
+    return {**fields, **_reports(given, loc)}
+
+
+def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
+    """The fields of log-probabilities. What was generated always has them, so there is no field for these."""
+    asked = {name: given[name] for name in _REPORTS if given.get(name) is not None}
+    if given.get("return_logprob") is False:
+        for name, value in asked.items():
+            if value not in (False, 0, -1):
+                raise TraceError(
+                    "SGLC103", f"`{name}` is `{value!r}`, and `return_logprob` is `False`", loc,
+                    hint="leave one of them out",
+                )  # fmt: skip
+        return dict(_NO_REPORTS)
+    fields = {_REPORTS[name]: value for name, value in asked.items()}
+    if fields.get("logprobs_from") == -1:
+        fields["logprobs_from"] = None
+    return fields
+
+
+def _frozen(key: str, value: Any) -> Any:
+    match key:
+        case "stop" | "stop_token_ids" | "stop_regex":
+            return (value,) if isinstance(value, str | int) else tuple(value)
+        case "logit_bias":
+            return tuple(sorted((int(id_), float(bias)) for id_, bias in value.items()))
+        case "json_schema":
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        case _:
+            return value
+
+
+def _problem(key: str, value: Any) -> str:
+    """What is wrong with a sampling argument, or nothing."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    match key:
+        case "n":
+            return "" if whole and value >= 1 else "it must be an integer of at least 1"
+        case "max_tokens" | "min_tokens" | "top_logprobs_num":
+            return "" if whole and value >= 0 else "it must be an integer of at least 0"
+        case "logprob_start_len":
+            return "" if whole and value >= -1 else "it must be -1 (only what is generated) or at least 0"
+        case "top_k":
+            return "" if whole and (value == -1 or value >= 1) else "it must be -1 (off) or at least 1"
+        case "temperature":
+            return "" if number and 0 <= value < math.inf else "it must be a number of at least 0"
+        case "top_p":
+            return "" if number and 0 < value <= 1 else "it must be in (0, 1]"
+        case "min_p":
+            return "" if number and 0 <= value <= 1 else "it must be in [0, 1]"
+        case "frequency_penalty" | "presence_penalty":
+            return "" if number and -2 <= value <= 2 else "it must be in [-2, 2]"
+        case "stop":
+            good = all(isinstance(text, str) and text for text in _several(value))
+            return "" if good else "stop strings are texts that are not empty"
+        case "stop_regex":
+            return next((wrong for text in _several(value) if (wrong := _no_regex(text) or _empty(text))), "")
+        case "stop_token_ids":
+            good = all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in _several(value))
+            return "" if good else "it must be a list of ids"
+        case "ignore_eos" | "return_logprob" | "return_text_in_logprobs":
+            return "" if isinstance(value, bool) else "it must be True or False"
+        case "regex":
+            return _no_regex(value)
+        case "json_schema":
+            return _no_schema(value)
+        case "ebnf":
+            return "" if isinstance(value, str) and value.strip() else "it must be a grammar as text"
+        case "logit_bias":
+            return _no_biases(value)
+        case "seed":
+            return "" if whole and 0 <= value < 2**64 else "it must be an integer from 0 to 2**64 - 1"
+        case _:
+            raise AssertionError(key)
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """One or several, as several; [None] if it is neither, which no check takes."""
+    if isinstance(value, str | int):
+        return (value,)
+    return value if isinstance(value, list | tuple) else (None,)
+
+
+def _no_regex(value: Any) -> str:
+    if not isinstance(value, str):
+        return "it must be a text"
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"it is no regular expression: {error}"
+    return ""
+
+
+def _empty(pattern: str) -> str:
+    return "" if pattern else "it must not be empty"
+
+
+def _no_schema(value: Any) -> str:
+    if isinstance(value, Mapping):
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            return f"it is no JSON: {error}"
+        return ""
+    if not isinstance(value, str):
+        return "it must be a JSON schema, as text or as a dict; a class goes to `dtype`"
+    try:
+        schema = json.loads(value)
+    except ValueError as error:
+        return f"it is no JSON: {error}"
+    return "" if isinstance(schema, dict | bool) else "a JSON schema is an object"
+
+
+def _no_biases(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "it must be a dict from token ids to numbers"
+    for id_, bias in value.items():
+        spelt = isinstance(id_, str) and id_.isdecimal()  # as in requests of OpenAI's
+        if not spelt and (not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0):
+            return f"`{id_!r}` is no token id"
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or math.isnan(bias):
+            return f"the bias of `{id_}` is no number"
+    return ""

@@ -1,0 +1,169 @@
+"""Control flow that a compiled program keeps: `cond`, `switch`, `loop`, `map`, `call`, and what they ask.
+
+In an ordinary run these are plain Python and need what they ask at once. While a program is recorded
+each becomes one op with its bodies as blocks. A body is a callable that appends to states, stores
+variables in them, and may return a value; it must not assign variables of Python that are outside of it
+(append to a state with `s.user(...)`, or name it as an argument: `def body(s=s): s += ...`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from sglc.errors import RunError, TraceError
+from sglc.frontend import blocks
+from sglc.frontend.locate import here
+from sglc.frontend.recording import Recording, current
+from sglc.frontend.symbolic import SymbolicJson, SymbolicText
+from sglc.ir.core import Op, Type, Value
+from sglc.ir.ops import Eq, In, Not, ParseJson
+
+Body = Callable[[], Any]
+
+
+def cond(pred: Any, then: Body, orelse: Body | None = None) -> Any:
+    """`then()` if `pred` is true, else `orelse()`; gives what that returns.
+
+    Args:
+        pred: a truth value; of `eq`, `contains`, `not_` or a tool it is recorded. A text is true if it
+            is not empty.
+
+    Raises:
+        TraceError: SGLC148, the arms leave a state in different chat turns.
+    """
+    recording, loc = current(), here()
+    asked = bool(pred) if recording is None else blocks.predicate(recording, pred, loc)
+    if recording is not None and isinstance(asked, Value):
+        return blocks.record_cond(recording, asked, then, orelse, loc)
+    chosen = then if asked else orelse
+    return None if chosen is None else chosen()
+
+
+def switch(value: Any, cases: Mapping[str, Body], default: Body | None = None) -> Any:
+    """The body of the case that `value` equals, else `default()`; gives what that returns.
+
+    Where no case fits and there is no default, nothing is done.
+
+    Raises:
+        TraceError: SGLC148, as of `cond`, and for cases that are no texts.
+    """
+    recording, loc = current(), here()
+    for case in cases:
+        if not isinstance(case, str):
+            raise TraceError("SGLC148", f"a case of `switch` is a text, not `{case!r}`", loc)
+    if recording is not None and isinstance(value, SymbolicText) and value.settled() is None:
+        texts = recording.options_of(value)
+        operand = recording.operand(value, loc)
+        assert isinstance(operand, Value)
+        arms: list[Body | None] = list(cases.values())
+        if texts is None or default is not None or any(text not in cases for text in texts):
+            arms.append(default)
+        return blocks.record_switch(recording, operand, tuple(cases), arms, loc)
+    chosen = cases.get(str(value), default)
+    return None if chosen is None else chosen()
+
+
+def loop(body: Body, max_iters: int) -> None:
+    """`body()` again and again, as long as it returns a true value or None, at most `max_iters` times.
+
+    Raises:
+        TraceError: SGLC148, `max_iters` is no number of at least 1, or the body leaves a state in
+            another chat turn.
+    """
+    recording, loc = current(), here()
+    if not isinstance(max_iters, int) or isinstance(max_iters, bool) or max_iters < 1:
+        raise TraceError(
+            "SGLC148", f"`max_iters` is `{max_iters!r}`", loc, hint="`loop` needs a bound of at least 1"
+        )
+    if recording is not None:
+        blocks.record_loop(recording, body, max_iters, loc)
+        return
+    for _ in range(max_iters):
+        again = body()
+        if again is not None and not again:
+            return
+
+
+def map(items: Any, body: Callable[[Any], Any]) -> Any:
+    """What `body(item)` returns for each text of a list, in the order of the list.
+
+    The bodies have no order among each other, so none may append to a state from outside: fork it.
+
+    Raises:
+        TraceError: SGLC148, the body appends to such a state (where the program is recorded).
+    """
+    recording, loc = current(), here()
+    if recording is not None:
+        return blocks.record_map(recording, items, body, loc)
+    return [body(item) for item in items]
+
+
+def call(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run another program: `call(program, ...)` is `program(...)`, which is what reads its variables."""
+    return program(*args, **kwargs)
+
+
+# -- what they ask -----------------------------------------------------------------------------------
+
+
+def eq(left: Any, right: Any) -> Any:
+    """Whether two texts are the same, character by character."""
+    recording, loc = current(), here()
+    if recording is None or not _undecided(left, right):
+        return left == right
+    return _asked(recording, Eq(*_operands(recording, left, right), loc=loc))
+
+
+def contains(part: Any, text: Any) -> Any:
+    """Whether `part` occurs in `text`."""
+    recording, loc = current(), here()
+    if recording is None or not _undecided(part, text):
+        return part in text
+    return _asked(recording, In(*_operands(recording, part, text), loc=loc))
+
+
+def not_(value: Any) -> Any:
+    """The opposite of a truth value; of a text, whether it is empty."""
+    recording, loc = current(), here()
+    if recording is None:
+        return not value
+    asked = blocks.predicate(recording, value, loc)
+    if isinstance(asked, bool):
+        return not asked
+    return _asked(recording, Not(asked, loc=loc))
+
+
+def parse_json(text: Any) -> Any:
+    """The JSON value that a text spells (RFC 8259: no NaN).
+
+    Raises:
+        RunError: SGLC460, it spells none.
+    """
+    recording, loc = current(), here()
+    if recording is not None and isinstance(text, SymbolicText) and text.settled() is None:
+        return SymbolicJson(recording.emit(ParseJson(recording.operand(text, loc), loc=loc), Type.JSON))
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(name)
+
+    try:
+        return json.loads(str(text), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        message = f"`parse_json` is given a text that is no JSON: {error}"
+        raise RunError("SGLC460", message, loc) from None
+
+
+def _undecided(*texts: Any) -> bool:
+    """Whether texts are compared of which one only exists when the program runs."""
+    plain = all(isinstance(text, str | SymbolicText) for text in texts)
+    return plain and any(isinstance(text, SymbolicText) and text.settled() is None for text in texts)
+
+
+def _operands(recording: Recording, *texts: Any) -> Sequence[Value | str]:
+    return [recording.operand(text, here()) for text in texts]
+
+
+def _asked(recording: Recording, op: Op) -> Any:
+    return recording.truth(recording.emit(op, Type.BOOL), here())

@@ -1,0 +1,133 @@
+"""Python values as trees of the IR, and back: what a block stores, returns, or gives to a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sglc.errors import Loc
+from sglc.frontend.boundaries import NO_DATA, Boundary
+from sglc.frontend.ends import Opaque, Stored, Unsettled
+from sglc.frontend.instance import Gathered, GatheredVariables, Scoped, Variable, first
+from sglc.frontend.recorder import Generated
+from sglc.frontend.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, joined, symbol
+from sglc.ir.core import NOWHERE, Tree, Value
+
+if TYPE_CHECKING:
+    from sglc.frontend.recording import Recording
+
+
+def tree_of(recording: Recording, item: Any, loc: Loc, what: str) -> Tree:
+    """`item` as plain data with recorded values in it.
+
+    Args:
+        what: what is done with it, for the boundary: "returned", "given to a tool".
+
+    Raises:
+        Boundary: it holds something that is no data.
+    """
+    tree = _tree(recording, item, loc)
+    if isinstance(tree, Opaque):
+        raise Boundary(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
+    return tree
+
+
+def leaf_of(recording: Recording, variable: Variable, name: str) -> Tree | Opaque | Unsettled:
+    """A variable of a state as plain data; what is none stays the object that it is."""
+    if isinstance(variable, Unsettled):
+        return Unsettled(name, variable.reason, variable.loc)
+    tree = _tree(recording, variable, NOWHERE)
+    return Opaque(variable, tuple(_recorded(variable))) if isinstance(tree, Opaque) else tree
+
+
+def items_of(stored: Stored) -> Variable:
+    """A variable as a state keeps it."""
+    match stored:
+        case Stored(kept=True):
+            return stored.item
+        case Stored(leaf=Opaque() as leaf):
+            return leaf.item
+        case Stored(leaf=Unsettled() as leaf):
+            return leaf
+        case _:
+            return unwrapped(stored.leaf)
+
+
+def unwrapped(tree: Any) -> Any:
+    """A tree as the program's code sees it."""
+    match tree:
+        case Value():
+            return symbol(tree)
+        case tuple():
+            return [unwrapped(part) for part in tree]
+        case dict():
+            return {key: unwrapped(part) for key, part in tree.items()}
+        case _:
+            return tree
+
+
+def _tree(recording: Recording, item: Any, loc: Loc) -> Tree | Opaque:
+    match item:
+        case None | str() | bool() | int() | float() if type(item) in (type(None), str, bool, int, float):
+            return item
+        case SymbolicText():
+            return recording.operand(item, loc)
+        case SymbolicBool() | SymbolicList() | SymbolicJson():
+            return item.value
+        case Generated(reader=None) if not recording.several(item.value):
+            return item.value
+        case Gathered(value=Value() as value):
+            return value
+        case Gathered():
+            return _row(recording, item.entries, loc)
+        case GatheredVariables():
+            return _map(recording, item.variables, loc)
+        case Scoped() if all(part.kind in ("text", "generated") for part in item.parts):
+            pieces: list[Any] = []
+            for part in item.parts:
+                made = part.item
+                pieces.append(SymbolicText((made.value,)) if isinstance(made, Generated) else first(made))
+            return recording.operand(joined(tuple(pieces)), loc)
+        case dict():
+            return _map(recording, item, loc)
+        case list() | tuple():
+            return _row(recording, item, loc)
+        case _:
+            return Opaque(item)
+
+
+def _row(recording: Recording, items: Any, loc: Loc) -> Tree | Opaque:
+    parts = [_tree(recording, item, loc) for item in items]
+    opaque = next((part for part in parts if isinstance(part, Opaque)), None)
+    return opaque or tuple(part for part in parts if not isinstance(part, Opaque))
+
+
+def _map(recording: Recording, items: Any, loc: Loc) -> Tree | Opaque:
+    parts = {str(key): _tree(recording, item, loc) for key, item in items.items()}
+    opaque = next((part for part in parts.values() if isinstance(part, Opaque)), None)
+    return opaque or {key: part for key, part in parts.items() if not isinstance(part, Opaque)}
+
+
+def _recorded(variable: Variable) -> Iterator[Value]:
+    """The recorded values that a variable holds."""
+    match variable:
+        case Generated():
+            yield variable.value
+        case Gathered():
+            for entry in variable.entries:
+                yield from _recorded(entry)
+        case Scoped():
+            for part in variable.parts:
+                yield from _recorded(part.item)
+        case SymbolicText():
+            yield from (part for part in variable.parts if isinstance(part, Value))
+        case SymbolicBool() | SymbolicList() | SymbolicJson():
+            yield variable.value
+        case list() | tuple():
+            for item in variable:
+                yield from _recorded(item)
+        case dict():
+            for item in variable.values():
+                yield from _recorded(item)
+        case _:
+            return

@@ -1,0 +1,67 @@
+"""One generation on another back end: the prompt so far as a program of its own.
+
+Chat turns stay turns, so the other model reads them in its own template. What was generated before is
+text there: its tokens belong to the model that made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sglc.frontend.expr import GenExpr, SelectExpr
+from sglc.frontend.history import History, since
+from sglc.frontend.recorder import Generated, Recorded, Recorder
+from sglc.ir.core import Site
+from sglc.ir.sampling import Sampling
+
+NO_LAUNCH = -1  # of a value that no launch of the run's own recorder makes
+
+
+def program_of(
+    function: str,
+    defaults: Sampling,
+    history: History | None,
+    read: Callable[[Generated], str],
+    site: Site,
+    expr: GenExpr | SelectExpr,
+) -> Recorded:
+    """A program that writes `history` and then generates at `site`.
+
+    Args:
+        read: gives the text of an earlier generation.
+    """
+    recorder = _AtSite(function, defaults, site)
+    stream = recorder.new_stream(expr.loc)
+    for part in since(history, None):
+        match part.kind, part.item:
+            case "open", str(role):
+                recorder.role_open(stream, role, expr.loc)
+            case "close", _:
+                recorder.role_close(stream, expr.loc)
+            case "image", str(data):
+                recorder.image(stream, data, expr.loc)
+            case "generated", Generated() as made:
+                recorder.append(stream, read(made), expr.loc)
+            case "text", str(text):
+                recorder.append(stream, text, expr.loc)
+            case _:
+                raise AssertionError(part)
+    if isinstance(expr, GenExpr):
+        recorder.gen(stream, site.fork, expr)
+    else:
+        recorder.select(stream, site.fork, expr)
+    stream.live = False  # nothing goes on behind it there
+    return recorder.take(final=True)
+
+
+class _AtSite(Recorder):
+    """A recorder whose one generation has a site that is given."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, function: str, defaults: Sampling, site: Site) -> None:
+        super().__init__(function, defaults, symbolic=False)
+        self._given = site
+
+    def _site(self, path: tuple[int, ...], name: str) -> Site:
+        return self._given

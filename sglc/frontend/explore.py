@@ -1,0 +1,234 @@
+"""Multi-shot recording: a body is run again for every decision it could have made, and the runs become one.
+
+A decision is what a value of a finite domain is on one path. Each run is given the decisions that it
+repeats, and makes new ones by the first case; what it did up to the last repeated one must be what the
+run before did. The paths are a tree, whose inner nodes become `switch` and `cond`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sglc.errors import Loc, SglcError, TraceError
+from sglc.frontend.boundaries import PATHS, RAISED, Boundary
+from sglc.frontend.ends import Block, End, Opaque, Stored, Unsettled
+from sglc.frontend.merge import Merged, merge
+from sglc.frontend.streams import Streams
+from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
+from sglc.ir.depth import MAX_DEPTH
+from sglc.ir.ops import Cond, HostCall, Switch
+
+MOST_PATHS = 64
+_DEEPEST = MAX_DEPTH - 5  # decisions on one path, in case that none of their arms meet again
+
+
+class Ended(BaseException):
+    """All that is left of this path is in ops that do not come back. Not an `Exception`, like `Boundary`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """On this path `value` is number `chosen` of `cases`; of a truth value these are () for true and false."""
+
+    at: int  # ops of the block before it
+    value: Value
+    cases: tuple[str, ...]
+    chosen: int
+    loc: Loc
+
+    @property
+    def count(self) -> int:
+        return len(self.cases) or 2
+
+    @property
+    def outcome(self) -> str | bool:
+        return self.cases[self.chosen] if self.cases else self.chosen == 0
+
+
+@dataclass(slots=True)
+class Frame:
+    """A block while one run of it is recorded: the decisions to repeat, those made, and how many may be."""
+
+    repeat: tuple[int, ...]
+    room: int  # further paths that decisions may open
+    depth: int  # decisions around the block
+    ops: list[Op] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
+
+    def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> Decision:
+        """The next decision on this path.
+
+        Raises:
+            Boundary: it would open too many paths.
+        """
+        number = len(self.decisions)
+        chosen = self.repeat[number] if number < len(self.repeat) else 0
+        made = Decision(len(self.ops), value, cases, chosen, loc)
+        if number >= len(self.repeat):
+            if self.room < made.count - 1 or self.depth + number >= _DEEPEST:
+                raise Boundary("there are too many paths to record each of them", loc, PATHS)
+            self.room -= made.count - 1
+        elif chosen >= made.count:
+            raise differs(loc)
+        self.decisions.append(made)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One finished run."""
+
+    frame: Frame
+    end: End | None
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return tuple(decision.chosen for decision in self.frame.decisions)
+
+
+def explore(
+    run: Callable[[Frame], End | None], fresh: Callable[[Type], Value], streams: Callable[[], Streams],
+    loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
+) -> Block:  # fmt: skip
+    """Run a block on every path, and bring the paths together.
+
+    Args:
+        run: records the block on one path, from the state before it; None where it does not come back.
+        fresh: makes values with ids that no run uses; asked only when all runs are over.
+        streams: the turns of the streams from before the block; asked for if there are several paths.
+        depth: decisions around the block.
+
+    Raises:
+        TraceError: SGLC147, the body did something else when it was repeated.
+    """
+    paths: dict[tuple[int, ...], Path] = {}
+    parents: list[tuple[tuple[int, ...], Path | None]] = [((), None)]
+    open_paths = 1
+    while parents:
+        repeat, parent = parents.pop()
+        frame = Frame(repeat, most_paths - open_paths, depth)
+        path = Path(frame, run(frame))
+        open_paths = most_paths - frame.room
+        if parent is not None:
+            _check_repeated(parent.frame, frame, loc)
+        paths[path.chosen] = path
+        for number in range(len(frame.decisions) - 1, len(repeat) - 1, -1):
+            before = path.chosen[:number]
+            for case in range(frame.decisions[number].count - 1, 0, -1):
+                parents.append(((*before, case), path))
+    if len(paths) == 1:
+        (only,) = paths.values()
+        if not only.frame.decisions:
+            return Block(tuple(only.frame.ops), only.end)
+    return _Tree(list(paths.values()), fresh, streams(), loc).block()
+
+
+def differs(loc: Loc) -> TraceError:
+    """A body that is not the same twice."""
+    return TraceError(
+        "SGLC147", "the program does something else when it is recorded again", loc,
+        note="every arm of a branch is recorded by running the body once more, with equal arguments",
+        hint="keep what changes between two runs (counters, the time, random numbers) out of the program",
+    )  # fmt: skip
+
+
+def _check_repeated(before: Frame, now: Frame, loc: Loc) -> None:
+    last = len(now.repeat) - 1
+    if len(now.decisions) <= last:
+        raise differs(loc)
+    old, new = before.decisions[: last + 1], now.decisions[: last + 1]
+    for one, other in zip(old, new, strict=True):
+        if (one.at, one.value, one.cases) != (other.at, other.value, other.cases):
+            raise differs(other.loc)
+    at = old[last].at
+    for earlier, later in zip(before.ops[:at], now.ops[:at], strict=True):
+        if earlier != later:
+            raise differs(later.loc)
+
+
+class _Tree:
+    """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
+
+    def __init__(
+        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: Streams, loc: Loc
+    ) -> None:
+        self.paths = {path.chosen: path for path in paths}
+        self.fresh = fresh
+        self.streams = streams
+        self.loc = loc
+
+    def block(self) -> Block:
+        return self.node((), {})
+
+    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> Block:
+        """What follows the decisions `before`, with the values that were renamed so far."""
+        path = self.path(before)
+        decisions = path.frame.decisions
+        start = decisions[len(before) - 1].at if before else 0
+        stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
+        own = {**rename, **self.renames(path.frame.ops[start:stop])}
+        ops = tuple(renamed(op, own) for op in path.frame.ops[start:stop])
+        for op in ops:
+            self.streams.add(op)
+        if len(decisions) == len(before):
+            return Block(ops, _renamed_end(path.end, own))
+        decision = decisions[len(before)]
+        arms = [self.node((*before, case), own) for case in range(decision.count)]
+        asked = own.get(decision.value, decision.value)
+        merged = merge(
+            arms, self.fresh, self.streams, decision.loc, tails=True,
+            asked=(asked, decision.cases) if decision.cases else None,
+        )  # fmt: skip
+        branch = _branch(replace(decision, value=asked), merged)
+        return Block((*ops, branch, *merged.tail), merged.end)
+
+    def path(self, before: tuple[int, ...]) -> Path:
+        """The path that makes these decisions, and further ones by the first case."""
+        return next(self.following(before))
+
+    def following(self, before: tuple[int, ...]) -> Iterator[Path]:
+        return (path for chosen, path in self.paths.items() if chosen[: len(before)] == before)
+
+    def renames(self, ops: Sequence[Op]) -> dict[Value, Value]:
+        return {value: self.fresh(value.type) for value in definitions(ops)}
+
+
+def _branch(decision: Decision, merged: Merged) -> Op:
+    if not decision.cases:
+        then, orelse = merged.regions
+        return Cond(decision.value, then, orelse, results=merged.results, loc=decision.loc)
+    return Switch(decision.value, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
+
+
+def _renamed_end(end: End | None, rename: Mapping[Value, Value]) -> End | None:
+    if end is None:
+        return None
+    variables = None
+    if end.variables is not None:
+        variables = {key: _renamed_variable(stored, rename) for key, stored in end.variables.items()}
+    tree, streams = substitute(end.tree, rename), substitute(end.streams, rename)
+    return End(tree, streams, end.opens, variables)
+
+
+def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
+    if isinstance(stored.leaf, Opaque) and any(value in rename for value in stored.leaf.values):
+        return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE))
+    leaf: Any = substitute(stored.leaf, rename)
+    # The object holds the old values, so it is only valid where none of them was renamed.
+    return replace(stored, leaf=leaf) if leaf == stored.leaf else Stored(leaf)
+
+
+def stop_at(frame: Frame, boundary: Boundary) -> None:
+    """Ordinary Python takes over in a block."""
+    frame.ops.append(HostCall(boundary.reason, loc=boundary.loc))
+
+
+def raised(error: Exception, loc: Loc) -> Boundary:
+    """An exception of the user's on a path of several: the run raises it, if it comes there."""
+    if isinstance(error, SglcError):
+        raise error
+    text = f": {error}" if str(error) else ""
+    return Boundary(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)

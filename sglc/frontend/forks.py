@@ -1,0 +1,64 @@
+"""The branches of a fork, as a program sees them: one by one, by label, and all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Self
+
+from sglc.errors import TraceError
+from sglc.frontend.expr import checked
+from sglc.frontend.instance import GatheredVariables
+from sglc.frontend.locate import here
+from sglc.frontend.symbolic import TRACING
+
+if TYPE_CHECKING:
+    from sglc.frontend.state import State
+
+
+class Forks:
+    """The branches of one fork, in order."""
+
+    def __init__(self, parent: State, children: Sequence[State]) -> None:
+        self._parent = parent
+        self._children = list(children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._children)
+
+    def __getitem__(self, index: int | str) -> State:
+        if isinstance(index, str):
+            for child in self._children:
+                if child.label == index:
+                    return child
+            raise TraceError("SGLC108", f"no branch is labelled `{index}`", here())
+        return self._children[index]
+
+    def __setitem__(self, index: int | str, value: State) -> None:
+        """The second half of `forks[i] += ...`."""
+        if (self._children[index] if isinstance(index, int) else self[index]) is not value:
+            raise TraceError("SGLC108", "a branch cannot be replaced, only appended to", here())
+
+    def __iadd__(self, item: object) -> Self:
+        """The same text or expression for every branch, one of a list each, or what `item(i)` gives."""
+        loc = here()
+        if isinstance(item, list | tuple) and len(item) != len(self._children):
+            raise TraceError(
+                "SGLC108", f"{len(item)} expressions for {len(self._children)} branches", loc,
+                hint="give one expression a branch",
+            )  # fmt: skip
+        for i, child in enumerate(self._children):
+            each: object = item
+            if isinstance(item, list | tuple):
+                each = item[i]
+            elif callable(item):
+                tracing = TRACING.get()
+                each = (item if tracing is None else tracing.enter(item, loc))(i)
+            child.append(checked(each), loc)
+        return self
+
+    def join(self, mode: str = "gather_variable") -> GatheredVariables:
+        """`s.join(forks)` of the state that was forked."""
+        return self._parent.join(self, mode)

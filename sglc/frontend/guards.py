@@ -1,0 +1,164 @@
+"""What a recorded program depends on besides its arguments, so that it is recorded again when that changes.
+
+Recording bakes in what the body reads: globals, closure cells, defaults, attributes of modules and
+objects, and the same of helper functions that it enters. A fingerprint holds all of it by value where it is
+plain data, else by identity. Comparing two fingerprints says what changed; no user code runs to make one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Generic, TypeVar
+
+from sglc.frontend.function import Definition
+
+Fingerprint = Mapping[str, object]
+
+_V = TypeVar("_V")
+_DEEPEST = 3  # attributes of attributes
+_MOST_ENTRIES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """An object that is known by identity; it is kept alive, so that no other can take its place."""
+
+    item: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.item is other.item
+
+    def __hash__(self) -> int:
+        return hash(type(self.item).__qualname__)
+
+
+def frozen(item: Any) -> Hashable:
+    """Plain data as it is now, equal to that of equal data of the same types; anything else by identity."""
+    match item:
+        case None | str() | bool() | int() | bytes() if type(item) in (type(None), str, bool, int, bytes):
+            return (type(item).__name__, item)
+        case float() if type(item) is float:
+            return ("float", repr(item))
+        case list() | tuple() if type(item) in (list, tuple):
+            return (type(item).__name__, tuple(frozen(part) for part in item))
+        case dict() if type(item) is dict:
+            return ("dict", tuple((frozen(key), frozen(value)) for key, value in item.items()))
+        case set() | frozenset() if type(item) in (set, frozenset):
+            return (type(item).__name__, frozenset(frozen(part) for part in item))
+        case _:
+            return Same(item)
+
+
+def fingerprint(function: Callable[..., Any]) -> Fingerprint:
+    """What recording `function` reads, by a name for people."""
+    found: dict[str, object] = {}
+    _function(function, "", found, [])
+    return found
+
+
+def changed(old: Fingerprint, new: Fingerprint) -> str:
+    """The first thing that is not as it was; "" if all is."""
+    if old == new:
+        return ""
+    names = dict.fromkeys((*old, *new))
+    return next(name for name in names if name not in old or name not in new or old[name] != new[name])
+
+
+def _function(function: Any, name: str, found: dict[str, object], seen: list[Any]) -> None:
+    if any(function is other for other in seen):
+        return
+    seen.append(function)
+    code = function.__code__
+    found[f"{name}code"] = Same(code)
+    found[f"{name}defaults"] = (frozen(function.__defaults__), frozen(function.__kwdefaults__))
+    names = tuple(dict.fromkeys(_names(code)))
+    for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            _value(cell.cell_contents, f"{name}closure {free}", names, found, seen, 0)
+        except ValueError:  # nothing was assigned yet
+            found[f"{name}closure {free}"] = None
+    for read in names:
+        if read in function.__globals__:
+            _value(function.__globals__[read], f"{name}global {read}", names, found, seen, 0)
+        else:
+            found[f"{name}global {read}"] = None  # a builtin, an attribute, or not there yet
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names that the code looks up: globals and attributes, those of functions in it too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _value(
+    item: Any, name: str, names: tuple[str, ...], found: dict[str, object], seen: list[Any], depth: int
+) -> None:
+    kept = frozen(item)
+    found[name] = kept
+    inner = _behind(item)
+    if inner is not None:
+        found[name] = "a function"
+        _function(inner, f"{name}: ", found, seen)
+    elif isinstance(kept, Same) and depth < _DEEPEST and not _package(item):
+        for attribute in names:
+            try:
+                value = inspect.getattr_static(item, attribute)
+            except AttributeError:
+                continue
+            _value(value, f"{name}.{attribute}", names, found, seen, depth + 1)
+
+
+def _behind(item: Any) -> FunctionType | None:
+    """The function whose body recording may enter or call."""
+    match item:
+        case FunctionType() if not item.__module__.startswith("sglc."):
+            return item
+        case MethodType():
+            return _behind(item.__func__)
+        case _:
+            definition = (
+                getattr(item, "definition", None) if type(item).__module__.startswith("sglc.") else None
+            )
+            if isinstance(definition, Definition):
+                return _behind(definition.call)
+            declared = inspect.getattr_static(item, "__wrapped__", None)
+            return declared if isinstance(declared, FunctionType) else None
+
+
+def _package(item: Any) -> bool:
+    return isinstance(item, ModuleType) and item.__name__.split(".")[0] == "sglc"
+
+
+@dataclass(slots=True)
+class Memo(Generic[_V]):
+    """What was made of a function, by key, as long as everything it reads is as it was.
+
+    `made` counts how often something was made anew, and `misses` how often because a guard failed.
+    """
+
+    made: int = 0
+    misses: int = 0
+    last_miss: str = ""  # what had changed
+    _entries: dict[Hashable, tuple[Fingerprint, _V]] = field(default_factory=dict)
+
+    def get(self, function: Callable[..., Any], key: Hashable, make: Callable[[], _V]) -> _V:
+        """What `make` gives, now or at an earlier call with the same key."""
+        now = fingerprint(function)
+        if key in self._entries:
+            before, value = self._entries[key]
+            difference = changed(before, now)
+            if not difference:
+                return value
+            self.misses += 1
+            self.last_miss = difference
+        elif len(self._entries) >= _MOST_ENTRIES:
+            del self._entries[next(iter(self._entries))]  # the oldest
+        self.made += 1
+        value = make()
+        self._entries[key] = (now, value)
+        return value

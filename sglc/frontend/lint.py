@@ -1,0 +1,241 @@
+"""Warnings about programs that are right and do more work than they need, or wait where nothing comes.
+
+A warning has a code, a place, and a way out; `# sglc: ignore` on its line silences it. Each one is meant:
+where a program might have its reasons, nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FunctionType
+
+from sglc.errors import Loc, diagnostic
+from sglc.frontend.flow import Analysis
+from sglc.frontend.function import Definition
+from sglc.frontend.survey import analysis
+from sglc.frontend.texts import MAKERS
+from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
+from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Resume, Root, Select
+
+_LONG = 200  # characters of a constant that is worth sharing
+_IGNORE = "sglc: ignore"
+_UNNAMED = ("gen", "select")  # what a generation without a name is called
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A warning: what, where, and what to do about it."""
+
+    code: str
+    message: str
+    loc: Loc
+    note: str = ""
+    hint: str = ""
+
+
+def render_finding(finding: Finding) -> str:
+    """The warning as text, like an error."""
+    return diagnostic("warning", finding.code, finding.message, finding.loc, finding.note, finding.hint)
+
+
+def findings(definition: Definition | None, program: Program) -> tuple[Finding, ...]:
+    """All warnings about a program, in the order of the text.
+
+    Args:
+        definition: its function; None for a program in IR form.
+        program: as recorded ahead of time, before any pass.
+    """
+    found = [*_volatile_first(program), *_unused(program)]
+    if definition is not None and type(definition.call) is FunctionType:
+        known = analysis(definition.call, definition.code.co_varnames[:1], program=True)
+        if known is not None:
+            found += [*_unbounded(known), *_no_choices(known)]
+    ordered = sorted(found, key=lambda each: (each.loc.file, each.loc.line, each.loc.column, each.code))
+    return tuple([finding for finding in dict.fromkeys(ordered) if not _is_ignored(finding.loc)])
+
+
+def _is_ignored(loc: Loc) -> bool:
+    linecache.checkcache(loc.file)  # an editor may have changed it
+    _, mark, comment = linecache.getline(loc.file, loc.line).rpartition("#")
+    return bool(mark) and comment.strip() == _IGNORE
+
+
+# -- in the recorded program ---------------------------------------------------------------------
+
+
+def _volatile_first(program: Program) -> Iterator[Finding]:
+    """SGLC601: text that differs from run to run stands before a long constant of the same prompt.
+
+    Behind the first generation nothing can be shared any more, so only what is before it counts.
+    """
+    volatile = {value for op in program.params if isinstance(op, Arg) for value in op.results}
+    made = {value: op for op in program.ops for value in op.results}
+    first: dict[Value, Op | None] = {}  # of each prompt without generations: where an argument comes first
+    reported: list[Op] = []
+    for op in program.ops:
+        if any(value in volatile for value in operands(op)):
+            volatile.update(result for result in op.results if result.type is Type.TEXT)
+        stream = getattr(op, "stream", None)
+        before = first.get(stream) if isinstance(stream, Value) else None
+        inside = isinstance(op, Root) or (isinstance(stream, Value) and stream in first)
+        if not inside or isinstance(op, Gen | Select | Resume):
+            continue
+        for text in _pieces(op, made):
+            if isinstance(text, str) and len(text) >= _LONG and before is not None:
+                if not any(before is other for other in reported):
+                    reported.append(before)
+                    yield Finding(
+                        "SGLC601", "an argument stands before a constant that all runs could share", before.loc,
+                        f"behind it every run computes a constant of {len(text)} characters ({op.loc})",
+                        "put the constant first, and the argument behind it",
+                    )  # fmt: skip
+            elif text in volatile and before is None:
+                before = op
+        first.update((result, before) for result in op.results)
+
+
+def _pieces(op: Op, made: dict[Value, Op]) -> tuple[Value | str, ...]:
+    """The literals and values that an op appends, in order."""
+    if not isinstance(op, Append):
+        return ()
+    maker = made.get(op.text) if isinstance(op.text, Value) else None
+    return maker.parts if isinstance(maker, Format) else (op.text,)
+
+
+def _unused(program: Program) -> Iterator[Finding]:
+    """SGLC603: what a generation makes goes nowhere, or only stays in the prompt under a name that is taken."""
+    if any(isinstance(op, HostCall) for op in walk(program.ops)):
+        return  # who knows what is read behind it
+    ops = tuple(walk(program.ops))
+    read = {value for op in ops for value in operands(op)} | set(values_in(program.returns))
+    read.update(value for op in ops for region in regions(op) for value in region.results)
+    used = _continued(ops, program)
+    for block in (program.ops, *(region.ops for op in ops for region in regions(op))):
+        yield from _unused_in(block, read, used)
+
+
+def _unused_in(block: tuple[Op, ...], read: set[Value], used: set[Value]) -> Iterator[Finding]:
+    """Of the generations of one block, one of which follows the other for certain.
+
+    What the program's own prompt stores is in the result, whoever reads it; a branch's is lost if it is
+    not joined.
+    """
+    calls = [op for op in block if isinstance(op, Gen | Select) and op.site.name not in _UNNAMED]
+    for number, op in enumerate(calls):
+        stream, text = op.results
+        if text in read:
+            continue
+        later = [other for other in calls[number + 1 :] if _same_name(op, other) and other.loc != op.loc]
+        name = op.site.name
+        if later:
+            yield Finding(
+                "SGLC603", f"`{name}` is never read before it is made again", op.loc,
+                f"`{name}` is what {later[0].loc} makes", "give the two different names",
+            )  # fmt: skip
+        elif op.site.fork and stream not in used:
+            yield Finding(
+                "SGLC603", f"`{name}` is generated and never used", op.loc,
+                "its branch is not joined, nothing reads it, and no generation follows it in its prompt",
+                f"join the branch, or leave the generation of `{name}` out",
+            )  # fmt: skip
+
+
+def _same_name(op: Gen | Select, other: Gen | Select) -> bool:
+    return op.site.name == other.site.name and op.site.fork == other.site.fork
+
+
+def _continued(ops: tuple[Op, ...], program: Program) -> set[Value]:
+    """The streams that a later generation, or the result, continues."""
+    used = set(values_in(program.returns))
+    for op in reversed(ops):
+        if isinstance(op, Gen | Select) or any(result in used for result in op.results) or op.region_fields:
+            used.update(operands(op))
+            used.update(value for region in regions(op) for value in region.results)
+    return used
+
+
+# -- in the source -------------------------------------------------------------------------------
+
+
+def _unbounded(known: Analysis) -> Iterator[Finding]:
+    """SGLC602: a `while` with generations that ends only when the model says so."""
+    for node in known.names.parents:
+        if not isinstance(node, ast.While) or not any(_is_made(known, inner) for inner in ast.walk(node)):
+            continue
+        tests = [] if isinstance(node.test, ast.Constant) else [node.test]
+        tests += _exits(node)
+        if all(_is_the_models(known, test, ()) for test in tests):
+            loc = known.place(node.test)
+            yield Finding(
+                "SGLC602", "a loop with generations has no bound on its rounds", loc,
+                "it ends only when the model writes what it waits for",
+                "count the rounds: `for _ in range(8): ...` with a `break`",
+            )  # fmt: skip
+
+
+def _exits(loop: ast.While) -> list[ast.expr]:
+    """The conditions under which the body leaves the loop."""
+    leaving = (ast.Break, ast.Return, ast.Raise)
+    return [
+        node.test
+        for node in ast.walk(loop)
+        if isinstance(node, ast.If) and any(isinstance(inner, leaving) for inner in ast.walk(node))
+    ]
+
+
+def _is_the_models(known: Analysis, test: ast.expr, seen: tuple[str, ...]) -> bool:
+    """Whether a condition depends on texts of the model and constants alone."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Subscript) and known.names.kind_of(node.value) is not None:
+            continue
+        if isinstance(node, ast.Call) and not _computes(known, node, seen):
+            return False
+        if isinstance(node, ast.Name) and known.names.kinds.get(node.id) is None and node.id not in seen:
+            places = known.names.bindings.get(node.id)
+            if places is None:
+                continue  # a constant or a function from outside
+            for place in places:
+                match known.names.parents.get(place):
+                    case ast.Assign(value=value) if _is_the_models(known, value, (*seen, node.id)):
+                        continue
+                    case _:
+                        return False
+    return True
+
+
+def _computes(known: Analysis, call: ast.Call, seen: tuple[str, ...]) -> bool:
+    """Whether a call gives nothing but what its arguments, or the text whose method it is, give."""
+    function = known.names.resolve(call.func)
+    if any(function is known_one for known_one in (len, str, int, float, bool)):
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    # A method of a text, and no function of a module.
+    owned = any(
+        isinstance(node, ast.Name) and node.id in known.names.bindings for node in ast.walk(call.func.value)
+    )
+    return owned and _is_the_models(known, call.func.value, seen)
+
+
+def _is_made(known: Analysis, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    function = known.names.resolve(node.func)
+    return any(function is maker for maker in MAKERS)
+
+
+def _no_choices(known: Analysis) -> Iterator[Finding]:
+    """SGLC605: `choices=[]`, which is refused when the program comes to it."""
+    for node in known.names.parents:
+        if not isinstance(node, ast.Call) or not _is_made(known, node):
+            continue
+        for keyword in node.keywords:
+            match keyword:
+                case ast.keyword(arg="choices", value=ast.List(elts=[]) | ast.Tuple(elts=[])):
+                    yield Finding(
+                        "SGLC605", "`choices` is empty", known.place(keyword.value),
+                        "the run fails when it comes here", "give at least one choice",
+                    )  # fmt: skip

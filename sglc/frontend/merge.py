@@ -1,0 +1,406 @@
+"""Arms of a branch brought together: the tail that all of them share goes behind the op that holds them.
+
+Ops are equal up to the values that they read: values made inside the tail must be each other's
+counterparts, and where arms hand different values to the tail, the op gives that value as a result. A
+text that is a literal in some arm stays in the arms, unless a generation stands before the place that
+reads it: literals are worth more known than shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any
+
+from sglc.errors import Loc, TraceError
+from sglc.frontend.ends import Block, End, Key, Opaque, Stored, Unsettled
+from sglc.frontend.streams import Streams
+from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
+from sglc.ir.ops import Append, Call, Concat, Eq, Format, HostCall, In, Lower, Pack, PureCall, Strip, Tool
+
+# Ops whose literal texts may become values.
+_TEXTS = (Append, Call, Concat, Eq, Format, In, Lower, Pack, PureCall, Strip, Tool)
+_BY_FIELD = ("Value | str", "tuple[Value | str, ...]", "Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The arms as regions of one op, its results, and what follows it."""
+
+    regions: tuple[Region, ...]
+    results: tuple[Value, ...]
+    tail: tuple[Op, ...]
+    end: End | None
+
+
+def merge(
+    arms: Sequence[Block], fresh: Callable[[Type], Value], streams: Streams, loc: Loc, *, tails: bool,
+    asked: tuple[Value, Sequence[str]] | None = None,
+) -> Merged:  # fmt: skip
+    """One op's arms, with `tails` those ops behind it with which all arms end.
+
+    Args:
+        fresh: makes values with ids that nothing uses.
+        streams: the chat turns of every stream that the arms read or make.
+        loc: the branch, for errors.
+        asked: the text that the branch asks, and what it is in each arm.
+
+    Raises:
+        TraceError: SGLC148, a stream stands in different turns behind the arms.
+    """
+    back = [arm for arm in arms if arm.end is not None]
+    if not back and tails and _same_boundary(arms):
+        back = list(arms)
+    if not back:
+        return Merged(tuple(Region((), arm.ops) for arm in arms), (), (), None)
+    start = _first_shared(back) if tails else 0
+    none_back = all(arm.end is None for arm in arms)
+    known: dict[tuple[Any, ...], Value] = {}
+    if asked is not None and len(back) > 1:
+        pairs = zip(arms, asked[1], strict=True)
+        known[tuple(case for arm, case in pairs if none_back or arm.end is not None)] = asked[0]
+    while True:
+        joint = _Joint(back, fresh, streams, loc, known)
+        try:
+            ops, end = joint.run(start)
+        except _Differ as differ:
+            start = differ.keep
+            continue
+        dynamic = _dynamic_head(ops, joint.literal)
+        if not dynamic:
+            break
+        start -= dynamic
+    shared = iter(joint.region(number, start) for number in range(len(back)))
+    regions = tuple(next(shared) if none_back or arm.end else Region((), _left(arm.ops)) for arm in arms)
+    return Merged(regions, tuple(joint.holes.values()), ops, end)
+
+
+def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The ops of an arm that does not come back, ending so that the arm says it.
+
+    Where that is a branch of which no arm comes back, its first boundary stands behind it once more.
+    """
+    last = ops[-1]
+    if isinstance(last, HostCall):
+        return ops
+    first = next(op for op in walk((last,)) if isinstance(op, HostCall))
+    return (*ops, first)
+
+
+class _Differ(Exception):
+    """The arms cannot share this much: at most the last `keep` ops."""
+
+    def __init__(self, keep: int = 0) -> None:
+        super().__init__()
+        self.keep = keep
+
+
+@cache
+def _parts(mnemonic: str) -> tuple[tuple[str, bool], ...]:
+    """The fields of an op, and of each whether its literal texts may become values."""
+    kind = OPS[mnemonic]
+    texts = issubclass(kind, _TEXTS)
+    kinds = {part.name: part.type for part in fields(kind)}
+    return tuple((name, texts and kinds[name] in _BY_FIELD) for name in kind.own_fields)
+
+
+def _same_boundary(arms: Sequence[Block]) -> bool:
+    last = [arm.ops[-1] for arm in arms if arm.ops]
+    return len(last) == len(arms) and all(
+        isinstance(op, HostCall) and (op.reason, op.loc) == (getattr(last[0], "reason", ""), last[0].loc)
+        for op in last
+    )
+
+
+def _first_shared(arms: Sequence[Block]) -> int:
+    """How many ops at the end look alike: no more than that can be shared."""
+    if len(arms) == 1:
+        return len(arms[0].ops)
+    count = 0
+    for ops in zip(*(reversed(arm.ops) for arm in arms), strict=False):
+        if len({_shape(op) for op in ops}) > 1:
+            break
+        count += 1
+    return count
+
+
+def _shape(op: Op) -> tuple[Any, ...]:
+    return (op.mnemonic, getattr(op, "site", None), tuple(value.type for value in op.results))
+
+
+def _dynamic_head(ops: Sequence[Op], literal: Sequence[bool]) -> int:
+    """How many ops to leave in the arms, so that no literal becomes a value before the first generation."""
+    leave = 0
+    for number, (op, dynamic) in enumerate(zip(ops, literal, strict=True)):
+        if not op.pure:
+            break
+        if dynamic:
+            leave = number + 1
+    return leave
+
+
+@dataclass(slots=True)
+class _Joint:
+    """One attempt. `holes` are the results: what each arm supplies, and the value that stands for it."""
+
+    arms: Sequence[Block]
+    fresh: Callable[[Type], Value]
+    streams: Streams
+    loc: Loc
+    known: Mapping[tuple[Any, ...], Value]  # what needs no result
+    holes: dict[tuple[Any, ...], Value] = field(default_factory=dict)
+    literal: list[bool] = field(
+        default_factory=list
+    )  # of every op of the tail, whether a literal became a value
+    _packed: dict[Value, tuple[Tree, ...]] = field(default_factory=dict)
+    _bound: list[dict[Value, Value]] = field(default_factory=list)  # per arm: its value -> the merged one
+    _own: frozenset[Value] = frozenset()  # what a single arm makes outside the tail
+
+    def run(self, count: int) -> tuple[tuple[Op, ...], End | None]:
+        """The last `count` ops of all arms as one, and their common end."""
+        self._bound = [{} for _ in self.arms]
+        if len(self.arms) == 1:
+            ops = self.arms[0].ops
+            self._own = frozenset(value for op in ops[: len(ops) - count] for value in op.results)
+        tails = [arm.ops[len(arm.ops) - count :] for arm in self.arms]
+        made: list[Op] = []
+        for number, ops in enumerate(zip(*tails, strict=True)):
+            self.literal.append(False)
+            try:
+                made.append(self.op(ops))
+            except _Differ:
+                raise _Differ(count - number - 1) from None
+        try:
+            return tuple(made), self.end()
+        except _Differ:
+            if count == 0:
+                raise AssertionError("ends without a shared tail always merge") from None
+            raise _Differ(0) from None
+
+    # -- ops ---------------------------------------------------------------------------------------
+
+    def op(self, ops: tuple[Op, ...]) -> Op:
+        first = ops[0]
+        if any(type(op) is not type(first) or len(op.results) != len(first.results) for op in ops):
+            raise _Differ
+        if isinstance(first, HostCall) and any(op.loc != first.loc for op in ops):
+            raise _Differ
+        changed: dict[str, Any] = {}
+        for name, texts in _parts(first.mnemonic):
+            changed[name] = self.item(tuple([getattr(op, name) for op in ops]), texts)
+        results = self.define([op.results for op in ops])
+        merged = replace(first, **changed, results=results)
+        self.streams.add(merged)
+        return merged
+
+    def define(self, results: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+        made = []
+        for values in zip(*results, strict=True):
+            if any(value.type is not values[0].type for value in values):
+                raise _Differ
+            value = self.fresh(values[0].type)
+            for bound, own in zip(self._bound, values, strict=True):
+                bound[own] = value
+            made.append(value)
+        return tuple(made)
+
+    def item(self, items: tuple[Any, ...], texts: bool) -> Any:
+        first = items[0]
+        if all(isinstance(item, Value) for item in items):
+            return self.value(items)
+        if texts and all(_is_text(item) for item in items):
+            return first if _equal(items) else self.text(items)
+        if any(type(item) is not type(first) for item in items):
+            raise _Differ
+        match first:
+            case tuple():
+                if any(len(item) != len(first) for item in items):
+                    raise _Differ
+                return tuple(self.item(parts, texts) for parts in zip(*items, strict=True))
+            case Mapping():
+                if any(list(item) != list(first) for item in items):
+                    raise _Differ
+                return {key: self.item(tuple(item[key] for item in items), texts) for key in first}
+            case Region():
+                return self.inner(items)
+            case _ if all(item == first for item in items):
+                return first
+            case _:
+                raise _Differ
+
+    def inner(self, regions: tuple[Region, ...]) -> Region:
+        if any(len(r.ops) != len(regions[0].ops) or len(r.params) != len(regions[0].params) for r in regions):
+            raise _Differ
+        if any(len(r.results) != len(regions[0].results) for r in regions):
+            raise _Differ
+        params = self.define([region.params for region in regions])
+        ops = tuple(self.op(ops) for ops in zip(*(region.ops for region in regions), strict=True))
+        results = tuple(self.value(values) for values in zip(*(r.results for r in regions), strict=True))
+        return replace(regions[0], params=params, ops=ops, results=results)
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def value(self, values: tuple[Value, ...]) -> Value:
+        inside = [bound.get(value) for bound, value in zip(self._bound, values, strict=True)]
+        first = inside[0]
+        if first is not None and all(value == first for value in inside):
+            return first
+        if any(value is not None for value in inside):
+            raise _Differ
+        if all(value == values[0] for value in values) and values[0] not in self._own:
+            return values[0]
+        if any(value.type is not values[0].type for value in values):
+            raise _Differ
+        if values[0].type is Type.STREAM and not self.streams.alike(values):
+            raise _Differ
+        return self.hole(values, values[0].type)
+
+    def text(self, items: tuple[Value | str, ...]) -> Value:
+        if any(isinstance(item, Value) and item in bound for item, bound in self.pairs(items)):
+            raise _Differ
+        if self.literal:
+            self.literal[-1] = True
+        if items in self.known:
+            return self.known[items]
+        return self.hole(items, Type.TEXT)
+
+    def pairs(self, items: Sequence[Any]) -> Iterator[tuple[Any, dict[Value, Value]]]:
+        return zip(items, self._bound, strict=True)
+
+    def hole(self, items: tuple[Any, ...], kind: Type) -> Value:
+        if items not in self.holes:
+            self.holes[items] = self.fresh(kind)
+            if kind is Type.STREAM:
+                self.streams.same(self.holes[items], items[0])
+        return self.holes[items]
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def end(self) -> End | None:
+        ends = [arm.end for arm in self.arms if arm.end is not None]
+        if not ends:
+            return None
+        if any(end.opens != ends[0].opens for end in ends):
+            raise TraceError(
+                "SGLC148", "the arms of a branch end in different chat turns", self.loc,
+                note=" and ".join(dict.fromkeys(_turns(end.opens) for end in ends)),
+                hint="end the turns that an arm begins, or begin the same in each",
+            )  # fmt: skip
+        tree = self.tree(tuple(end.tree for end in ends))
+        streams = tuple(self.stream(values) for values in zip(*(end.streams for end in ends), strict=True))
+        known = [end.variables for end in ends if end.variables is not None]
+        if not known:
+            return End(tree, streams, ends[0].opens)
+        keys = dict.fromkeys(key for variables in known for key in variables)
+        stored = {key: self.stored(key, [variables.get(key) for variables in known]) for key in keys}
+        return End(tree, streams, ends[0].opens, stored)
+
+    def stream(self, values: tuple[Value, ...]) -> Value:
+        """A state's stream behind the arms; their turns may differ, only the open one may not."""
+        inside = [bound.get(value) for bound, value in zip(self._bound, values, strict=True)]
+        if any(value is not None for value in inside):
+            return self.value(values)
+        if all(value == values[0] for value in values) and values[0] not in self._own:
+            return values[0]
+        return self.hole(values, Type.STREAM)
+
+    def stored(self, key: Key, variables: Sequence[Stored | None]) -> Stored:
+        there = [variable for variable in variables if variable is not None]
+        if len(there) < len(variables):
+            reason = "some arms of a branch store it, and others do not"
+            return Stored(Unsettled(key[1], reason, self.loc))
+        first = there[0]
+        leaves = [variable.leaf for variable in there]
+        if all(v.kept and v.item is first.item for v in there) and not self.inside(first.leaf):
+            return first  # it was there before the branch
+        unsettled = next((leaf for leaf in leaves if isinstance(leaf, Unsettled)), None)
+        if unsettled is not None:
+            return Stored(unsettled)
+        if any(isinstance(leaf, Opaque) for leaf in leaves):
+            return Stored(Unsettled(key[1], "the arms of a branch store different objects", self.loc))
+        trees: tuple[Any, ...] = tuple(leaves)
+        return Stored(self.tree(trees))
+
+    def inside(self, leaf: object) -> bool:
+        """Whether a leaf of the first arm holds a value that is made in the arm."""
+        made = {*self._bound[0], *self._own}
+        if isinstance(leaf, Opaque):
+            return any(value in made for value in leaf.values)
+        return _reads(leaf, made)
+
+    def tree(self, trees: tuple[Tree, ...]) -> Tree:
+        """Plain data with values in it; what differs in more than a text or value is packed as JSON."""
+        if _equal(trees) and not any(isinstance(tree, Value | tuple | Mapping) for tree in trees):
+            return trees[0]
+        if all(isinstance(tree, Value) for tree in trees):
+            values: Any = trees
+            if all(value.type is values[0].type for value in values):
+                return self.value(values)
+        elif all(_is_text(tree) for tree in trees):
+            texts: Any = trees
+            return self.text(texts)
+        elif all(isinstance(tree, tuple) for tree in trees):
+            rows: Any = trees
+            if all(len(row) == len(rows[0]) for row in rows):
+                return tuple(self.tree(parts) for parts in zip(*rows, strict=True))
+        elif all(isinstance(tree, Mapping) for tree in trees):
+            maps: Any = trees
+            if all(list(each) == list(maps[0]) for each in maps):
+                return {key: self.tree(tuple(each[key] for each in maps)) for key in maps[0]}
+        if any(_reads(tree, bound) for tree, bound in self.pairs(trees)):
+            raise _Differ
+        made = self.fresh(Type.JSON)
+        self._packed[made] = trees
+        self.holes[made,] = made
+        return made
+
+    # -- regions -----------------------------------------------------------------------------------
+
+    def region(self, number: int, count: int) -> Region:
+        """An arm without its last `count` ops, and with what it supplies to the tail."""
+        arm = self.arms[number]
+        ops = list(arm.ops[: len(arm.ops) - count])
+        results: list[Value] = []
+        for items, hole in self.holes.items():
+            supply = self._packed[hole][number] if hole in self._packed else items[number]
+            if hole in self._packed and not (isinstance(supply, Value) and supply.type is Type.JSON):
+                made = self.fresh(Type.JSON)
+                ops.append(Pack(supply, results=(made,), loc=self.loc))
+            elif isinstance(supply, str):
+                made = self.fresh(Type.TEXT)
+                ops.append(Format((supply,), results=(made,), loc=self.loc))
+            else:
+                made = _value(supply)
+            results.append(made)
+        return Region((), tuple(ops), tuple(results))
+
+
+def _value(item: object) -> Value:
+    assert isinstance(item, Value)
+    return item
+
+
+def _turns(opens: tuple[str, ...]) -> str:
+    role = next((role for role in opens if role), "")
+    return f"a turn of `{role}` is open behind one" if role else "no turn is open behind one"
+
+
+def _is_text(item: object) -> bool:
+    return isinstance(item, str) or (isinstance(item, Value) and item.type is Type.TEXT)
+
+
+def _equal(items: Sequence[object]) -> bool:
+    return all(type(item) is type(items[0]) and item == items[0] for item in items)
+
+
+def _reads(tree: object, bound: Container[Value]) -> bool:
+    match tree:
+        case Value():
+            return tree in bound
+        case tuple():
+            return any(_reads(part, bound) for part in tree)
+        case Mapping():
+            return any(_reads(part, bound) for part in tree.values())
+        case _:
+            return False

@@ -1,0 +1,250 @@
+"""Appended, and not settled yet: what Python must see before the prompt goes on behind it.
+
+Such are choices that Python makes, texts that may have to be made again, reasoning that does not stay, and
+generations on another back end. Each begins at once, on a branch; it is settled when its state, or its
+variable, is needed next. Until then text and chat turns behind it wait in the state, so that forks which all
+append such a thing run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from sglc.errors import TraceError
+from sglc.frontend.choices import ChoicesSamplingMethod
+from sglc.frontend.elsewhere import NO_LAUNCH, program_of
+from sglc.frontend.expr import GenExpr, SelectExpr
+from sglc.frontend.forms import Reader, unread
+from sglc.frontend.instance import Awaited, Variable, first
+from sglc.frontend.reasoning import Share, Tags
+from sglc.frontend.recorder import Generated, Launcher, Scores, Stream
+from sglc.ir.core import Type, Value
+
+if TYPE_CHECKING:
+    from sglc.frontend.state import State
+
+REASONING = "{}_reasoning_content"
+
+
+class Pending:
+    """One generation or choice that was appended to `state` and is not settled.
+
+    Args:
+        tags: of reasoning that does not stay in the prompt.
+    """
+
+    def __init__(self, state: State, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
+        self.state = state
+        self._expr = expr
+        self._tags = tags
+        self._branch: Stream | None = None  # that it runs on; None on another back end
+        self._made: Generated | None = None
+        self._begun = False
+        self._problem: BaseException | None = None  # why it could not begin
+
+    @property
+    def _decide(self) -> ChoicesSamplingMethod | None:
+        return self._expr.decide if isinstance(self._expr, SelectExpr) else None
+
+    @property
+    def _name(self) -> str:
+        return self._expr.name or ("gen" if isinstance(self._expr, GenExpr) else "select")
+
+    def variables(self, settle: Callable[[], None]) -> dict[str, Variable]:
+        """What is stored now. `settle` settles the state."""
+        made = self._announce()
+        if self._tags is not None:
+            shares: dict[str, Variable] = {
+                name: replace(made, reader=reader) for name, reader in self._shares(self._tags)
+            }
+            if self._expr.backend is None:  # everything about them is known
+                return shares
+            return {name: Awaited(settle, share) for name, share in shares.items()}
+        known = None
+        if self._expr.backend is not None and not self._may_repeat and self._decide is None:
+            known = self._with_reader(made)
+        return {self._name: Awaited(settle, known)}
+
+    def begin(self) -> None:
+        """Have it recorded, or launched; does not wait for it. Idempotent."""
+        if not self._begun:
+            self._begun = True
+            try:
+                self._run()
+            except Exception as problem:  # it is this generation's own, whoever made it begin
+                self._problem = problem
+
+    def finish(self) -> dict[str, Variable]:
+        """Wait for it, and have the prompt go on behind it; gives what is stored now.
+
+        Raises:
+            the error of the generation; RunError SGLC410, no text has its form.
+        """
+        if self._problem is not None:
+            raise self._problem
+        launcher = self.state.instance.observe(self.what, self._expr.loc)
+        if self._decide is not None:
+            return self._decided(self._decide, launcher.call_of_site(self._site.site))
+        text = self._good_text(launcher)
+        made = self._site
+        if self._tags is not None:
+            self._end_branch()
+            self.state.put(Share(self._tags, False)(first(text)), self._expr.loc)
+            return {name: replace(made, reader=reader) for name, reader in self._shares(self._tags)}
+        if self._branch is None:
+            self.state.put(first(text), self._expr.loc)
+        else:
+            self.state.adopt(self._branch, made)
+        return {self._name: self._with_reader(made)}
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _site(self) -> Generated:
+        assert self._made is not None
+        return self._made
+
+    @property
+    def what(self) -> str:
+        """Why a run is needed."""
+        if self._expr.backend is not None:
+            return "another `backend`"
+        if self._tags is not None:
+            return "`separate_reasoning`"
+        return "`choices_method`" if self._decide is not None else "`retries`"
+
+    @property
+    def _samples(self) -> int:
+        asked = self._expr.overrides.get("n") if isinstance(self._expr, GenExpr) else 1
+        return asked or self.state.instance.recorder.defaults.n
+
+    @property
+    def _may_repeat(self) -> bool:
+        return isinstance(self._expr, GenExpr) and self._expr.retries > 0
+
+    def _with_reader(self, made: Generated) -> Generated:
+        return replace(made, reader=self._expr.reader if isinstance(self._expr, GenExpr) else None)
+
+    def _shares(self, tags: Tags) -> list[tuple[str, Reader]]:
+        return [
+            (self._name, Reader("text", Share(tags, False), self._expr.loc)),
+            (REASONING.format(self._name), Reader("text", Share(tags, True), self._expr.loc)),
+        ]
+
+    def _announce(self) -> Generated:
+        """The generation's site. On another back end it is known before the program for it is."""
+        if self._expr.backend is None:
+            self.begin()
+            if self._problem is not None:
+                raise self._problem
+        else:
+            site = self.state.instance.recorder.reserve(self.state.path, self._name)
+            several = isinstance(self._expr, GenExpr) and self._samples > 1
+            self._made = Generated(site, NO_LAUNCH, Value(NO_LAUNCH, Type.TEXT), many=several)
+        return self._site
+
+    def _run(self) -> None:
+        instance, loc = self.state.instance, self._expr.loc
+        recorder = instance.recorder
+        if self._expr.backend is None:
+            if not self.state.path and self._may_repeat:
+                # The run's own text is shown launch by launch, so a launch must end where the branch begins.
+                instance.observe(self.what, loc)
+            (self._branch,) = recorder.fork(self.state.stream, 1, (), loc)
+            if isinstance(self._expr, GenExpr):
+                self._made = recorder.gen(self._branch, self.state.path, self._expr)
+            else:
+                self._made = recorder.select(self._branch, self.state.path, self._expr)
+            return
+        launcher = instance.observe(self.what, loc)
+        history = self.state.history
+        recorded = program_of(
+            recorder.function,
+            recorder.defaults,
+            history,
+            lambda made: first(instance.text_of(made, self.what, loc)),
+            self._site.site,
+            self._expr,
+        )
+        launcher.launch_on(self._expr.backend, recorded, loc)
+
+    def _again(self) -> None:
+        self._end_branch()
+        if self._expr.backend is not None:
+            self._announce()
+        self._run()
+
+    def _end_branch(self) -> None:
+        if self._branch is not None:
+            self._branch.live = False
+
+    def _good_text(self, launcher: Launcher) -> str | list[str]:
+        """The text, made again until `check` takes it."""
+        expr = self._expr
+        check = expr.check if isinstance(expr, GenExpr) and expr.retries else None
+        attempts = 1 + (expr.retries if isinstance(expr, GenExpr) else 0)
+        for attempt in range(1, attempts + 1):
+            text = launcher.text_of_site(self._site.site)
+            problem = _problem(check, text)
+            if check is None or problem is None:
+                return text
+            if attempt == attempts:
+                self._end_branch()
+                raise unread(check, *problem, attempts, expr.loc)
+            self._again()
+            launcher = self.state.instance.observe(self.what, expr.loc)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _decided(self, decide: ChoicesSamplingMethod, call: Scores) -> dict[str, Variable]:
+        """Let Python decide; the prompt goes on with its decision as text."""
+        assert isinstance(self._expr, SelectExpr)
+        self._end_branch()
+        by_token = [
+            [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
+            for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)
+        ]
+        choices = [choice for choice in self._expr.choices if isinstance(choice, str)]
+        decision = decide(
+            choices=choices,
+            normalized_prompt_logprobs=[fmean(logprobs) for logprobs in call.logprobs],
+            input_token_logprobs=by_token,
+            output_token_logprobs=[[] for _ in by_token],
+            unconditional_token_logprobs=[
+                [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
+                for logprobs, ids in zip(call.unconditional, call.choice_ids, strict=True)
+            ]
+            if decide.requires_unconditional_logprobs
+            else None,
+        ).decision
+        if decision not in choices:
+            raise TraceError(
+                "SGLC105", f"`{type(decide).__name__}` chose `{decision}`, which is no choice", self._expr.loc
+            )
+        self.state.put(decision, self._expr.loc)
+        return {self._name: decision}
+
+
+def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | None:
+    """The first text that `check` refuses, and why."""
+    for sample in [text] if isinstance(text, str) else text:
+        try:
+            if check is not None:
+                check.value(sample)
+        except ValueError as problem:
+            return sample, " ".join(str(problem).split())
+    return None
+
+
+def settle(pending: Pending, everything: list[Pending]) -> dict[str, Variable]:
+    """Settle one, and let everything else that waits begin with it, so that it all runs side by side.
+
+    Raises:
+        as `Pending.finish`.
+    """
+    everything.remove(pending)
+    for each in (pending, *everything):
+        each.begin()
+    return pending.finish()

@@ -1,0 +1,391 @@
+"""One recording of a function ahead of time: the block that is being recorded, and what is decided in it.
+
+It is what symbolic values, structured ops and tools turn to (`current()`). Blocks nest: while one is
+recorded, ops go into it, and decisions that were made in it are forgotten when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+from sglc.errors import Loc
+from sglc.frontend.boundaries import Boundary
+from sglc.frontend.data import items_of, leaf_of
+from sglc.frontend.ends import Block, End, Stored, Unsettled
+from sglc.frontend.explore import MOST_PATHS, Ended, Frame, explore, raised, stop_at
+from sglc.frontend.finite import texts_of
+from sglc.frontend.history import History
+from sglc.frontend.instance import Instance
+from sglc.frontend.locate import of_exception
+from sglc.frontend.recorder import Mark, Recorder, Stream, Turns
+from sglc.frontend.state import State
+from sglc.frontend.streams import Streams
+from sglc.frontend.symbolic import TRACING, SymbolicBool, SymbolicText
+from sglc.ir.core import Op, Tree, Type, Value, regions
+from sglc.ir.ops import (
+    Arg,
+    Cond,
+    Eq,
+    Format,
+    Gen,
+    In,
+    Loop,
+    Lower,
+    Not,
+    Select,
+    Strip,
+    Switch,
+    arms_of,
+    hands_over,
+)
+
+Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
+
+
+def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+    raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
+
+
+def current() -> Recording | None:
+    """The recording that goes on; None in an ordinary run."""
+    tracing = TRACING.get()
+    assert tracing is None or isinstance(tracing, Recording)
+    return tracing
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """What is called here is no part of the program that is recorded."""
+    token = TRACING.set(None)
+    try:
+        yield
+    finally:
+        TRACING.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Where the recorder and every state stand."""
+
+    mark: Mark
+    states: tuple[tuple[State, Stream, Value, Turns, bool, dict[str, Any], History | None], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """`boundaries` are all places where ordinary Python takes over, in the order in which they were met."""
+
+    instance: Instance
+    most_paths: int = MOST_PATHS
+    file: str = ""  # where the function is written
+    calls: tuple[Any, ...] = ()  # the functions whose recordings this one is part of, outermost first
+    boundaries: list[Boundary] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    decided: dict[Value, str | bool] = field(default_factory=dict)
+    copies: dict[Callable[..., Any], FunctionType] = field(default_factory=dict)
+    codes: set[CodeType] = field(default_factory=set)  # of the copies and of what is defined in them
+    bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
+    asks_identity: bool = False  # some function compares by `is True`, which no stand-in can answer
+    make_copy: Enter = _unset
+    _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
+
+    @property
+    def recorder(self) -> Recorder:
+        return self.instance.recorder
+
+    # -- what symbolic values ask ------------------------------------------------------------------
+
+    def emit(self, op: Op, result: Type) -> Value:
+        return self.recorder.emit(op, result)
+
+    def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
+        return self.recorder.text(text, loc)
+
+    def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+        return self.make_copy(function, loc)
+
+    def name_of(self, value: Value) -> tuple[str, str]:
+        for param in self.recorder.params:
+            if isinstance(param, Arg) and param.results == (value,):
+                return param.name, param.name
+        op = self.made_by(value)
+        return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
+
+    def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:
+        """A recorded truth value for the program's code; itself, where the code may ask for its identity."""
+        return bool(self.decide(value, loc)) if self.asks_identity else SymbolicBool(value)
+
+    def several(self, value: Value) -> bool:
+        op = self.made_by(value)
+        return isinstance(op, Gen) and op.sampling.n > 1
+
+    def known(self, value: Value) -> str | bool | None:
+        if value in self.decided:
+            return self.decided[value]
+        match self.made_by(value):
+            case Strip(text=text):
+                made = self._known_text(text)
+                return None if made is None else made.strip()
+            case Lower(text=text):
+                made = self._known_text(text)
+                return None if made is None else made.lower()
+            case Format(parts=parts):
+                texts = [self._known_text(part) for part in parts]
+                return None if None in texts else "".join(text for text in texts if text is not None)
+            case Eq(left=left, right=right):
+                one, other = self._known_text(left), self._known_text(right)
+                return None if one is None or other is None else one == other
+            case In(part=part, text=text):
+                one, other = self._known_text(part), self._known_text(text)
+                return None if one is None or other is None else one in other
+            case Not(value=inner):
+                negated = self.known(inner)
+                return None if negated is None else not negated
+            case _:
+                options = self._options(value)
+                return options[0] if options is not None and len(options) == 1 else None
+
+    def decidable(self, value: Value) -> bool:
+        match self.made_by(value):
+            case Strip(text=text) | Lower(text=text):
+                return not isinstance(text, Value) or self.decidable(text)
+            case Format(parts=parts):
+                return all(self.decidable(part) for part in parts if isinstance(part, Value))
+            case _:
+                return value.type is Type.BOOL or value in self.decided or self._options(value) is not None
+
+    def decide(self, value: Value, loc: Loc) -> str | bool:
+        known = self.known(value)
+        if known is not None:
+            return known
+        match self.made_by(value):
+            case Strip(text=Value() as text):
+                return str(self.decide(text, loc)).strip()
+            case Lower(text=Value() as text):
+                return str(self.decide(text, loc)).lower()
+            case Format(parts=parts):
+                return "".join(part if isinstance(part, str) else str(self.decide(part, loc)) for part in parts)
+            case _:
+                cases = () if value.type is Type.BOOL else self._options(value)
+                assert cases is not None, "asked without `decidable`"
+                outcome = self.frames[-1].decide(value, cases, loc).outcome
+                self.decided[value] = outcome
+                return outcome
+
+    def options_of(self, text: SymbolicText) -> tuple[str, ...] | None:
+        """Every text that a text of one value can be, if these are few."""
+        (part, *more) = text.parts
+        return self._options(part) if isinstance(part, Value) and not more else None
+
+    def _known_text(self, item: Value | str) -> str | None:
+        known = item if isinstance(item, str) else self.known(item)
+        return known if isinstance(known, str) else None
+
+    def _options(self, value: Value) -> tuple[str, ...] | None:
+        """Every text that the value can be, if these are few."""
+        if value.type is not Type.TEXT:
+            return None
+        match self.made_by(value):
+            case Select(choices=choices):
+                texts = [choice for choice in choices if isinstance(choice, str)]
+                return tuple(dict.fromkeys(texts)) if len(texts) == len(choices) else None
+            case Gen(sampling=sampling):
+                return texts_of(sampling)
+            case Format(parts=parts) if all(isinstance(part, str) for part in parts):
+                return ("".join(part for part in parts if isinstance(part, str)),)
+            case Cond() | Switch() as op:
+                at = op.results.index(value)
+                return self._any_of([arm.results[at] for arm in arms_of(op) if not hands_over(arm)])
+            case Loop() as op:
+                at = op.results.index(value)
+                placeholder = self.made_by(op.init[at]) == Format(("",), results=(op.init[at],))
+                made = [op.body.results[at + 1]]
+                return self._any_of(made if placeholder else [op.init[at], *made])
+            case _:
+                return None
+
+    def _any_of(self, values: list[Value]) -> tuple[str, ...] | None:
+        texts: list[str] = []
+        for value in values:
+            options = self._options(value)
+            if options is None:
+                return None
+            texts += options
+        return tuple(dict.fromkeys(texts))
+
+    def made_by(self, value: Value) -> Op | None:
+        """The op that made the value, inside of regions too; None for an argument."""
+        while len(self._made) > len(self.frames) or any(
+            frame is not own for (own, _), frame in zip(self._made, self.frames, strict=False)
+        ):
+            self._made.pop()
+        for frame in self.frames[len(self._made) :]:
+            self._made.append((frame, {}))
+        for frame, made in reversed(self._made):
+            if value not in made:
+                self._index(frame, made)
+            if value in made:
+                return made[value]
+        return None
+
+    def _index(self, frame: Frame, made: dict[Value, Op]) -> None:
+        for op in reversed(frame.ops):  # what is asked for is mostly new
+            if op.results and op.results[0] in made:
+                return
+            made.update((result, inner) for inner in _nested(op) for result in inner.results)
+            made.update((result, op) for result in op.results)
+
+    # -- blocks ------------------------------------------------------------------------------------
+
+    def block(
+        self,
+        body: Callable[[], Tree],
+        loc: Loc,
+        *,
+        variables: bool = True,
+        python: bool = True,
+        first: bool = False,
+    ) -> Block:
+        """Record a block on all its paths; afterwards everything stands where it stood before.
+
+        Args:
+            body: records the block, and gives what it hands on.
+            variables: the end has the variables of the states from before the block, and their streams.
+            python: ordinary Python may take over in the block.
+            first: it is the whole function.
+
+        Raises:
+            Boundary: ordinary Python would have to take over where it must not.
+        """
+        before, outer = self._snapshot(), self.recorder.ops
+        depth = sum(len(frame.decisions) + 1 for frame in self.frames)
+        decided = dict(self.decided)
+        met = len(self.boundaries)
+        marks = [before.mark]
+
+        def run(frame: Frame) -> End | None:
+            self._restore(before)
+            self.decided = dict(decided)
+            self.recorder.ops = frame.ops
+            self.frames.append(frame)
+            try:
+                tree = body()
+                return self.end_of(tree, [entry[0] for entry in before.states]) if variables else End(tree)
+            except Ended:
+                return None
+            except Boundary as boundary:
+                self._stop(frame, boundary)
+                return None
+            except Exception as error:
+                if first and not frame.decisions:
+                    raise
+                self._stop(frame, raised(error, of_exception(error, self.file) or loc))
+                return None
+            finally:
+                self.frames.pop()
+                marks.append(self.recorder.mark())
+
+        def fresh(kind: Type) -> Value:
+            return self.recorder.new_value(kind)
+
+        def streams() -> Streams:
+            for mark in marks:
+                self.recorder.skip_to(mark)
+            return self.streams()
+
+        try:
+            made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
+        finally:
+            marks.append(self.recorder.mark())
+            self._restore(before)
+            for mark in marks:
+                self.recorder.skip_to(mark)
+            self.recorder.ops = outer
+            self.decided = decided
+        if len(self.boundaries) > met and not python:
+            boundary = self.boundaries[met]
+            del self.boundaries[met:]
+            raise boundary
+        return made
+
+    def streams(self) -> Streams:
+        """The chat turns of every stream so far."""
+        streams = Streams()
+        for frame in self.frames:
+            for param, like in frame.given:
+                streams.same(param, like)
+            for op in frame.ops:
+                streams.add(op)
+        return streams
+
+    def _stop(self, frame: Frame, boundary: Boundary) -> None:
+        self.boundaries.append(boundary.with_traceback(None))
+        stop_at(frame, boundary)
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Symbolic values, structured ops and tools turn to this recording."""
+        token = TRACING.set(self)
+        try:
+            yield
+        finally:
+            TRACING.reset(token)
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def states(self) -> tuple[State, ...]:
+        return tuple(self.instance.states)
+
+    def _snapshot(self) -> _Snapshot:
+        return _Snapshot(
+            self.recorder.mark(),
+            tuple(
+                (s, s._stream, s._stream.value, s._stream.turns, s._stream.live, dict(s._variables), s._history)
+                for s in self.instance.states
+            ),
+        )
+
+    def _restore(self, before: _Snapshot) -> None:
+        self.recorder.go_back(before.mark)
+        del self.instance.states[len(before.states) :]
+        for state, stream, value, turns, live, variables, history in before.states:
+            stream.value, stream.turns, stream.live = value, turns, live
+            state._stream, state._variables, state._history = stream, dict(variables), history
+
+    def end_of(self, tree: Tree, states: Sequence[State]) -> End:
+        """Where the states stand now."""
+        variables: dict[tuple[int, str], Stored] = {}
+        for number, state in enumerate(states):
+            for name, variable in state._variables.items():
+                leaf = leaf_of(self, variable, name)
+                variables[number, name] = Stored(leaf, variable, kept=True)
+        values = tuple(state._stream.value for state in states)
+        return End(tree, values, tuple(state._stream.turns.open for state in states), variables)
+
+    def go_on(self, end: End) -> None:
+        """Let the states stand where a block has left them."""
+        for number, state in enumerate(self.states()[: len(end.streams)]):
+            value, role = end.streams[number], end.opens[number]
+            stream = state._stream
+            if value != stream.value:
+                stream.value = value
+                stream.turns = Turns(stream.turns.closed, role)
+                state._history = History(state._history, "block", "")
+            own = {name: stored for (n, name), stored in (end.variables or {}).items() if n == number}
+            state._variables = {name: items_of(stored) for name, stored in own.items()}
+
+    def unsettle(self, names: Mapping[tuple[int, str], str], loc: Loc) -> None:
+        """Reading these variables is an error from here on, for the reasons given."""
+        for (number, name), reason in names.items():
+            self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+
+
+def _nested(op: Op) -> Iterator[Op]:
+    for region in regions(op):
+        for inner in region.ops:
+            yield from _nested(inner)
+            yield inner

@@ -1,0 +1,76 @@
+"""Which chat turns stand in every stream, so that only streams with the same turns are brought together.
+
+A template may write a turn differently by those before it: a prompt that continues streams with
+different turns could not be written exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sglc.ir.core import Op, Type, Value, regions
+from sglc.ir.ops import Call, Cond, Loop, RoleClose, RoleOpen, Root, Switch, arms_of, hands_over
+
+# Finished turns in order, and the open one. Behind a loop that adds turns a number stands for them.
+Turns = tuple[tuple[str | int, ...], str]
+
+
+class Streams:
+    """The turns of the streams of one recording, from its ops."""
+
+    def __init__(self, ops: Iterable[Op] = ()) -> None:
+        self._turns: dict[Value, Turns] = {}
+        for op in ops:
+            self.add(op)
+
+    def of(self, stream: Value) -> Turns:
+        return self._turns.get(stream, ((), ""))
+
+    def same(self, stream: Value, like: Value) -> None:
+        """A new stream has the turns of another."""
+        self._turns[stream] = self.of(like)
+
+    def alike(self, streams: Sequence[Value]) -> bool:
+        return all(self.of(stream) == self.of(streams[0]) for stream in streams)
+
+    def add(self, op: Op) -> None:
+        """An op, whose operands are known, makes streams."""
+        match op:
+            case Root():
+                self._turns[op.results[0]] = ((), "")
+            case RoleOpen():
+                self._turns[op.results[0]] = (self.of(op.stream)[0], op.role)
+            case RoleClose():
+                self._turns[op.results[0]] = ((*self.of(op.stream)[0], op.role), "")
+            case Cond() | Switch():
+                self._inside(op)
+                back = [arm for arm in arms_of(op) if not hands_over(arm)]
+                for result, *values in zip(op.results, *(arm.results for arm in back), strict=True):
+                    if result.type is Type.STREAM:
+                        self._joined(result, values)
+            case Loop():
+                for param, init in zip(op.body.params, op.init, strict=True):
+                    self.same(param, init)
+                self._inside(op)
+                for result, *values in zip(op.results, op.init, op.body.results[1:], strict=True):
+                    if result.type is Type.STREAM:
+                        self._joined(result, values)
+            case Call():
+                return
+            case _ if hasattr(op, "stream"):
+                for result in op.results:
+                    if result.type is Type.STREAM:
+                        self.same(result, op.stream)
+            case _:
+                self._inside(op)
+
+    def _inside(self, op: Op) -> None:
+        for region in regions(op):
+            for inner in region.ops:
+                self.add(inner)
+
+    def _joined(self, result: Value, values: Sequence[Value]) -> None:
+        if self.alike(values):
+            self.same(result, values[0])
+        else:
+            self._turns[result] = ((result.id,), self.of(values[0])[1])

@@ -1,0 +1,128 @@
+"""A program that another one runs: while that is recorded, an op with the called program in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglc.errors import Loc
+from sglc.frontend.boundaries import META, NO_DATA, OTHER, WHOLE_TEXT, Boundary
+from sglc.frontend.data import tree_of, unwrapped
+from sglc.frontend.function import Definition
+from sglc.frontend.locate import here
+from sglc.frontend.recording import Recording
+from sglc.frontend.state import Forks, State
+from sglc.frontend.symbolic import Symbolic, SymbolicText
+from sglc.ir.core import Program, Tree, Value, substitute, values_in
+from sglc.ir.ops import Arg, Call
+
+_DEEPEST = 20  # programs in programs
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a recorded call gives: the program's variables and its return value."""
+
+    name: str
+    variables: Mapping[str, Any]
+    ret_value: Any
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.variables:
+            raise Boundary(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
+        return self.variables[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.variables
+
+    def get_var(self, name: str) -> Any:
+        return self[name]
+
+    def sync(self) -> Called:
+        return self
+
+    def text(self) -> str:
+        raise Boundary("`text()` needs the program to run", here(), WHOLE_TEXT)
+
+    def messages(self) -> list[Any]:
+        raise Boundary("`messages()` needs the program to run", here(), WHOLE_TEXT)
+
+    def get_meta_info(self, name: str) -> Any:
+        raise Boundary(f"`get_meta_info({name!r})` needs the program to run", here(), META)
+
+    def error(self) -> Any:
+        raise Boundary("`error()` needs the program to run", here(), OTHER)
+
+
+def closed_over(definition: Definition) -> str:
+    """The name of a recorded value or state that the function takes from around it; "" if there is none."""
+    cells = definition.call.__closure__ or ()
+    for name, cell in zip(definition.code.co_freevars, cells, strict=True):
+        try:
+            held = cell.cell_contents
+        except ValueError:  # nothing was assigned yet
+            continue
+        if isinstance(held, Symbolic | State | Forks):
+            return name
+    return ""
+
+
+def arguments_of(
+    recording: Recording, definition: Definition, given: Mapping[str, Any], loc: Loc
+) -> tuple[Definition, dict[str, Value | str]]:
+    """The called program's own definition for this call, and what its `arg`s are.
+
+    A text that exists only when the program runs is an `arg`; everything else is a constant of it.
+    """
+    texts: dict[str, Value | str] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in definition.parameters:
+        value = given.get(parameter.name, parameter.default)
+        match value:
+            case SymbolicText() if value.settled() is None:
+                texts[parameter.name] = recording.operand(value, loc)
+                default: Any = inspect.Parameter.empty
+            case str():
+                default = SymbolicText((value,))
+            case SymbolicText():
+                default = SymbolicText((value.settled() or "",))
+            case _:
+                tree = tree_of(recording, value, loc, f"given to `{definition.name}`")
+                if any(True for _ in values_in(tree)):
+                    name = type(value).__name__
+                    raise Boundary(
+                        f"a `{name}` with recorded values is given to `{definition.name}`", loc, NO_DATA
+                    )
+                default = value
+        parameters.append(parameter.replace(default=default, kind=inspect.Parameter.KEYWORD_ONLY))
+    return replace(definition, parameters=tuple(parameters)), texts
+
+
+def record_call(
+    recording: Recording, program: Program, name: str, args: Mapping[str, Value | str], loc: Loc
+) -> Called:
+    """The op, and its results. The program returns `{"value": ..., "variables": {...}}`."""
+    own = tuple(values_in(program.returns))
+    results = tuple(recording.recorder.new_value(value.type) for value in own)
+    site = recording.recorder.reserve((), name)
+    ordered = tuple(args[param.name] for param in program.params if isinstance(param, Arg))
+    recording.recorder.ops.append(Call(site, ordered, program, results=results, loc=loc))
+    tree: Tree = substitute(program.returns, dict(zip(own, results, strict=True)))
+    assert isinstance(tree, dict)
+    return Called(name, unwrapped(tree["variables"]), unwrapped(tree["value"]))
+
+
+def refuse_call(recording: Recording, definition: Definition, loc: Loc) -> None:
+    """Whether the call can be recorded at all.
+
+    Raises:
+        Boundary: it uses values of the calling program, or programs call each other without an end.
+    """
+    name = closed_over(definition)
+    if name:
+        reason = f"`{definition.name}` uses `{name}` of the program that calls it"
+        raise Boundary(reason, loc, NO_DATA)
+    if len(recording.calls) >= _DEEPEST:
+        raise Boundary(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)

@@ -1,0 +1,140 @@
+"""Python functions that a program declares: `@tool` has effects and is called once, `@pure` only computes.
+
+In an ordinary run both are the plain function. While a program is recorded their calls become ops, and
+whoever runs the plan calls the function by its name (`tools_of`).
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, TypeVar, cast
+
+from sglc.errors import Loc, TraceError
+from sglc.frontend.data import tree_of
+from sglc.frontend.locate import here, of_code
+from sglc.frontend.recording import Recording, current, outside
+from sglc.frontend.symbolic import symbol
+from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
+from sglc.ir.ops import Call, PureCall, Tool
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_TYPES: dict[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, list[str]: Type.LIST}
+_SPELT = {"str": Type.TEXT, "bool": Type.BOOL, "list[str]": Type.LIST, "List[str]": Type.LIST}
+_DECLARED: dict[str, Declared] = {}
+
+
+class Declared:
+    """A declared function. Calling it calls the function, or records the call."""
+
+    def __init__(self, function: FunctionType, *, effects: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.effects = effects
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.gives = _type_of(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recording = current()
+        if recording is None:
+            return self.function(*args, **kwargs)
+        return self._record(recording, args, kwargs, here())
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Declared functions of a class are called like its methods; their `self` is no data."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<sglc {'tool' if self.effects else 'pure function'} {self.name}>"
+
+    def _record(self, recording: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
+        given = tuple(tree_of(recording, arg, loc, f"given to `{self.function.__name__}`") for arg in args)
+        named = {
+            key: tree_of(recording, arg, loc, f"given to `{self.function.__name__}`")
+            for key, arg in kwargs.items()
+        }
+        if not self.effects and not any(True for _ in values_in((given, named))):
+            with outside():
+                return self.function(*args, **kwargs)
+        value = recording.emit(self._op(given, named, loc), self.gives)
+        return recording.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
+
+    def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
+        kind = Tool if self.effects else PureCall
+        return kind(self.name, given, named, str(self.gives), loc=loc)
+
+
+def tool(function: _F) -> _F:
+    """Declare a function with effects: a compiled program calls it once, in order, when it runs.
+
+    What it returns is a text, a truth value or a list of texts if its annotation says so (`-> str`,
+    `-> bool`, `-> list[str]`), else a JSON value. It is given texts, truth values, lists and JSON data.
+
+    Raises:
+        TraceError: SGLC149, no plain function, or another one is declared under its name.
+    """
+    return cast(_F, _declare(function, effects=True))
+
+
+def pure(function: _F) -> _F:
+    """Declare a function that only computes: compiling calls it where its arguments are known.
+
+    Raises:
+        TraceError: SGLC149, as of `tool`.
+    """
+    return cast(_F, _declare(function, effects=False))
+
+
+def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
+    """The declared functions by their names in a plan: all, or those that `program` calls."""
+    if program is None:
+        return {name: declared.function for name, declared in _DECLARED.items()}
+    called = dict.fromkeys(_called(program))
+    return {name: _DECLARED[name].function for name in called if name in _DECLARED}
+
+
+def _called(program: Program) -> list[str]:
+    names: list[str] = []
+    for op in walk(program.ops):
+        match op:
+            case Tool() | PureCall():
+                names.append(op.name)
+            case Call():
+                names += _called(op.program)
+    return names
+
+
+def _declare(function: Any, *, effects: bool) -> Any:
+    what = "tool" if effects else "pure"
+    if not isinstance(function, FunctionType):
+        raise TraceError(
+            "SGLC149", f"`@{what}` wants a function, not `{type(function).__name__}`", here(),
+            hint=f"write `@{what}` above a `def`",
+        )  # fmt: skip
+    declared = Declared(function, effects=effects)
+    other = _DECLARED.get(declared.name)
+    if other is not None and _place(other.function) != _place(function):
+        raise TraceError(
+            "SGLC149", f"`{declared.name}` is declared twice", of_code(function.__code__),
+            note=f"the first is at {of_code(other.function.__code__)}", hint="give one of them another name",
+        )  # fmt: skip
+    _DECLARED[declared.name] = declared  # a module that is loaded again brings its newest function
+    return declared
+
+
+def _place(function: FunctionType) -> tuple[str, int]:
+    return (function.__code__.co_filename, function.__code__.co_firstlineno)
+
+
+def _type_of(function: FunctionType) -> Type:
+    annotation = function.__annotations__.get("return")
+    if isinstance(annotation, str):
+        spelt = _SPELT.get(annotation, Type.JSON)
+        try:
+            annotation = typing.get_type_hints(function).get("return")
+        except (NameError, TypeError, AttributeError):  # of some other parameter, perhaps
+            return spelt
+    return next((kind for form, kind in _TYPES.items() if annotation == form), Type.JSON)

@@ -1,0 +1,1 @@
+"""`sglang.lang.backend`: the classes of back ends, each under the module that it has there."""

@@ -1,0 +1,5 @@
+"""`sglang.lang.backend.anthropic`."""
+
+from sglc.remote import Anthropic
+
+__all__ = ["Anthropic"]

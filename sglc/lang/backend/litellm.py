@@ -1,0 +1,5 @@
+"""`sglang.lang.backend.litellm`."""
+
+from sglc.remote import LiteLLM
+
+__all__ = ["LiteLLM"]

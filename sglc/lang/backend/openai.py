@@ -1,0 +1,5 @@
+"""`sglang.lang.backend.openai`."""
+
+from sglc.remote import OpenAI
+
+__all__ = ["OpenAI"]

@@ -1,0 +1,5 @@
+"""`sglang.lang.backend.runtime_endpoint`."""
+
+from sglc.remote import RuntimeEndpoint
+
+__all__ = ["RuntimeEndpoint"]

@@ -1,0 +1,5 @@
+"""`sglang.lang.backend.vertexai`."""
+
+from sglc.remote import VertexAI
+
+__all__ = ["VertexAI"]

@@ -1,0 +1,80 @@
+"""The names of one run of a block, and the streams among them that still have readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglc.ir.plan import Block, Held
+from sglc.ir.uses import Name, Uses, block_ends, gives_of
+from sglc.plan_values import Kept, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Stands for what a failed step should have given."""
+
+    error: Exception
+
+
+class Facts:
+    """What is known of a block before it runs."""
+
+    def __init__(self, block: Block, uses: Uses) -> None:
+        self.reads = [tuple(uses.reads(step)) for step in block.steps]
+        self.effects = [uses.has_effects(step) for step in block.steps]
+        self.gives = [name for step in block.steps for name in gives_of(step)]
+        self.ends = tuple(dict.fromkeys(block_ends(block)))
+        self.readers = Counter(name for reads in (*self.reads, self.ends) for name in reads)
+
+
+class Scope:
+    """The names that one run of a block gives, round those of the block that holds it.
+
+    `left` counts the readers of each stream that have not ended: its steps, and the block's end.
+    """
+
+    def __init__(self, block: Block, facts: Facts, outer: Scope | None) -> None:
+        self.outer = outer
+        self.values: dict[Name, asyncio.Future[Value | Failed]] = {}
+        self.left = Counter(facts.readers)
+        self.variables: dict[int, dict[str, Value]] = {}  # by step, of the blocks that it ran
+        loop = asyncio.get_running_loop()
+        for name in (*block.params, *facts.gives):
+            self.values[name] = loop.create_future()
+
+    def give(self, name: Name, value: Value | Failed) -> None:
+        """Enter what `name` is, once."""
+        if isinstance(value, Kept) and self.left[name]:
+            value.hold()
+        if not self.values[name].done():
+            self.values[name].set_result(value)
+
+    async def find(self, names: Sequence[Name]) -> dict[Name, Value]:
+        """The values of names, when they are there.
+
+        Raises:
+            the error of the first that will not come.
+        """
+        found: dict[Name, Value] = {}
+        for name in names:
+            scope: Scope | None = self
+            while scope is not None and name not in scope.values:
+                scope = scope.outer
+            value = Kept(None) if scope is None else await scope.values[name]
+            if isinstance(value, Failed):
+                raise value.error
+            found[name] = value
+        return found
+
+    def read(self, names: Sequence[Name]) -> None:
+        """A reader of `names` has ended."""
+        for name in names:
+            if name in self.values and isinstance(name, Held):
+                self.left[name] -= 1
+                given = self.values[name]
+                there = given.done() and not given.cancelled()
+                if not self.left[name] and there and isinstance(kept := given.result(), Kept):
+                    kept.drop()

@@ -1,0 +1,121 @@
+"""The values of a running plan: what stands under its names, and how trees of a plan are read.
+
+Beside plain data there are kept streams, and the several texts of one generation (`n > 1`): as a text
+these are the first one, as a variable all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sglc.ir.plan import Held, Joined, OutputTree, Slot
+from sglc.ir.uses import Name
+from sglc.ir.values import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All texts of one generation, at least one."""
+
+    texts: tuple[str, ...]
+
+
+class Kept:
+    """A stream that the back end keeps under `number` (None: the empty stream), until nobody holds it.
+
+    Args:
+        free: is called with the number when the last holder lets go.
+    """
+
+    __slots__ = ("_free", "_holders", "number")
+
+    def __init__(self, number: int | None, free: Callable[[int], None] | None = None) -> None:
+        self.number = number
+        self._free = free
+        self._holders = 0
+
+    def hold(self) -> None:
+        """One more needs it."""
+        self._holders += 1
+
+    def drop(self) -> None:
+        """One needs it no more."""
+        self._holders -= 1
+        if not self._holders and self._free is not None and self.number is not None:
+            self._free(self.number)
+
+
+Value: TypeAlias = "Plain | Samples | Kept | tuple[Value, ...] | Mapping[str, Value]"
+
+
+def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
+    """A tree of a plan, with what its names stand for."""
+    match tree:
+        case Held(None):
+            return Kept(None)
+        case Slot() | Held():
+            return known[tree]
+        case Joined():
+            return "".join(text(read(part, known)) for part in tree.parts)
+        case tuple():
+            return tuple(read(part, known) for part in tree)
+        case Mapping():
+            return {key: read(part, known) for key, part in tree.items()}
+        case _:
+            return tree
+
+
+def text(value: Value) -> str:
+    """A value that is a text."""
+    if isinstance(value, Samples):
+        return value.texts[0]
+    assert isinstance(value, str), value
+    return value
+
+
+def plain(value: Value) -> Plain:
+    """A value without streams as plain data: of several texts the first."""
+    match value:
+        case Samples():
+            return value.texts[0]
+        case tuple():
+            return tuple(plain(part) for part in value)
+        case Mapping():
+            return {key: plain(part) for key, part in value.items()}
+        case Kept():
+            raise AssertionError("a stream is no data")
+        case _:
+            return value
+
+
+def held_in(value: Value | Iterable[Value]) -> Iterator[Kept]:
+    """Every stream in a value."""
+    match value:
+        case Kept():
+            yield value
+        case list() | tuple():
+            for part in value:
+                yield from held_in(part)
+        case Mapping():
+            for part in value.values():
+                yield from held_in(part)
+        case _:
+            return
+
+
+def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
+    """A value for the user: lists as lists, all texts of a generation, and of a stream its text."""
+    match value:
+        case Samples():
+            return list(value.texts)
+        case Kept():
+            assert stream is not None
+            return stream(value)
+        case tuple():
+            return [as_python(part, stream) for part in value]
+        case Mapping():
+            return {key: as_python(part, stream) for key, part in value.items()}
+        case _:
+            return value

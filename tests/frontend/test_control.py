@@ -1,0 +1,686 @@
+"""Structured ops, tools and programs in programs: plain Python in a run, one op each in a recorded program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from oracle_backend import OracleBackend
+from stand_in import Answers, StandIn, interpreted, same_on_every_path
+
+import sglc as sgl
+from sglc.errors import RunError, SglcError, TraceError
+from sglc.frontend import control as ctl
+from sglc.frontend.tools import pure, tool, tools_of
+from sglc.ir.core import Program, Type, walk
+from sglc.ir.interpret import Model, meaning
+from sglc.ir.ops import Call, Cond, Gen, HostCall, Loop, Map, PureCall, Switch, Tool
+from sglc.ir.text import from_text, to_text
+from sglc.ir.verify import verify
+
+BACKEND = OracleBackend()
+SEEN: list[Any] = []
+
+
+@tool
+def note(text: str, *, level: int = 0, tags: Any = None) -> list[str]:
+    SEEN.append((text, level, tags))
+    return [text, "more"]
+
+
+@tool
+def anything(text: str):  # type: ignore[no-untyped-def]
+    return {"text": text}
+
+
+@pure
+def double(text: str) -> str:
+    return text * 2
+
+
+@pure
+def judge(text: str) -> bool:
+    return text < "8"
+
+
+def traced(function: sgl.Function, **options: Any) -> Program:
+    program = function.trace(**options)
+    verify(program)
+    assert to_text(from_text(to_text(program), "test.sglir")) == to_text(program)
+    return program
+
+
+def every(program: Program, kind: type) -> list[Any]:
+    return [op for op in walk(program.ops) if isinstance(op, kind)]
+
+
+def boundary(function: sgl.Function) -> HostCall:
+    (found,) = every(traced(function), HostCall)
+    return found  # type: ignore[no-any-return]
+
+
+def declared(name: str, given: tuple[Any, ...], named: Any) -> Any:
+    made = tools_of()[name](*given, **named)
+    return tuple(made) if isinstance(made, list) else made
+
+
+# -- cond and switch -----------------------------------------------------------------------------------
+
+
+@sgl.function
+def conditional(s: Any, word: str) -> Any:
+    s += word + sgl.gen("x")
+
+    def yes() -> str:
+        nonlocal s
+        s += "yes" + sgl.gen("why")
+        s["kind"] = "good"
+        return s["why"]  # type: ignore[no-any-return]
+
+    def no(s: Any = s) -> str:
+        s += "no"
+        s["kind"] = "bad " + s["x"]
+        return "none"
+
+    why = ctl.cond(judge(s["x"]), yes, no)
+    s += f"because {why}, so {s['kind']}" + sgl.gen("end")
+    return {"why": why, "kind": s["kind"], "end": s["end"]}
+
+
+@sgl.function
+def switched(s: Any) -> Any:
+    s += "which" + sgl.select("x", choices=["a", "b", "c"])
+
+    def more() -> None:
+        nonlocal s
+        s += "A" + sgl.select("y", choices=["1", "2"])
+        s += "one" if s["y"] == "1" else "two" + sgl.gen("two")
+
+    def other() -> None:
+        nonlocal s
+        s += "other"
+
+    ctl.switch(s["x"], {"a": more, "b": lambda: None}, other)
+    s += sgl.gen("end")
+    return s["end"]
+
+
+@sgl.function
+def without_orelse(s: Any) -> Any:
+    s += sgl.gen("x")
+    ctl.cond(ctl.not_(ctl.contains("1", s["x"])), lambda: s.user("no one") and None)
+    ctl.cond(ctl.eq(s["x"].strip().lower(), "abcd"), lambda: s.user("abcd"))
+    s += sgl.gen("end")
+    return [s["end"], ctl.parse_json('{"a": [1]}')]
+
+
+def test_cond_is_one_op() -> None:
+    program = traced(conditional)
+    (branch,) = every(program, Cond)
+    assert every(program, HostCall) == []
+    assert len(every(program, Gen)) == 3
+    assert [value.type for value in branch.results].count(Type.STREAM) == 1
+    for word in "abcdefghij":
+        assert same_on_every_path(conditional, word=word) == 1
+
+
+def test_switch_is_one_op_with_branches_in_its_arms() -> None:
+    program = traced(switched)
+    assert [op.cases for op in program.ops if isinstance(op, Switch)] == [("a", "b")]
+    assert len(every(program, Switch)) == 2
+    assert [op.site.name for op in every(program, Gen)] == ["two", "end"]
+    assert same_on_every_path(switched) == 4
+
+
+def test_a_predicate_on_any_text() -> None:
+    program = traced(without_orelse)
+    assert len(every(program, Cond)) == 2
+    assert every(program, HostCall) == []
+
+
+@pytest.mark.parametrize("function", [conditional, switched], ids=lambda f: f.__name__)
+def test_an_ordinary_run_is_plain_python(function: sgl.Function) -> None:
+    args = {parameter.name: "w" for parameter in function.definition.parameters}
+    result = function.run(**args, backend=BACKEND, seed=3, max_new_tokens=3)
+    assert result.error() is None
+    assert result["end"]
+
+
+def test_a_predicate_that_is_known_is_no_op() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        ctl.cond(True, lambda: s.user("a"), lambda: s.user("b"))
+        return ctl.switch("x", {"y": lambda: 1}, lambda: 2), ctl.eq("a", "a"), ctl.not_("")
+
+    made = traced(program)
+    assert every(made, Cond) == []
+    assert made.returns == (2, True, True)
+
+
+def test_a_variable_of_one_arm_cannot_be_read() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+
+        def then() -> None:
+            s["only"] = "here"
+
+        ctl.cond(ctl.eq(s["x"], "a"), then)
+        return s["only"]
+
+    with pytest.raises(TraceError, match="some arms of a branch store it") as caught:
+        program.trace()
+    assert caught.value.code == "SGLC148"
+    assert caught.value.loc is not None
+    assert caught.value.loc.line == program.definition.code.co_firstlineno + 8
+
+
+def test_arms_that_end_in_different_turns_are_refused() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+
+        def then(s: Any = s) -> None:
+            s += sgl.user_begin()
+
+        ctl.cond(ctl.eq(s["x"], "a"), then)
+
+    with pytest.raises(TraceError, match="different chat turns"):
+        program.trace()
+
+
+def test_an_arm_may_go_on_as_ordinary_python() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+        ctl.cond(ctl.eq(s["x"], "a"), lambda: print("an effect"), lambda: s.user("b"))
+        s += sgl.gen("end")
+
+    made = traced(program)
+    assert "print" in boundary(program).reason
+    assert [op.site.name for op in every(made, Gen)] == ["x", "end"]
+
+
+def test_all_arms_may_go_on_as_ordinary_python() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+        ctl.cond(ctl.eq(s["x"], "a"), lambda: print(1), lambda: print(2))
+        s += sgl.gen("never")
+
+    made = traced(program)
+    assert len(every(made, HostCall)) == 2
+    assert [op.site.name for op in every(made, Gen)] == ["x"]
+
+
+def test_python_s_own_variables_are_not_carried() -> None:
+    @sgl.function
+    def assigns(s: Any) -> Any:
+        count = 0
+        s += sgl.gen("x")
+
+        def then() -> None:
+            nonlocal count
+            count += 1
+
+        ctl.cond(ctl.eq(s["x"], "a"), then)
+        return count
+
+    @sgl.function
+    def appends(s: Any) -> Any:
+        found: list[str] = []
+        s += sgl.gen("x")
+        ctl.cond(ctl.eq(s["x"], "a"), lambda: found.append("a"), lambda: found.append("b"))
+        return found
+
+    assert "`count`" in boundary(assigns).reason
+    assert {op.reason for op in every(traced(appends), HostCall)} == {
+        "`.append(...)` changes what outlives the program"
+    }
+
+
+def test_a_loop_over_constants_still_makes_lists() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+
+        def then() -> Any:
+            own = []
+            for i in range(2):
+                own.append(f"{i}")
+            return own
+
+        return ctl.cond(ctl.eq(s["x"], "a"), then, lambda: ["p", "q"])
+
+    assert every(traced(program), HostCall) == []
+
+
+# -- loop ----------------------------------------------------------------------------------------------
+
+
+@sgl.function
+def looped(s: Any) -> Any:
+    s += "go"
+    s["last"] = "nothing"
+
+    def body() -> Any:
+        nonlocal s
+        s += "think" + sgl.gen("thought") + sgl.select("act", choices=["On", "Off"])
+        s["last"] = f"{s['thought']} after {s['last']}"
+        return ctl.not_(ctl.eq(s["act"], "Off"))
+
+    ctl.loop(body, max_iters=3)
+    s += "end" + sgl.gen("end")
+    return [s["act"], s["last"], s["end"]]
+
+
+def loop_by_hand(state: StandIn) -> Any:
+    """What `looped` does, with the sites of iterations."""
+    return looped.definition.call(state)
+
+
+def test_loop_carries_streams_and_variables() -> None:
+    program = traced(looped)
+    (op,) = every(program, Loop)
+    assert op.max_iters == 3
+    assert [value.type for value in op.init].count(Type.STREAM) == 1
+    assert len(every(program, Gen)) == 2
+    for stops in range(4):
+        script = (0,) * stops + (1,)
+        found = interpreted(program, Answers(script), declared)
+        rounds = min(stops + 1, 3)
+        thoughts = [text for site, (_, text) in found.calls.items() if site.name == "thought"]
+        assert len(thoughts) == rounds
+        last = "nothing"
+        for thought in thoughts:
+            last = f"{thought} after {last}"
+        assert found.returns == ("On" if stops >= 3 else "Off", last, list(found.calls.values())[-1][1])
+        prompt = list(found.calls.values())[-1][0]
+        assert prompt.startswith("go")
+        assert prompt.count("think") == rounds
+
+
+def test_loop_in_an_ordinary_run() -> None:
+    result = looped.run(backend=BACKEND, seed=1, max_new_tokens=3)
+    assert result.error() is None
+    assert 1 <= result.text().count("think") <= 3
+
+
+def test_a_loop_without_an_answer_runs_to_its_bound() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def body(s: Any = s) -> None:
+            s += "x" + sgl.gen("x")
+
+        ctl.loop(body, max_iters=3)
+        return s["x"]
+
+    found = interpreted(traced(program), Answers(()), declared)
+    assert len(found.calls) == 3
+    assert found.returns == list(found.calls.values())[-1][1]
+    assert len(program.run(backend=BACKEND, max_new_tokens=2).calls) == 3
+
+
+def test_a_branch_on_a_loops_result() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def body(s: Any = s) -> Any:
+            s += sgl.select("act", choices=["a", "b"])
+            return ctl.eq(s["act"], "a")
+
+        ctl.loop(body, max_iters=2)
+        return 1 if s["act"] == "a" else 2
+
+    (branch,) = every(traced(program), Switch)
+    assert branch.cases == ("a", "b")
+
+
+def test_turns_in_a_loop() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def body(s: Any = s) -> None:
+            s += sgl.user("more") + sgl.assistant(sgl.gen("x"))
+
+        ctl.loop(body, max_iters=2)
+        s += sgl.user("end") + sgl.assistant(sgl.gen("y"))
+
+    assert len(every(traced(program), Loop)) == 1
+
+    @sgl.function
+    def broken(s: Any) -> Any:
+        def body(s: Any = s) -> None:
+            s += sgl.user_begin()
+
+        ctl.loop(body, max_iters=2)
+
+    with pytest.raises(TraceError, match="another chat turn"):
+        broken.trace()
+
+
+def test_ordinary_python_in_a_loop_is_a_boundary_before_it() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("before")
+
+        def body(s: Any = s) -> None:
+            s += sgl.gen("x")
+            print(s["x"])
+
+        ctl.loop(body, max_iters=2)
+
+    made = traced(program)
+    assert [op.site.name for op in every(made, Gen)] == ["before"]
+    assert "print" in boundary(program).reason
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, "3"])
+def test_a_loop_needs_a_bound(bound: Any) -> None:
+    with pytest.raises(TraceError, match="max_iters"):
+        ctl.loop(lambda: None, max_iters=bound)
+
+
+# -- map -----------------------------------------------------------------------------------------------
+
+
+@sgl.function
+def mapped(s: Any, word: str) -> Any:
+    s += "read" + sgl.gen("x")
+
+    def body(item: str) -> Any:
+        with s.copy() as branch:
+            branch += f"{item}: " + sgl.gen("y")
+            made = branch["y"]
+        return f"<{made}>"
+
+    tips = ctl.map(["one", word, s["x"]], body)
+    s += "end" + sgl.gen("end")
+    return tips
+
+
+def test_map_is_one_op() -> None:
+    program = traced(mapped)
+    (op,) = every(program, Map)
+    assert every(program, HostCall) == []
+    found = interpreted(program, Answers(()), declared, word="w")
+    made = [(prefix, text) for site, (prefix, text) in found.calls.items() if site.name == "y"]
+    first = found.calls[next(site for site in found.calls if site.name == "x")][1]
+    assert [prefix for prefix, _ in made] == [f"read{first}{item}: " for item in ("one", "w", first)]
+    assert found.returns == tuple(f"<{text}>" for _, text in made)
+    assert [value.type for value in op.results] == [Type.LIST]
+
+
+def test_map_in_an_ordinary_run() -> None:
+    result = mapped.run("w", backend=BACKEND, seed=1, max_new_tokens=2)
+    assert len(result.ret_value) == 3
+
+
+def test_map_must_not_change_a_state_from_outside() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def body(item: str, s: Any = s) -> None:
+            s += item
+
+        ctl.map(["a"], body)
+
+    with pytest.raises(TraceError, match="made outside of it") as caught:
+        program.trace()
+    assert caught.value.code == "SGLC148"
+
+
+def test_what_map_stores_cannot_be_read() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def body(item: str) -> None:
+            s["item"] = item
+
+        ctl.map(["a"], body)
+        return s["item"]
+
+    with pytest.raises(TraceError, match="once for each item"):
+        program.trace()
+
+
+# -- tools ---------------------------------------------------------------------------------------------
+
+
+@sgl.function
+def tooled(s: Any, word: str) -> Any:
+    s += word + sgl.gen("x")
+    notes = note(s["x"], level=2, tags={"all": [word, s["x"], 1, None, True]})
+    found = anything(f"{s['x']}!")
+    s += double(s["x"]) + double("ab") + sgl.gen("end")
+    return {"notes": notes, "found": found, "end": s["end"], "more": notes + ["own"]}  # noqa: RUF005
+
+
+def test_tools_are_ops_with_data() -> None:
+    SEEN.clear()
+    program = traced(tooled)
+    assert SEEN == []
+    assert [(op.name, op.gives) for op in every(program, Tool)] == [
+        (f"{__name__}.note", "list"), (f"{__name__}.anything", "json"),
+    ]  # fmt: skip
+    (call,) = every(program, PureCall)
+    assert call.name == f"{__name__}.double"
+    found: Any = interpreted(program, Answers(()), declared, word="w")
+    (text,) = [made for site, (_, made) in found.calls.items() if site.name == "x"]
+    assert [(text, 2, {"all": ("w", text, 1, None, True)})] == SEEN
+    assert found.returns["notes"] == (text, "more")
+    assert found.returns["more"] == (text, "more", "own")
+    assert found.returns["found"] == {"text": f"{text}!"}
+    assert list(found.calls.values())[-1][0] == f"w{text}{text}{text}abab"
+
+
+def test_a_tool_in_a_run_is_the_plain_function() -> None:
+    SEEN.clear()
+    result = tooled.run("w", backend=BACKEND, max_new_tokens=2)
+    assert result.ret_value["notes"] == [result["x"], "more"]
+    assert len(SEEN) == 1
+
+
+def test_tools_of_a_program() -> None:
+    assert sorted(tools_of(traced(tooled))) == [f"{__name__}.{name}" for name in ("anything", "double", "note")]
+    assert tools_of()[f"{__name__}.double"]("a") == "aa"
+
+
+def test_an_async_tool_is_awaited_in_a_run() -> None:
+    @tool
+    async def wait(text: str) -> str:
+        await asyncio.sleep(0)
+        return text + "!"
+
+    @sgl.function
+    async def program(s: Any) -> Any:
+        s += "a" + sgl.gen("x")
+        return await wait(s["x"])
+
+    result = program.run(backend=BACKEND, max_new_tokens=2)
+    assert result.ret_value == result["x"] + "!"
+
+
+def test_what_is_no_data_is_not_given_to_a_tool() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+        note(BACKEND)  # type: ignore[arg-type]
+
+    assert "given to `note`" in boundary(program).reason
+
+
+def test_a_json_value_is_not_a_text() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+        s += anything(s["x"])
+
+    assert "appending it" in boundary(program).reason
+
+
+def test_a_name_is_declared_once() -> None:
+    def make(first: bool) -> Callable[..., Any]:
+        if first:
+
+            @tool
+            def same() -> str:
+                return "1"
+        else:
+
+            @tool
+            def same() -> str:
+                return "2"
+
+        return same
+
+    make(True)
+    make(True)  # the same place again: a module that is loaded twice
+    with pytest.raises(TraceError, match="declared twice") as caught:
+        make(False)
+    assert caught.value.code == "SGLC149"
+
+
+def test_a_tool_is_a_function() -> None:
+    with pytest.raises(TraceError, match="`@tool` wants a function, not `int`"):
+        tool(3)  # type: ignore[type-var]
+
+
+def test_result_types_come_from_annotations() -> None:
+    names: dict[str, Any] = {"tool": tool}
+    source = "def f(x: Unknown) -> {}: ...\n"
+    for number, (annotation, kind) in enumerate(
+        [
+            ("str", Type.TEXT),
+            ("bool", Type.BOOL),
+            ("list[str]", Type.LIST),
+            ("dict", Type.JSON),
+            ("int", Type.JSON),
+        ]
+    ):
+        exec("from __future__ import annotations\n" + source.format(annotation), names)
+        names["f"].__qualname__ = f"annotated_{number}"
+        assert tool(names["f"]).gives is kind
+
+
+# -- programs in programs ------------------------------------------------------------------------------
+
+
+@sgl.function
+def expand(s: Any, tip: str, style: str = "kind", times: int = 1) -> Any:
+    for _ in range(times):
+        s += f"Expand ({style}): {tip}\n" + sgl.gen("detailed_tip", stop="\n")
+    if style == "kind":
+        s += sgl.select("good", choices=["yes", "no"])
+        if s["good"] == "no":
+            s += sgl.gen("why")
+    return {"tip": s["detailed_tip"]}
+
+
+@sgl.function
+def advise(s: Any, topic: str) -> Any:
+    s += topic + sgl.gen("tip_1") + sgl.gen("tip_2")
+    first = expand(tip=s["tip_1"])
+    second = ctl.call(expand, s["tip_2"], style="strict", times=2)
+    s += f"1. {first['detailed_tip']} 2. {second['detailed_tip']}" + sgl.gen("summary")
+    return [s["summary"], first.ret_value["tip"], "good" in first]
+
+
+def test_a_program_in_a_program_is_a_call() -> None:
+    program = traced(advise)
+    calls = every(program, Call)
+    assert [op.site.occurrence for op in calls] == [0, 1]
+    assert [len([op for op in walk(call.program.ops) if isinstance(op, Gen)]) for call in calls] == [2, 2]
+    found: Any = interpreted_calls(program, topic="t")
+    by_name = {str(site).rsplit(".", 1)[-1]: text for site, (_, text) in found.calls.items()}
+    assert found.returns == (by_name["summary#0"], found.returns[1], True)
+    prompt = next(prefix for site, (prefix, _) in found.calls.items() if site.name == "summary")
+    assert f"1. {found.returns[1]} 2. " in prompt
+
+
+def interpreted_calls(program: Program, **args: str) -> Any:
+    return meaning(program, Model(lambda site, prefix: f"<{len(prefix)}>", lambda *_: 0), args)
+
+
+def test_a_program_in_a_program_runs_on_the_same_back_end() -> None:
+    first = advise.run("t", backend=BACKEND, seed=5, max_new_tokens=3)
+    again = advise.run("t", backend=BACKEND, seed=5, max_new_tokens=3)
+    other = advise.run("t", backend=BACKEND, seed=6, max_new_tokens=3)
+    assert first.error() is None
+    assert first.text() == again.text()
+    assert first.text() != other.text()
+
+
+def test_a_failure_in_a_called_program_surfaces_where_it_is_read() -> None:
+    @sgl.function
+    def fails(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+        raise ValueError("inside")
+
+    @sgl.function
+    def program(s: Any) -> Any:
+        called = fails()
+        s += "b" + sgl.gen("y")
+        return None if s["y"] == "never" else called.ret_value
+
+    result = program.run(backend=BACKEND, max_new_tokens=2)
+    error = result.error()
+    assert isinstance(error, SglcError | ValueError)
+    assert "inside" in str(error)
+    assert result["y"]
+
+
+def test_a_called_program_with_a_boundary_is_one() -> None:
+    @sgl.function
+    def inner(s: Any) -> None:
+        s += sgl.gen("x")
+        print(s["x"])
+
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("before")
+        return inner()["x"]
+
+    found = boundary(program)
+    assert "`inner` goes on as ordinary Python" in found.reason
+    assert found.loc.line == program.definition.code.co_firstlineno + 3
+
+
+def test_programs_that_call_themselves() -> None:
+    @sgl.function
+    def down(s: Any, depth: int) -> Any:
+        s += f"{depth}" + sgl.gen("x")
+        return down(depth=depth - 1)["x"] if depth else s["x"]
+
+    @sgl.function
+    def forever(s: Any) -> Any:
+        s += sgl.gen("x")
+        return forever()["x"]
+
+    @sgl.function
+    def three(s: Any) -> Any:
+        return down(depth=2)["x"]
+
+    assert len(every(traced(three), Call)) == 1
+    assert "`forever`" in boundary(forever).reason
+
+
+def test_a_program_that_uses_values_of_its_caller_is_a_boundary() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x")
+        outer = s["x"]
+
+        @sgl.function
+        def inner(t: Any) -> Any:
+            t += outer
+
+        inner()
+
+    assert every(traced(program), HostCall)
+
+
+def test_parse_json_in_a_run() -> None:
+    assert ctl.parse_json('{"a": [1, true]}') == {"a": [1, True]}
+    for text in ("", "NaN", "{", "[" * 100_000):
+        with pytest.raises(RunError, match="no JSON") as caught:
+            ctl.parse_json(text)
+        assert caught.value.code == "SGLC460"

@@ -1,0 +1,258 @@
+"""SGLang's classes of back ends, its switches and its module paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+from sglc.errors import UsageError
+from sglc.frontend.chat_templates import (
+    ChatTemplate,
+    ChatTemplateStyle,
+    get_chat_template,
+    get_chat_template_by_model_path,
+    jinja_of,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
+from sglc.runtime.chat_template import ChatTemplate as Jinja
+
+
+@sgl.function
+def hello(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", max_tokens=4, temperature=0))
+
+
+@pytest.fixture(autouse=True)
+def no_default() -> Iterator[None]:
+    yield
+    sgl.set_default_backend(None)
+    sgl.global_config.verbosity = 0
+
+
+# -- what a later release connects -----------------------------------------------------------------
+
+LATER = [
+    (
+        lambda: sgl.RuntimeEndpoint("http://localhost:30000", api_key="k"),
+        "RuntimeEndpoint('http://localhost:30000')",
+    ),
+    (lambda: sgl.OpenAI("gpt-4o", is_chat_model=True), "OpenAI('gpt-4o')"),
+    (lambda: sgl.Anthropic("claude"), "Anthropic('claude')"),
+    (lambda: sgl.VertexAI("gemini"), "VertexAI('gemini')"),
+    (lambda: sgl.LiteLLM("a/b"), "LiteLLM('a/b')"),
+    (lambda: sgl.Crusoe("m"), "Crusoe('m')"),
+]
+
+
+@pytest.mark.parametrize(("make", "shown"), LATER)
+def test_the_first_use_of_a_remote_back_end_is_an_error_with_the_program_s_place(make: Any, shown: str) -> None:
+    backend = make()
+    sgl.set_default_backend(backend)
+
+    @sgl.function
+    def asks(s: Any) -> None:
+        s += "a" + sgl.gen("x", backend=backend)
+
+    uses = [
+        lambda: hello.run(),
+        lambda: hello.run(backend=backend),
+        lambda: hello.run_batch([{}], backend=backend),
+        lambda: hello.compile(backend),
+        lambda: hello.cache(),
+    ]
+    for use in uses:
+        with pytest.raises(UsageError) as caught:
+            use()
+        assert caught.value.code == "SGLC013"
+        assert f"`{shown}`" in caught.value.message
+        assert caught.value.loc == hello.definition.loc
+    error = asks.run(backend=ScriptedBackend(lambda asked: "")).error()
+    assert isinstance(error, UsageError)
+    assert error.code == "SGLC013"
+    assert error.loc is not None
+    assert error.loc.line == asks.definition.loc.line + 1
+    with pytest.raises(UsageError, match="SGLC013"):
+        sgl.flush_cache(backend)
+
+
+def test_an_unknown_back_end_of_one_call_is_an_error_with_its_place() -> None:
+    @sgl.function
+    def asks(s: Any) -> None:
+        s += "a" + sgl.gen("x", backend="nowhere")
+
+    error = asks.run(backend=ScriptedBackend(lambda asked: "")).error()
+    assert isinstance(error, UsageError)
+    assert error.code == "SGLC012"
+    assert error.loc is not None
+    assert error.loc.line == asks.definition.loc.line + 1
+
+
+# -- Runtime and Engine ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mem_fraction_static": 0.9}, "takes no `mem_fraction_static`"),
+        ({"tp_size": 2}, "`tp_size` cannot be `2`"),
+        ({"dtype": "int3"}, "`dtype` cannot be `'int3'`"),
+        ({"page_size": 0}, "`page_size` cannot be `0`"),
+    ],
+)
+def test_server_arguments_are_checked_by_name(arguments: dict[str, Any], message: str) -> None:
+    for kind in (sgl.Runtime, sgl.Engine):
+        with pytest.raises(UsageError, match=message) as caught:
+            kind(model_path="smollm2", **arguments)
+        assert caught.value.code == "SGLC027"
+    with pytest.raises(UsageError, match="SGLC029"):
+        sgl.Runtime(chat_template="no-such")
+
+
+def test_a_runtime_loads_nothing_before_its_use() -> None:
+    runtime = sgl.Runtime(
+        model_path="no/such/model", max_running_requests=3, disable_radix_cache=True, log_level="error"
+    )
+    assert runtime.endpoint.options.max_rows == 3
+    assert not runtime.endpoint.options.cache
+    assert runtime.server_args == sgl.ServerArgs(
+        model_path="no/such/model", max_running_requests=3, disable_radix_cache=True
+    )
+    runtime.shutdown()
+
+
+def test_an_engine_with_the_real_model() -> None:
+    with sgl.Engine(model_path="smollm2", chat_template="chatml") as engine:
+        made = engine.generate("The capital of France is", {"max_new_tokens": 3, "temperature": 0})
+        assert made["text"].startswith(" Paris")
+        assert made["meta_info"]["completion_tokens"] == len(made["output_ids"])
+        # Control tokens in a prompt are control tokens.
+        tokenizer = engine.get_tokenizer()
+        turn = tokenizer.render([{"role": "user", "content": "Hi"}], generate=True)
+        assert turn == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        params = {"max_new_tokens": 4, "temperature": 0, "stop": ["\n"]}
+        first, second = engine.generate([turn, "1, 2, 3,"], params)
+        assert second["text"].startswith(" 4")
+        (raw,) = json.loads(sgl.Runtime.generate(engine, [turn], params))
+        assert raw["output_ids"] == first["output_ids"]
+        assert len(engine.generate("a", {"max_new_tokens": 1, "n": 3})) == 3
+        # It is a back end like any other, under the template that was asked for.
+        sgl.set_default_backend(engine)
+        result = hello.run()
+        assert result.text().startswith(turn)
+        assert result["x"].startswith(first["text"][:3])
+        assert sgl.get_server_info()["model"] == "smollm2"
+        sgl.flush_cache()
+        with pytest.raises(UsageError, match="SGLC031"):
+            engine.generate("a", {"max_tokens": 3})
+        with pytest.raises(UsageError, match="SGLC030"):
+            engine.generate([])
+
+
+# -- chat templates --------------------------------------------------------------------------------
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": '{{ 1 }} and "two"'},
+    {"role": "assistant", "content": "3"},
+    {"role": "user", "content": "Why?"},
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["default", "claude", "chatml", "qwen", "llama-2-chat", "llama-3-instruct", "gemma-it", "vicuna_v1.1"],
+)
+def test_a_template_says_the_same_as_jinja(name: str) -> None:
+    template = get_chat_template(name)
+    jinja = Jinja(jinja_of(template), {})
+    for end in range(1, len(TALK) + 1):
+        assert jinja.render(TALK[:end], generate=False) == template.get_prompt(TALK[:end])
+    open_turn = template.role_prefix_and_suffix["assistant"][0]
+    assert jinja.render(TALK, generate=True) == template.get_prompt(TALK) + open_turn
+    without = [{"role": "system", "content": None}, *TALK[1:2]]
+    assert jinja.render(TALK[1:2], generate=False) == template.get_prompt(
+        without if template.default_system_prompt is not None else TALK[1:2]
+    )
+
+
+def test_a_registered_template_is_used_by_its_name() -> None:
+    template = ChatTemplate(
+        "test-arrows", None, {"user": (">> ", "\n"), "assistant": ("<< ", "\n")}, stop_str=["\n"],
+        style=ChatTemplateStyle.PLAIN,
+    )  # fmt: skip
+    sgl.register_chat_template(template)
+    assert get_chat_template("test-arrows") is template
+    runtime = sgl.Runtime(model_path="smollm2", chat_template="test-arrows")
+    tokenizer = runtime.get_tokenizer()
+    assert tokenizer.render([{"role": "user", "content": "a"}], generate=True) == ">> a\n<< "
+    own = sgl.Runtime(model_path="smollm2").get_tokenizer()
+    assert tokenizer.hash != own.hash
+    assert tokenizer.encode("a b") == own.encode("a b")
+    assert "im_start" in own.render([{"role": "user", "content": "a"}], generate=True)
+    with pytest.raises(UsageError, match="SGLC029"):
+        get_chat_template("unknown")
+
+
+def test_matching_functions_say_which_template_a_path_has() -> None:
+    assert get_chat_template_by_model_path("x/unheard-of").name == "default"
+
+    @register_chat_template_matching_function
+    def match(path: str) -> ChatTemplate | None:
+        return get_chat_template("chatml") if "test-smol" in path else None
+
+    assert get_chat_template_by_model_path("x/test-smol-1").name == "chatml"
+
+
+# -- switches and paths ----------------------------------------------------------------------------
+
+
+def test_global_config(capsys: pytest.CaptureFixture[str]) -> None:
+    config = sgl.global_config
+    assert config.enable_precache_with_tracing
+    backend = ScriptedBackend(lambda asked: "b")
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+
+    config.default_backend = backend
+    config.verbosity = 2
+    assert program.run().text() == "ab"
+    assert capsys.readouterr().out == "ab\n"
+    sgl.set_default_backend(None)
+    assert config.default_backend is None
+    with pytest.raises(AttributeError):
+        config.no_such_switch = 1
+
+
+def test_the_paths_of_sglang() -> None:
+    from sglc.lang import api, chat_template, choices, interpreter, ir
+    from sglc.lang.backend.anthropic import Anthropic
+    from sglc.lang.backend.crusoe import Crusoe
+    from sglc.lang.backend.litellm import LiteLLM
+    from sglc.lang.backend.openai import OpenAI
+    from sglc.lang.backend.runtime_endpoint import RuntimeEndpoint
+    from sglc.lang.backend.vertexai import VertexAI
+
+    for cls in (Anthropic, Crusoe, LiteLLM, OpenAI, RuntimeEndpoint, VertexAI):
+        assert getattr(sgl, cls.__name__) is cls
+    for name in api.__all__:
+        assert getattr(api, name) is getattr(sgl, name)
+    assert chat_template.register_chat_template is register_chat_template
+    assert choices.token_length_normalized is sgl.token_length_normalized
+    assert isinstance(hello, ir.SglFunction)
+    seen: list[Any] = []
+
+    @sgl.function
+    def program(s: interpreter.ProgramState) -> None:
+        seen.append(isinstance(s, interpreter.ProgramState))
+        seen.append(isinstance(s.fork(2), interpreter.ProgramStateGroup))
+
+    program.run(backend=ScriptedBackend(lambda asked: "")).sync()
+    assert seen == [True, True]

@@ -1,0 +1,43 @@
+"""What is seen of a grammar without a model: texts and brackets end, and every rule is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglc.errors import LegalizeError
+from sglc.ir.gbnf import check_gbnf
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "a"',
+        '# a list\nroot ::= item (", " item)*  # of items\nitem ::= [a-z\\]#"]{1,3} | "\\"" | [^\\n"]',
+        'root ::= (\n  "a" |\n  "b" x-1?\n)\nx-1 ::= root{2}',
+        'root ::= "a" (= "b") "b"',
+    ],
+)
+def test_grammars_are_taken(grammar: str) -> None:
+    check_gbnf(grammar)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "note"),
+    [
+        ("", "line 1, column 1: there is no rule `root`"),
+        ('a ::= "b"', "line 1, column 1: there is no rule `root`"),
+        ('root ::= "a', "line 1, column 10: a text without its end"),
+        ('root ::= "a"\n  | [b', "line 2, column 5: a class without its end"),
+        ('root ::= ("a"\nb ::= "c"', "line 2, column 3: `::=` without a rule's name"),
+        ('root ::= ("a"', "line 1, column 10: `(` without `)`"),
+        ('root ::= "a")', "line 1, column 13: `)` without `(`"),
+        ('root ::= a b\na ::= "x"', "line 1, column 12: there is no rule `b`"),
+        ('root ::= a\na ::= "x"\na ::= "y"', "line 3, column 1: a second rule `a`"),
+        ('"a" ::= "b"', "line 1, column 5: `::=` without a rule's name"),
+        ('root ::= "a" ; "b"', "line 1, column 14: `;` is not expected"),
+    ],
+)
+def test_what_is_no_grammar_is_refused_with_its_place(grammar: str, note: str) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        check_gbnf(grammar)
+    assert (failure.value.code, failure.value.note) == ("SGLC457", note)
