@@ -42,6 +42,8 @@ bless: $(VENV)/.stamp-test
 
 bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/import_time.py
+	$(PY) benchmarks/compile_time.py
+	$(PY) benchmarks/frontend.py
 	$(PY) benchmarks/cpu.py
 
 soak: $(VENV)/.stamp-test

@@ -46,7 +46,7 @@ from sglc.ir.plan import (
 )
 from sglc.ir.target import Backend, Target
 
-_HANDLES = count()
+HANDLES = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Run:
                 self._submit(Segment(releases), {})
             return
         prepared = self._prepared(recorded)
-        numbers = {node.handle: next(_HANDLES) for node in prepared.keeps}
+        numbers = {node.handle: next(HANDLES) for node in prepared.keeps}
         bound = prepared.template.bind(recorded.texts, opened, numbers, self._seed_of)
         for node in prepared.keeps:
             number = None if recorded.final else numbers[node.handle]

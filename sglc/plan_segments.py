@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sglc.binding import site_seed
-from sglc.executor import _HANDLES, Run
+from sglc.executor import HANDLES, Run
 from sglc.feed import Cell
 from sglc.ir.core import Site
 from sglc.ir.plan import (
@@ -67,7 +67,7 @@ class Segments:
         if not segment.nodes:
             return
         keeps = {index: node for index, node in enumerate(segment.nodes) if isinstance(node, KeepNode)}
-        numbers = {index: next(_HANDLES) for index in keeps}
+        numbers = {index: next(HANDLES) for index in keeps}
         nodes = [_bound(node, known, self._run, call, iterations) for node in segment.nodes]
         for index, number in numbers.items():
             nodes[index] = KeepNode(keeps[index].stream, number)

@@ -607,7 +607,7 @@ def test_the_real_model_runs_an_async_program(local: LocalBackend) -> None:
 def test_a_compiled_function_runs_on_its_back_end(oracle: OracleBackend) -> None:
     @sgl.function
     def expand(s: Any, tip: str) -> None:
-        s += f"Expand: {tip}" + sgl.gen("more", max_tokens=3)
+        s += f"Expand: {tip}" + sgl.gen("more", max_tokens=3, temperature=0)
 
     @sgl.function
     def program(s: Any, topic: str) -> None:

@@ -191,9 +191,7 @@ class ScriptedBackend:
     @cached_property
     def target(self) -> Target:
         """It continues any text and runs anything."""
-        return Target(
-            "scripted", Words(), continues_text=True, images=True, concurrency=self._concurrency
-        )
+        return Target("scripted", Words(), continues_text=True, images=True, concurrency=self._concurrency)
 
     def start(self) -> None:
         """Nothing has to be loaded."""

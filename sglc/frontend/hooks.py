@@ -43,6 +43,8 @@ _CHANGING = frozenset(
 # Methods of these are pure, or change only what the program itself made.
 _PLAIN_DATA = (str, int, float, bool, list, tuple, dict, set, frozenset, bytes, range, type(None))
 _OURS = (State, Forks, GatheredVariables, Called)
+# By the id of a code object that stays alive: whether it `_asks_identity`.
+_ASKING: dict[int, tuple[CodeType, bool]] = {}
 _STANDS_FOR = {SymbolicText: str, SymbolicBool: bool, SymbolicList: list}
 
 
@@ -98,6 +100,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _asks_identity(code: CodeType) -> bool:
     """Whether the code compares something with `is True` or `is not False`."""
+    if id(code) not in _ASKING:
+        _ASKING[id(code)] = code, _compares(code)
+    return _ASKING[id(code)][1]
+
+
+def _compares(code: CodeType) -> bool:
     for load, compare in pairwise(dis.get_instructions(code)):
         if (load.opname, compare.opname) == ("LOAD_CONST", "IS_OP") and isinstance(load.argval, bool):
             return True

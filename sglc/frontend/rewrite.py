@@ -28,6 +28,10 @@ for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 
 
+# What `rewrite` made of a code object, by its id, with the object itself, so that it stays alive.
+_HOOKED: dict[int, tuple[CodeType, CodeType]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The definition that a code object was compiled from. `code_of` compiles it as it is then."""
@@ -127,11 +131,13 @@ def rewrite(function: FunctionType, call: Callable[..., Any], format_parts: Call
         OSError: the source is not available.
         SyntaxError: the source is not a plain `def` (a lambda, generated code).
     """
-    source = source_of(function.__code__)
-    body = _Hooks()
-    source.definition.body = [body.visit(statement) for statement in source.definition.body]
-    code = code_of(source, (CALL, FORMAT))
-    return with_code(function, code, {CALL: call, FORMAT: format_parts})
+    original = function.__code__
+    if id(original) not in _HOOKED:
+        source = source_of(original)
+        body = _Hooks()
+        source.definition.body = [body.visit(statement) for statement in source.definition.body]
+        _HOOKED[id(original)] = original, code_of(source, (CALL, FORMAT))
+    return with_code(function, _HOOKED[id(original)][1], {CALL: call, FORMAT: format_parts})
 
 
 def keep_fields(source: Source, fields: Mapping[ast.FormattedValue, object]) -> None:

@@ -6,34 +6,23 @@ ones go into one segment: then no two segments wait for each other, and each beg
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, values_in, walk
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, values_in
 from sglc.ir.ops import (
     Arg,
-    Call,
-    Concat,
     Cond,
-    Eq,
     Format,
     FusedGen,
     Gen,
     HostCall,
     Image,
-    In,
     Join,
     Loop,
-    Lower,
     Map,
-    Not,
-    Pack,
-    ParseJson,
     Pin,
-    PureCall,
     Release,
     Resume,
     Root,
@@ -41,33 +30,14 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
     Speculate,
-    Strip,
     Switch,
-    Tool,
     Warm,
-    arms_of,
 )
-from sglc.ir.plan import (
-    Block,
-    CallStep,
-    CondStep,
-    FunctionStep,
-    Held,
-    HostStep,
-    LoopStep,
-    MapStep,
-    Named,
-    OutputTree,
-    ReleaseStep,
-    Slot,
-    Step,
-    SwitchStep,
-    ValueStep,
-    Within,
-    blocks_of,
-)
+from sglc.ir.plan import Block, Held, Named, OutputTree, ReleaseStep, Slot, Step, Within, blocks_of
 from sglc.ir.target import Target
 from sglc.passes.plan_segment import Nodes, Scope, StreamOp
+from sglc.passes.plan_steps import calls_tools, decision, has_to_run, may_hand_over, put_together
+from sglc.passes.plan_units import Unit, ordered
 
 _STREAM_OPS = get_args(StreamOp)
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
@@ -119,18 +89,6 @@ def named(scope: Scope, value: Value) -> Slot | Held:
     return name
 
 
-@dataclass(slots=True, eq=False)
-class _Unit:
-    """A step in the making: a decision, or the segment of all ops that need the same decisions."""
-
-    position: int  # of its first op
-    key: int = 0  # decisions that a segment needs
-    ops: list[StreamOp] = field(default_factory=list)
-    step: Step | None = None
-    nodes: Nodes | None = None
-    after: dict[_Unit, None] = field(default_factory=dict)
-
-
 class _BlockLowering:
     """One block. Masks are sets of decisions, as bits of an integer."""
 
@@ -141,11 +99,11 @@ class _BlockLowering:
         self.masks: dict[Value, int] = {}
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
-        self.segments: dict[int, _Unit] = {}
-        self.units: list[_Unit] = []
-        self.makers: dict[Value, tuple[_Unit, ...]] = {}
-        self.units_of: dict[int, _Unit] = {}  # by the number of the op
-        self.joining: dict[Value, _Unit] = {}  # the steps that put texts together
+        self.segments: dict[int, Unit] = {}
+        self.units: list[Unit] = []
+        self.makers: dict[Value, tuple[Unit, ...]] = {}
+        self.units_of: dict[int, Unit] = {}  # by the number of the op
+        self.joining: dict[Value, Unit] = {}  # the steps that put texts together
         self.decisions = 0
 
     def flattened(self, ops: Iterable[Op]) -> Iterator[Op]:
@@ -184,7 +142,7 @@ class _BlockLowering:
         for unit in self.units:
             if unit.nodes is not None:
                 unit.step = unit.nodes.segment(self.scope.exported.__contains__)
-        order = self.ordered()
+        order = ordered(self.units)
         numbers = {unit: number for number, unit in enumerate(order)}
         placed = tuple(item if isinstance(item, Named) else Within(numbers[item]) for item in variables)
         steps = tuple(unit.step for unit in order if unit.step is not None)
@@ -197,7 +155,7 @@ class _BlockLowering:
         live = dict.fromkeys(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if isinstance(op, Pin | Release) or _has_to_run(op) or any(value in live for value in op.results):
+            if isinstance(op, Pin | Release) or has_to_run(op) or any(value in live for value in op.results):
                 kept.append(op)
                 if not isinstance(op, Pin | Release):
                     live.update(dict.fromkeys(self.scope.own(value) for value in operands(op)))
@@ -234,7 +192,7 @@ class _BlockLowering:
                 needs |= self.decision()
                 for value in op.results:
                     named(self.scope, value)
-                barrier = needs if _hands_over(op) else barrier
+                barrier = needs if may_hand_over(op) else barrier
             self.masks.update(dict.fromkeys(op.results, needs))
         return joined
 
@@ -280,16 +238,16 @@ class _BlockLowering:
 
     def divide(self, ops: Sequence[Op], joined: Mapping[int, Sequence[Value]]) -> None:
         """Every op into its unit; decisions, and the blocks in them, become steps."""
-        effects: _Unit | None = None
+        effects: Unit | None = None
         pinned: dict[Value, None] = {}
         released = 0  # units before the last release
-        barrier: tuple[_Unit, ...] = ()
+        barrier: tuple[Unit, ...] = ()
         for number, op in enumerate(ops):
             sources = dict.fromkeys(unit for value in operands(op) for unit in self.made_by(value))
             sources.update(dict.fromkeys(barrier))
             for value in joined.get(number, ()):
                 if value not in self.joining:
-                    step = self.put_together(value, op)
+                    step = put_together(value, self.scope, op)
                     self.joining[value] = self.unit(number, step, self.made_by(value))
                 sources[self.joining[value]] = None
             match op:
@@ -302,7 +260,9 @@ class _BlockLowering:
                 case Release():
                     if self.scope.own(op.stream) in pinned:
                         del pinned[self.scope.own(op.stream)]
-                        self.unit(number, self.release(op.stream), self.earlier(number, released))
+                        self.unit(
+                            number, ReleaseStep(self.scope.stream(op.stream)), self.earlier(number, released)
+                        )
                         released = len(self.units) - 1
                     continue
                 case _ if isinstance(op, _STREAM_OPS):
@@ -311,92 +271,37 @@ class _BlockLowering:
                     unit.after.update(sources)
                     unit.after.pop(unit, None)
                 case _:
-                    waits = self.earlier(number) if _hands_over(op) else sources
-                    unit = self.unit(number, self.step(op), waits)
-                    barrier = (unit,) if _hands_over(op) else barrier
-                    if _calls_tools(op):
+                    waits = self.earlier(number) if may_hand_over(op) else sources
+                    unit = self.unit(
+                        number, decision(op, self.scope, self.lowering.region, self.lowering.called), waits
+                    )
+                    barrier = (unit,) if may_hand_over(op) else barrier
+                    if calls_tools(op):
                         if effects is not None:
                             unit.after[effects] = None
                         effects = unit
             self.units_of[number] = unit
             self.makers.update(dict.fromkeys(op.results, (unit,)))
         for value in () if ops and isinstance(ops[-1], HostCall) else pinned:
-            self.unit(len(ops), self.release(value), self.units)
+            self.unit(len(ops), ReleaseStep(self.scope.stream(value)), self.units)
 
-    def made_by(self, value: Value) -> tuple[_Unit, ...]:
+    def made_by(self, value: Value) -> tuple[Unit, ...]:
         return self.makers.get(self.scope.own(value), ())
 
-    def unit(self, position: int, step: Step | None, after: Iterable[_Unit] = ()) -> _Unit:
-        made = _Unit(position, step=step, after=dict.fromkeys(after))
+    def unit(self, position: int, step: Step | None, after: Iterable[Unit] = ()) -> Unit:
+        made = Unit(position, step=step, after=dict.fromkeys(after))
         self.units.append(made)
         return made
 
-    def earlier(self, number: int, since: int = 0) -> list[_Unit]:
+    def earlier(self, number: int, since: int = 0) -> list[Unit]:
         """The units, from the one at `since` on, that need no decision from op `number` on."""
         return [unit for unit in self.units[since:] if unit.key < self.before[number]]
 
-    def segment(self, position: int, key: int) -> _Unit:
+    def segment(self, position: int, key: int) -> Unit:
         if key not in self.segments:
             self.segments[key] = self.unit(position, None)
             self.segments[key].key = key
         return self.segments[key]
-
-    def put_together(self, value: Value, reader: Op) -> Step:
-        name = self.scope.name(value)
-        assert isinstance(name, Slot)
-        self.scope.whole[value] = name
-        parts = tuple(self.scope.tree(p) if isinstance(p, Value) else p for p in self.scope.texts[value])
-        return ValueStep(name.name, "format", parts, reader.loc)
-
-    def release(self, stream: Value) -> Step:
-        return ReleaseStep(self.scope.stream(stream))
-
-    def step(self, op: Op) -> Step:
-        """The step of a decision."""
-        tree, gives = self.scope.tree, tuple(self.scope.name(value) for value in op.results)
-        region = self.lowering.region
-        match op:
-            case Strip() | Lower() | ParseJson():
-                return self.value(op, (op.text,))
-            case Eq():
-                return self.value(op, (op.left, op.right))
-            case In():
-                return self.value(op, (op.part, op.text))
-            case Not():
-                return self.value(op, (op.value,))
-            case Concat():
-                return self.value(op, op.items)
-            case Pack():
-                return self.value(op, (op.tree,))
-            case Tool() | PureCall():
-                args, named_args = (
-                    tuple(map(tree, op.args)),
-                    {key: tree(item) for key, item in op.named.items()},
-                )
-                effects = isinstance(op, Tool)
-                return FunctionStep(_name(gives), op.name, args, named_args, op.gives, effects, op.loc)
-            case Cond():
-                then, orelse = region(self.scope, op.then), region(self.scope, op.orelse)
-                return CondStep(tree(op.pred), then, orelse, gives, op.loc)
-            case Switch():
-                arms = tuple(region(self.scope, arm) for arm in arms_of(op))
-                return SwitchStep(tree(op.value), op.cases, arms, gives, op.loc)
-            case Loop():
-                init = tuple(map(tree, op.init))
-                return LoopStep(init, op.max_iters, region(self.scope, op.body), gives, op.loc)
-            case Map():
-                return MapStep(tree(op.items), region(self.scope, op.body), gives, op.loc)
-            case Call():
-                called = self.lowering.called(op.program)
-                return CallStep(op.site, tuple(map(tree, op.args)), called, gives, op.loc)
-            case HostCall():
-                return HostStep(op.reason, op.loc, tuple(map(tree, op.reads)))
-            case _:
-                raise AssertionError(op.mnemonic)
-
-    def value(self, op: Op, items: Iterable[Tree]) -> Step:
-        operands = tuple(map(self.scope.tree, items))
-        return ValueStep(_name(tuple(map(self.scope.name, op.results))), op.mnemonic, operands, op.loc)
 
     # -- ends ----------------------------------------------------------------------------------------
 
@@ -423,9 +328,9 @@ class _BlockLowering:
         unit.nodes.keep(stream, handle)
         return Held(handle)
 
-    def variables(self, ops: Sequence[Op]) -> list[Named | _Unit]:
+    def variables(self, ops: Sequence[Op]) -> list[Named | Unit]:
         """The named texts and lists outside forks, and the steps whose blocks have some."""
-        found: list[Named | _Unit] = []
+        found: list[Named | Unit] = []
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
         for number, op in enumerate(ops):
             match op:
@@ -449,58 +354,5 @@ class _BlockLowering:
                 found.append(variable)
         return found
 
-    def ordered(self) -> list[_Unit]:
-        """The units in an order in which each comes behind those it needs; else as in the program."""
-        waiting = {unit: len(unit.after) for unit in self.units}
-        followers: dict[_Unit, list[_Unit]] = {unit: [] for unit in self.units}
-        for unit in self.units:
-            for before in unit.after:
-                followers[before].append(unit)
-        rank = {unit: (unit.position, number) for number, unit in enumerate(self.units)}
-        ready = [(*rank[unit], unit) for unit in self.units if not waiting[unit]]
-        heapq.heapify(ready)
-        order: list[_Unit] = []
-        while ready:
-            unit = heapq.heappop(ready)[-1]
-            order.append(unit)
-            for follower in followers[unit]:
-                waiting[follower] -= 1
-                if not waiting[follower]:
-                    heapq.heappush(ready, (*rank[follower], follower))
-        assert len(order) == len(self.units), "units wait for each other"
-        return order
-
     def has_variables(self, step: Step) -> bool:
         return any(self.lowering.blocks[number].variables for number in blocks_of(step))
-
-
-def _name(gives: Sequence[Slot | Held]) -> str:
-    (only,) = gives
-    assert only.name is not None
-    return only.name
-
-
-def _inside(op: Op) -> Iterator[Op]:
-    """The op and all ops in it, those of called programs included."""
-    for inner in walk((op,)):
-        yield inner
-        if isinstance(inner, Call):
-            for called in inner.program.ops:
-                yield from _inside(called)
-
-
-def _hands_over(op: Op) -> bool:
-    return any(isinstance(inner, HostCall) for inner in walk((op,)))
-
-
-def _calls_tools(op: Op) -> bool:
-    return any(isinstance(inner, Tool) for inner in _inside(op))
-
-
-def _has_to_run(op: Op) -> bool:
-    """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
-    return any(
-        isinstance(inner, Gen | Select | Join | Tool | HostCall | ParseJson | Map)
-        or (isinstance(inner, Switch) and inner.default is None)
-        for inner in _inside(op)
-    )

@@ -1,0 +1,138 @@
+"""What single decisions become, and which ops cannot be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from sglc.ir.core import Op, Program, Region, Tree, Value, walk
+from sglc.ir.ops import (
+    Call,
+    Concat,
+    Cond,
+    Eq,
+    Gen,
+    HostCall,
+    In,
+    Join,
+    Loop,
+    Lower,
+    Map,
+    Not,
+    Pack,
+    ParseJson,
+    PureCall,
+    Select,
+    Strip,
+    Switch,
+    Tool,
+    arms_of,
+)
+from sglc.ir.plan import (
+    CallStep,
+    CondStep,
+    FunctionStep,
+    Held,
+    HostStep,
+    LoopStep,
+    MapStep,
+    Slot,
+    Step,
+    SwitchStep,
+    ValueStep,
+)
+from sglc.passes.plan_segment import Scope
+
+
+def decision(
+    op: Op, scope: Scope, region: Callable[[Scope, Region], int], called: Callable[[Program], int]
+) -> Step:
+    """The step of an op that is no part of a segment.
+
+    Args:
+        region: lowers a block of the same program; gives its number. `called` does so with another program.
+    """
+    tree, gives = scope.tree, tuple(scope.name(value) for value in op.results)
+    match op:
+        case Strip() | Lower() | ParseJson():
+            return _value(op, scope, (op.text,))
+        case Eq():
+            return _value(op, scope, (op.left, op.right))
+        case In():
+            return _value(op, scope, (op.part, op.text))
+        case Not():
+            return _value(op, scope, (op.value,))
+        case Concat():
+            return _value(op, scope, op.items)
+        case Pack():
+            return _value(op, scope, (op.tree,))
+        case Tool() | PureCall():
+            named = {key: tree(item) for key, item in op.named.items()}
+            effects = isinstance(op, Tool)
+            args = tuple(map(tree, op.args))
+            return FunctionStep(_only(gives), op.name, args, named, op.gives, effects, op.loc)
+        case Cond():
+            then, orelse = region(scope, op.then), region(scope, op.orelse)
+            return CondStep(tree(op.pred), then, orelse, gives, op.loc)
+        case Switch():
+            arms = tuple(region(scope, arm) for arm in arms_of(op))
+            return SwitchStep(tree(op.value), op.cases, arms, gives, op.loc)
+        case Loop():
+            init = tuple(map(tree, op.init))
+            return LoopStep(init, op.max_iters, region(scope, op.body), gives, op.loc)
+        case Map():
+            return MapStep(tree(op.items), region(scope, op.body), gives, op.loc)
+        case Call():
+            number = called(op.program)
+            return CallStep(op.site, tuple(map(tree, op.args)), number, gives, op.loc)
+        case HostCall():
+            return HostStep(op.reason, op.loc, tuple(map(tree, op.reads)))
+        case _:
+            raise AssertionError(op.mnemonic)
+
+
+def put_together(value: Value, scope: Scope, reader: Op) -> Step:
+    """The step that makes one text of several parts, for `reader`, whose node takes only a whole one."""
+    name = scope.name(value)
+    assert isinstance(name, Slot)
+    scope.whole[value] = name
+    parts = tuple(scope.tree(part) if isinstance(part, Value) else part for part in scope.texts[value])
+    return ValueStep(name.name, "format", parts, reader.loc)
+
+
+def may_hand_over(op: Op) -> bool:
+    """Whether ordinary Python may take over at the op."""
+    return any(isinstance(inner, HostCall) for inner in walk((op,)))
+
+
+def calls_tools(op: Op) -> bool:
+    """Whether a tool may be called at the op."""
+    return any(isinstance(inner, Tool) for inner in _inside(op))
+
+
+def has_to_run(op: Op) -> bool:
+    """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
+    return any(
+        isinstance(inner, Gen | Select | Join | Tool | HostCall | ParseJson | Map)
+        or (isinstance(inner, Switch) and inner.default is None)
+        for inner in _inside(op)
+    )
+
+
+def _value(op: Op, scope: Scope, items: Iterable[Tree]) -> Step:
+    operands = tuple(map(scope.tree, items))
+    return ValueStep(_only([scope.name(value) for value in op.results]), op.mnemonic, operands, op.loc)
+
+
+def _only(gives: Sequence[Slot | Held]) -> str:
+    (only,) = gives
+    assert only.name is not None
+    return only.name
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    """The op and all ops in it, those of called programs included."""
+    for inner in walk((op,)):
+        yield inner
+        if isinstance(inner, Call):
+            for called in inner.program.ops:
+                yield from _inside(called)
