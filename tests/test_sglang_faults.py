@@ -210,7 +210,7 @@ def test_b19_several_pictures_in_one_request(scripted: Recording) -> None:
     result = program.run(PIXEL, "https://example.org/two.png", backend=scripted)
     parts = result.messages()[0]["content"]
     assert [part["type"] for part in parts] == ["text", "image_url", "text", "image_url"]
-    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"][0] == PIXEL
+    assert parts[1]["image_url"]["url"] == PIXEL
     assert "Compare <image> with <image>" in scripted.prompts["x"][0]
 
 
