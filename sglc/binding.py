@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from sglc.ir.core import Site
@@ -22,38 +23,32 @@ from sglc.ir.plan import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A row's own data: texts by slot, numbers of the streams it opens and keeps, and where its seeds begin."""
+
+    texts: Mapping[str, str]
+    opened: Mapping[str, int | None]
+    kept: Mapping[Any, int]
+    seeds: blake2b
+
+
 class Template:
     """A segment that many rows share: what differs from row to row is found once."""
 
-    __slots__ = ("_own", "segment")
+    __slots__ = ("_fill", "segment")
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self._own = tuple([index for index, node in enumerate(segment.nodes) if _differs(node)])
+        fillers = [(index, _filler(node)) for index, node in enumerate(segment.nodes)]
+        self._fill = tuple([(index, fill) for index, fill in fillers if fill is not None])
 
-    def bind(
-        self,
-        texts: Mapping[str, str],
-        opened: Mapping[str, int | None],
-        kept: Mapping[Any, int] | None,
-        seed_of: Callable[[Site], int],
-    ) -> Segment:
-        """The segment with slots, handles and seeds filled in. `kept` None leaves the names of kept streams."""
+    def bind(self, own: Own) -> Segment:
+        """The segment with slots, handles and seeds filled in."""
         nodes = list(self.segment.nodes)
-        for index in self._own:
-            nodes[index] = _bound(nodes[index], texts, opened, kept, seed_of)
+        for index, fill in self._fill:
+            nodes[index] = fill(own)
         return Segment(tuple(nodes))
-
-
-def bind(
-    segment: Segment,
-    texts: Mapping[str, str],
-    opened: Mapping[str, int | None],
-    kept: Mapping[Any, int] | None,
-    seed_of: Callable[[Site], int],
-) -> Segment:
-    """As `Template.bind`, for a segment that is bound once."""
-    return Template(segment).bind(texts, opened, kept, seed_of)
 
 
 def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
@@ -61,41 +56,28 @@ def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
     return {i: node for i, node in enumerate(segment.nodes) if isinstance(node, GenNode | SelectNode)}
 
 
-def _differs(node: Node) -> bool:
+def _filler(node: Node) -> Callable[[Own], Node] | None:
+    """What makes a row's own node of a shared one; None if all rows have the same."""
     match node:
-        case OpenNode(handle):
-            return isinstance(handle, str)
-        case ExtendNode(parts=parts):
-            return any(isinstance(part, Slot | ImagePart) for part in parts)
-        case SelectNode(choices=choices):
-            return any(isinstance(choice, Slot) for choice in choices)
-        case _:
-            return isinstance(node, GenNode | KeepNode)
-
-
-def _bound(
-    node: Node,
-    texts: Mapping[str, str],
-    opened: Mapping[str, int | None],
-    kept: Mapping[Any, int] | None,
-    seed_of: Callable[[Site], int],
-) -> Node:
-    match node:
-        case ExtendNode(stream, parts):
-            return ExtendNode(stream, tuple([_part(part, texts) for part in parts]))
+        case ExtendNode(stream, parts) if any(isinstance(part, Slot | ImagePart) for part in parts):
+            return lambda own: ExtendNode(stream, tuple([_part(part, own.texts) for part in parts]))
         case GenNode(stream, site, sampling, loc):
-            return GenNode(stream, site, sampling, loc, seed_of(site))
-        case SelectNode(stream, site, choices, method, loc):
-            filled: tuple[TextPart, ...] = tuple(
-                [texts[choice.name] if isinstance(choice, Slot) else choice for choice in choices]
+            name = str(site).encode()
+            return lambda own: GenNode(stream, site, sampling, loc, _seed(own.seeds, name))
+        case SelectNode(stream, site, choices, method, loc) if any(isinstance(one, Slot) for one in choices):
+            return lambda own: SelectNode(
+                stream, site, tuple([_choice(choice, own.texts) for choice in choices]), method, loc
             )
-            return SelectNode(stream, site, filled, method, loc)
-        case OpenNode(str() as name):
-            return OpenNode(opened.get(name))
-        case KeepNode() if kept is not None:
-            return KeepNode(node.stream, kept[node.handle])
+        case OpenNode(str() as opened):
+            return lambda own: OpenNode(own.opened.get(opened))
+        case KeepNode(stream, handle):
+            return lambda own: KeepNode(stream, own.kept[handle])
         case _:
-            return node
+            return None
+
+
+def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:
+    return texts[choice.name] if isinstance(choice, Slot) else choice
 
 
 def _part(part: Part, texts: Mapping[str, str]) -> Part:
@@ -116,7 +98,17 @@ def without_keeps(segment: Segment) -> Segment:
     return Segment(segment.nodes[:end])
 
 
+def seeds_of(run_seed: int, row: int) -> blake2b:
+    """Where the seeds of one row begin: `site_seed` goes on with the site."""
+    return blake2b(f"{run_seed}/{row}/".encode(), digest_size=8)
+
+
 def site_seed(run_seed: int, row: int, site: Site) -> int:
     """The 64-bit seed of a generation: hash(run seed, row, site), the same in every process."""
-    digest = hashlib.blake2b(f"{run_seed}/{row}/{site}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return _seed(seeds_of(run_seed, row), str(site).encode())
+
+
+def _seed(seeds: blake2b, name: bytes) -> int:
+    own = seeds.copy()
+    own.update(name)
+    return int.from_bytes(own.digest(), "little")

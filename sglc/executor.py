@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import count
 from typing import Any
 
-from sglc.binding import Template, asked_in, site_seed, without_keeps
+from sglc.binding import Own, Template, asked_in, seeds_of, without_keeps
 from sglc.budget import Budget, afford, passed
 from sglc.calls import Call
 from sglc.compile import cached
@@ -85,6 +86,7 @@ class Run:
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
+    _seeds: blake2b = field(init=False)
     _began: float = field(default_factory=time.perf_counter)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.feed.content = self.content
+        self._seeds = seeds_of(self.seed, self.row)
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -127,7 +130,7 @@ class Run:
             return
         prepared = self._prepared(recorded)
         numbers = {node.handle: next(HANDLES) for node in prepared.keeps}
-        bound = prepared.template.bind(recorded.texts, opened, numbers, self._seed_of)
+        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds))
         for node in prepared.keeps:
             number = None if recorded.final else numbers[node.handle]
             kept = _Kept(bound, node.stream, number)
@@ -147,7 +150,7 @@ class Run:
         other = resolve(backend, loc)
         other.start()
         prepared = self._prepared(recorded, other)
-        bound = prepared.template.bind(recorded.texts, {}, {}, self._seed_of)
+        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self._seeds))
         self._submit(bound, prepared.asked, other)
 
     def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:
@@ -373,9 +376,6 @@ class Run:
                     index = node.stream
                 case KeepNode() | ReleaseNode():
                     raise AssertionError("not a stream")
-
-    def _seed_of(self, site: Site) -> int:
-        return site_seed(self.seed, self.row, site)
 
 
 def _piece(segment: Segment, part: Part) -> TextPart:

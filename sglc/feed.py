@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sglc.calls import Call, call_of
@@ -37,7 +37,7 @@ class Cell:
     started_s: float
     several: bool  # its value is a list
     pieces: list[str] | None = None
-    deltas: list[Delta] = field(default_factory=list)  # what `pieces` are of, where they came as such
+    deltas: list[Delta] | None = None  # what `pieces` are of, where they came as such
     text: str | list[str] | None = None
     error: BaseException | None = None
     first_s: float | None = None
@@ -82,17 +82,17 @@ class Variables(dict[str, Any]):
 
     def __init__(self, change: Change) -> None:
         super().__init__()
-        self._change = change
+        self.change = change
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
         if not isinstance(value, Generated):  # nobody finds that before its launch
-            with self._change:
+            with self.change:
                 pass
 
     def update(self, more: Any = (), /, **named: Any) -> None:
         """Store several."""
-        with self._change:
+        with self.change:
             super().update(more, **named)
 
 
@@ -120,6 +120,10 @@ class Change:
             self.condition.release()
 
 
+# That of every feed whose run is over: results are kept in great numbers, and locks are large.
+_OVER = Change()
+
+
 class Feed:
     """One run's cells, variables and text, as they come.
 
@@ -134,9 +138,8 @@ class Feed:
         self.change = Change()  # everything below changes inside it
         self.variables = Variables(self.change)
         self.text: list[Part] = []  # of the run's own stream
-        self.pieces: list[
-            tuple[Site, str]
-        ] = []  # of all generations, in the order in which they came; live only
+        # Of all generations, in the order in which they came, if the run is live.
+        self.pieces: list[tuple[Site, str]] = []
         self.ended = False
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
@@ -158,6 +161,7 @@ class Feed:
             cell.pieces = []
         cell.pieces.append(text)
         if delta is not None:
+            cell.deltas = cell.deltas or []
             cell.deltas.append(delta)
         self.pieces.append((cell.site, text))
 
@@ -169,23 +173,25 @@ class Feed:
                     cell.error = error
 
     def end(self, error: BaseException | None) -> None:
-        """The run is over; nothing is added any more."""
+        """The run is over; nothing is added any more, and nobody has to wait."""
         with self.change:
             self.ended = True
             self.error = error
             self.content = nothing
+        self.change = self.variables.change = _OVER
 
     # -- waiting ---------------------------------------------------------------------------------
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
-        with self.change.condition:
-            self.change.waiting += 1
+        change = self.change
+        with change.condition:
+            change.waiting += 1
             try:
                 while (found := look()) is None:
-                    self.change.condition.wait()
+                    change.condition.wait()
             finally:
-                self.change.waiting -= 1
+                change.waiting -= 1
             return found
 
     async def wait_async(self, look: Callable[[], _T | None]) -> _T:
@@ -196,20 +202,21 @@ class Feed:
         def listener() -> None:
             loop.call_soon_threadsafe(changed.set)
 
-        with self.change.condition:
-            self.change.listeners.append(listener)
+        change = self.change
+        with change.condition:
+            change.listeners.append(listener)
         try:
             while True:
                 changed.clear()
-                with self.change.condition:
+                with change.condition:
                     found = look()
                 if found is not None:
                     return found
                 await changed.wait()
         finally:
-            with self.change.condition:
-                if listener in self.change.listeners:
-                    self.change.listeners.remove(listener)
+            with change.condition:
+                if listener in change.listeners:
+                    change.listeners.remove(listener)
 
     # -- looking ---------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class VariableReader:
         cell = self._feed.cells[site]
         said = cell.said
         pieces: list[Any] = said[self._piece :]
-        deltas = cell.deltas[self._piece :]
+        deltas = cell.deltas[self._piece :] if cell.deltas else []
         self._piece = len(said)
         if self._share is not None:
             pieces, deltas = self._share.pieces(pieces, ended=cell.ready), []

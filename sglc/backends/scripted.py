@@ -297,12 +297,12 @@ class ScriptedBackend:
                 texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices
             )
             chosen = self._say(Asked(node.site, prompt, 0, choices), node)
-            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), _usage(count, 0)), chosen
-        samples = tuple(
+            usage = Usage(prompt=count, computed=count, calls=1)
+            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage), chosen
+        cut = tuple(
             [_cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)]
         )
-        said = sum([len(sample.text.split()) for sample in samples])
-        return GenDone(index, (), samples, _usage(count, said)), samples[0].text
+        return _done(index, cut, count), cut[0][0]
 
     def _say(self, asked: Asked, node: GenNode | SelectNode) -> str:
         text = self._answer(asked)
@@ -316,12 +316,15 @@ class ScriptedBackend:
 
 
 @lru_cache(maxsize=4096)
-def _usage(prompt: int, completion: int) -> Usage:
-    return Usage(prompt=prompt, computed=prompt, completion=completion, calls=1)
+def _done(index: int, samples: tuple[tuple[str, str], ...], prompt: int) -> GenDone:
+    """The end of a generation: its texts and why they ended, behind `prompt` tokens."""
+    said = sum([len(text.split()) for text, _ in samples])
+    usage = Usage(prompt=prompt, computed=prompt, completion=said, calls=1)
+    return GenDone(index, (), tuple([Sample(text, (), finish) for text, finish in samples]), usage)
 
 
-def _cut(text: str, node: GenNode) -> Sample:
-    """A scripted answer as the model would have ended it.
+def _cut(text: str, node: GenNode) -> tuple[str, str]:
+    """A scripted answer as the model would have ended it, and why it ends.
 
     Raises:
         BackendError: SGLC522, the answer is not what the generation's `regex` allows.
@@ -336,4 +339,4 @@ def _cut(text: str, node: GenNode) -> Sample:
         raise BackendError(
             "SGLC522", f"the scripted answer {text!r} does not match `{sampling.regex}`", node.loc
         )
-    return Sample(text, (), finish)
+    return text, finish

@@ -67,7 +67,8 @@ class State:
     # -- writing ---------------------------------------------------------------------------------
 
     def __iadd__(self, item: object) -> Self:
-        self.append(checked(item), here())
+        part = checked(item)
+        self.append(part, part.loc if isinstance(part, GenExpr) else here())
         return self
 
     def append(self, item: Appendable, loc: Loc) -> None:
