@@ -39,6 +39,7 @@ Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments b
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _MOST_TREES = 64
+_DEFAULTS = Sampling()
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
     **{name: name for name in (
@@ -61,7 +62,8 @@ class Function:
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
-        self._trees: dict[Sampling, Tree] = {}  # what its runs recorded, by their sampling defaults
+        self._tree = Tree()  # what its runs recorded that set no sampling defaults
+        self._trees: dict[Sampling, Tree] = {}  # what others recorded
         self.memo: Memo[Program] = Memo()
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self.__name__ = definition.name
@@ -437,7 +439,7 @@ class Function:
     ) -> Row:
         from sglc.row import Row
 
-        tree = self._trees.get(sampling)
+        tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
         return Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
@@ -454,7 +456,7 @@ def _split(
     """Keywords for the program, whose open parameters have `parameters`, and defaults of its generations."""
     own = {key: value for key, value in kwargs.items() if key in parameters or key not in _SAMPLING}
     given = {_SAMPLING[key]: value for key, value in kwargs.items() if key not in own}
-    return own, Sampling(**sampling_fields(given, definition.loc))
+    return own, Sampling(**sampling_fields(given, definition.loc)) if given else _DEFAULTS
 
 
 def random_seed() -> int:

@@ -54,7 +54,11 @@ class _Window:
         self._count = count
         self._size = size
         self._name = name
-        self._change = threading.Condition()
+        lock = threading.Lock()
+        self._room = threading.Condition(lock)  # a row has ended, or none begins any more
+        self._begun = threading.Condition(lock)  # a row has begun whose result somebody waits for
+        self._all_begun = threading.Event()
+        self._awaited = -1  # the row whose result somebody waits for
         self._live = 0  # rows that have begun and have no result yet
         self._threads = 0
         self._results: list[Result] = []  # of the rows that have begun
@@ -75,16 +79,20 @@ class _Window:
             del row
 
     def _next(self) -> Row | None:
-        with self._change:
+        with self._room:
             while self._live >= self._size and not self._over:
-                self._change.wait()
+                self._room.wait()
             if self._over:
                 return None
             row = self._make(len(self._results))
             row.ended = self._ended
             self._live += 1
             self._results.append(row.result)
-            self._change.notify_all()
+            if self._awaited == len(self._results) - 1:
+                self._begun.notify_all()
+            if self._over:
+                self._all_begun.set()
+                self._room.notify_all()  # nobody gets another place
             return row
 
     @property
@@ -93,31 +101,33 @@ class _Window:
 
     def result(self, number: int) -> Result:
         """The result of a row, as soon as the row has begun."""
-        with self._change:
+        with self._begun:
+            self._awaited = number
             while len(self._results) <= number:
-                self._change.wait()
+                self._begun.wait()
             return self._results[number]
 
     def close(self) -> list[Result]:
         """Let no row begin, stop those that run; gives the results of all that have begun."""
-        with self._change:
+        with self._room:
             self._closed = True
-            self._change.notify_all()
+            self._room.notify_all()
+        self._all_begun.set()
         for result in self._results:
             result.stop()
         return self._results
 
     def _ended(self) -> None:
-        with self._change:
+        with self._room:
             self._live -= 1
-            self._change.notify()
+            self._room.notify()
 
     def _watch(self) -> None:
         """Add a thread whenever there is a place in the window and nobody takes it."""
         begun = -1
-        while True:
-            with self._change:
-                if self._change.wait_for(lambda: self._over, _STALL_S) or self._threads >= self._size:
+        while not self._all_begun.wait(_STALL_S):
+            with self._room:
+                if self._threads >= self._size:
                     return
                 if begun == len(self._results) and self._live < self._size:
                     self._add_thread()
