@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sglc.result import Result
 from sglc.row import Row
 
-_STALL_S = 0.002  # a body that takes longer is taken to wait for something: another thread goes on
+_STALL_S = 0.001  # a body that takes longer is taken to wait for something: another thread goes on
 
 
 class Interrupted(KeyboardInterrupt):
