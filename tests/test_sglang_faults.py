@@ -122,6 +122,22 @@ def test_b12_what_is_unknown_is_refused(scripted: Recording, argument: str) -> N
         sgl.gen("x", **{argument: 1})
 
 
+def test_b13_a_chat_turn_of_several_generations_is_right_in_every_row() -> None:
+    @sgl.function(num_api_spec_tokens=256)
+    def character(s: Any, who: str) -> None:
+        s += sgl.user(f"Invent {who}.")
+        s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job"))
+
+    backend = Recording(lambda asked: f" {asked.site.name} of {asked.prompt.split('Invent ')[1][:1]}\nmore")
+    results = character.run_batch([("A",), ("B",), ("C",)], backend=backend)
+    assert [(one["name"], one["job"]) for one in results] == [
+        (f" name of {who}", f" job of {who}\nmore") for who in "ABC"
+    ]
+    assert [one.messages()[-1]["content"] for one in results] == [
+        f"Name: name of {who}\nJob: job of {who}\nmore" for who in "ABC"
+    ]
+
+
 def test_b14_a_program_for_speculation_runs_anywhere_and_keeps_its_limits(scripted: Recording) -> None:
     @sgl.function(num_api_spec_tokens=64)
     def program(s: Any) -> None:
