@@ -1,11 +1,13 @@
 """sglc: an optimizing compiler for LLM programs."""
 
-from typing import Any
+import typing as _typing
 
 from sglc.api import Function, function, set_default_backend
 from sglc.errors import SglcError
 from sglc.frontend.expr import assistant, gen, section, select, system, user
-from sglc.result import Result
+
+if _typing.TYPE_CHECKING:
+    from sglc.result import Result
 
 __all__ = [
     "Function",
@@ -21,7 +23,10 @@ __all__ = [
     "user",
 ]
 
-# What is resolved when it is used: for programs that want the whole graph, ...
+# What is resolved when it is used: what only runs need, ...
+_LAZY = {"Result": "sglc.result"}
+
+# ... for programs that want the whole graph, ...
 _STRUCTURED = {
     **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.control"),
     **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.control"),
@@ -60,10 +65,14 @@ _SGLANG = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    module = _SGLANG.get(name) or _STRUCTURED.get(name)
+def __getattr__(name: str) -> _typing.Any:
+    module = _SGLANG.get(name) or _STRUCTURED.get(name) or _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module `sglc` has no `{name}`")
     from importlib import import_module
 
     return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

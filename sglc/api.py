@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import atexit
 import contextvars
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from sglc.budget import Budget, budget_of
 from sglc.current import ENCLOSING, resolve, set_default_backend
 from sglc.errors import SglcError, UsageError
-from sglc.frontend import ahead
 from sglc.frontend.arguments import sampling_fields
-from sglc.frontend.explore import MOST_PATHS
 from sglc.frontend.function import Definition, bind, define, describe
-from sglc.frontend.guards import Memo, frozen
 from sglc.frontend.locate import here
-from sglc.frontend.recording import current
-from sglc.frontend.symbolic import SymbolicText
-from sglc.frontend.trail import Tree
+from sglc.frontend.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
-from sglc.result import Result, report_unread
 
+# What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
+    from sglc.budget import Budget
     from sglc.compile import Compiled
     from sglc.compiled import CompiledFunction
+    from sglc.frontend.guards import Memo
+    from sglc.frontend.trail import Tree
     from sglc.ir.target import Backend, Target
+    from sglc.result import Result
     from sglc.row import Row
 
 __all__ = ["Function", "function", "set_default_backend"]
@@ -50,8 +48,6 @@ _SAMPLING = {
 }  # fmt: skip
 _OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens")
 
-atexit.register(report_unread)
-
 
 class Function:
     """A program: a Python function whose first parameter is the prompt state.
@@ -62,9 +58,7 @@ class Function:
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
-        self._tree = Tree()  # what its runs recorded that set no sampling defaults
-        self._trees: dict[Sampling, Tree] = {}  # what others recorded
-        self.memo: Memo[Program] = Memo()
+        self._trees: dict[Sampling, Tree] = {}  # what its runs recorded, by their sampling defaults
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self.__name__ = definition.name
         self.__doc__ = definition.call.__doc__
@@ -121,10 +115,16 @@ class Function:
         options = {name: keywords[name] for name in _OPTIONS if name in keywords and name not in parameters}
         own = {name: value for name, value in keywords.items() if name not in options}
         arguments, sampling = self._arguments(args, own)
-        recording = current()
-        if recording is not None:
+        if TRACING.get() is not None:
+            from sglc.frontend import ahead
+            from sglc.frontend.recording import current
+
+            recording = current()
+            assert recording is not None
             called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
-            return cast(Result, called)  # what a recorded body can read of a result
+            return cast("Result", called)  # what a recorded body can read of a result
+        from sglc.budget import budget_of
+
         backend, seed = options.get("backend"), options.get("seed")
         enclosing = ENCLOSING.get()
         if enclosing is not None:  # a program that another one calls
@@ -185,6 +185,8 @@ class Function:
         budget: Budget | None = None,
         in_thread: bool = True,
     ) -> Result:
+        from sglc.result import Result
+
         backend.start()
         result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
         row = self._row(arguments, sampling, backend, result, on_text, budget=budget)
@@ -262,6 +264,9 @@ class Function:
             raise UsageError(
                 "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
             )
+        from sglc.budget import budget_of
+        from sglc.result import Result
+
         fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
         chosen = resolve(backend, self.definition.loc)
         run_seed = random_seed() if seed is None else seed
@@ -336,23 +341,36 @@ class Function:
 
         warm(self.trace(), resolve(backend, self.definition.loc))
 
-    def trace(self, *, max_paths: int = MOST_PATHS, **kwargs: Any) -> Program:
+    def trace(self, *, max_paths: int | None = None, **kwargs: Any) -> Program:
         """The program, recorded ahead of time with symbolic arguments (bound ones as they are).
 
         It is recorded once, and again when something has changed that its body reads (`memo`).
 
         Args:
-            max_paths: where branches would make more paths than these, ordinary Python takes over.
+            max_paths: where branches would make more paths than these (64), ordinary Python takes over.
 
         Raises:
             SglcError: the function misuses the language or raises; of a `fullgraph` program also where
                 ordinary Python would have to take over.
         """
+        from sglc.frontend.explore import MOST_PATHS
+        from sglc.frontend.guards import frozen
+
         _, sampling = _split(self.definition, kwargs, ())
-        key = (frozen(self.bound), sampling, max_paths)
-        return self.memo.get(self.definition.call, key, lambda: self._record(sampling, max_paths))
+        most = MOST_PATHS if max_paths is None else max_paths
+        key = (frozen(self.bound), sampling, most)
+        return self.memo.get(self.definition.call, key, lambda: self._record(sampling, most))
+
+    @cached_property
+    def memo(self) -> Memo[Program]:
+        """What was recorded, and what that depends on."""
+        from sglc.frontend.guards import Memo
+
+        return Memo()
 
     def _record(self, sampling: Sampling, max_paths: int) -> Program:
+        from sglc.frontend import ahead
+
         parameters = tuple(
             parameter.replace(default=_known(self.bound[parameter.name]))
             if parameter.name in self.bound
@@ -427,6 +445,13 @@ class Function:
         """Names of the parameters that arguments by position leave open."""
         return tuple([parameter.name for parameter in self.definition.parameters[len(args) :]])
 
+    @cached_property
+    def _tree(self) -> Tree:
+        """What its runs recorded that set no sampling defaults."""
+        from sglc.frontend.trail import Tree
+
+        return Tree()
+
     def _row(
         self,
         arguments: dict[str, Any],
@@ -437,6 +462,7 @@ class Function:
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
     ) -> Row:
+        from sglc.frontend.trail import Tree
         from sglc.row import Row
 
         tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
@@ -461,7 +487,7 @@ def _split(
 
 def random_seed() -> int:
     """A seed for a run that was given none."""
-    return secrets.randbits(53)  # 53 bits survive JSON
+    return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits survive JSON
 
 
 @overload

@@ -61,7 +61,8 @@ class _Window:
         self._awaited = -1  # the row whose result somebody waits for
         self._live = 0  # rows that have begun and have no result yet
         self._threads = 0
-        self._results: list[Result] = []  # of the rows that have begun
+        self._taken = 0  # rows that have a place, or had one
+        self._results: dict[int, Result] = {}  # of the rows that have begun
         self._closed = False  # no row begins any more
 
     def open(self) -> None:
@@ -84,26 +85,31 @@ class _Window:
                 self._room.wait()
             if self._over:
                 return None
-            row = self._make(len(self._results))
-            row.ended = self._ended
+            number = self._taken
+            self._taken += 1
             self._live += 1
-            self._results.append(row.result)
-            if self._awaited == len(self._results) - 1:
-                self._begun.notify_all()
             if self._over:
                 self._all_begun.set()
                 self._room.notify_all()  # nobody gets another place
-            return row
+        row = self._make(number)
+        row.ended = self._ended
+        with self._begun:
+            self._results[number] = row.result
+            if self._awaited == number:
+                self._begun.notify_all()
+        if self._closed:  # meanwhile
+            row.result.stop()
+        return row
 
     @property
     def _over(self) -> bool:
-        return self._closed or len(self._results) == self._count
+        return self._closed or self._taken == self._count
 
     def result(self, number: int) -> Result:
         """The result of a row, as soon as the row has begun."""
         with self._begun:
             self._awaited = number
-            while len(self._results) <= number:
+            while number not in self._results:
                 self._begun.wait()
             return self._results[number]
 
@@ -112,10 +118,11 @@ class _Window:
         with self._room:
             self._closed = True
             self._room.notify_all()
+            begun = [self._results[number] for number in sorted(self._results)]
         self._all_begun.set()
-        for result in self._results:
+        for result in begun:
             result.stop()
-        return self._results
+        return begun
 
     def _ended(self) -> None:
         with self._room:
@@ -129,6 +136,6 @@ class _Window:
             with self._room:
                 if self._threads >= self._size:
                     return
-                if begun == len(self._results) and self._live < self._size:
+                if begun == self._taken and self._live < self._size:
                     self._add_thread()
-                begun = len(self._results)
+                begun = self._taken

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from sglc.binding import site_seed
 from sglc.errors import Loc, UsageError
 from sglc.frontend.locate import here
 from sglc.ir.core import Site
-from sglc.ir.target import Backend
 from sglc.settings import global_config
+
+if TYPE_CHECKING:
+    from sglc.ir.target import Backend
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class Enclosing:
 
     def seed_of(self, name: str) -> int:
         """The seed of the next call of the program `name`; the same in every run with this run's seed."""
+        from sglc.binding import site_seed  # what only a run needs
+
         count = self.called.get(name, 0)
         self.called[name] = count + 1
         return site_seed(self.seed, self.row, Site("call", (), name, count)) % 2**53

@@ -7,6 +7,7 @@ computed. Interrupting a wait (Ctrl-C) stops the run.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -339,3 +340,6 @@ def report_unread() -> None:
     for row, name, error in sorted(failed, key=lambda item: item[:2]):
         shown = render(error) if isinstance(error, SglcError) else f"{type(error).__name__}: {error}"
         print(f"sglc: row {row} of `{name}` failed, and its error was never read:\n{shown}", file=sys.stderr)
+
+
+atexit.register(report_unread)

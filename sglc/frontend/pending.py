@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from sglc.errors import TraceError
@@ -21,6 +20,7 @@ from sglc.frontend.forms import Reader, unread
 from sglc.frontend.instance import Awaited, Variable, first
 from sglc.frontend.reasoning import Share, Tags
 from sglc.frontend.recorder import Generated, Launcher, Scores, Stream
+from sglc.ir.choosing import fmean
 from sglc.ir.core import Type, Value
 
 if TYPE_CHECKING:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+
+
+def fmean(values: Sequence[float]) -> float:
+    """The mean of at least one number."""
+    return sum(values) / len(values)
+
 
 # Methods that also want each choice's log-probabilities without the prompt.
 NEEDS_UNCONDITIONAL = frozenset({"unconditional_likelihood_normalized"})
