@@ -59,8 +59,13 @@ def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
 def _filler(node: Node) -> Callable[[Own], Node] | None:
     """What makes a row's own node of a shared one; None if all rows have the same."""
     match node:
-        case ExtendNode(stream, parts) if any(isinstance(part, Slot | ImagePart) for part in parts):
+        case ExtendNode(stream, parts) if any(isinstance(part, ImagePart) for part in parts):
             return lambda own: ExtendNode(stream, tuple([_part(part, own.texts) for part in parts]))
+        case ExtendNode(stream, parts) if any(isinstance(part, Slot) for part in parts):
+            named = tuple([(part.name if isinstance(part, Slot) else None, part) for part in parts])
+            return lambda own: ExtendNode(
+                stream, tuple([part if name is None else own.texts[name] for name, part in named])
+            )
         case GenNode(stream, site, sampling, loc):
             name = str(site).encode()
             return lambda own: GenNode(stream, site, sampling, loc, _seed(own.seeds, name))

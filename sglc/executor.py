@@ -122,8 +122,8 @@ class Run:
             SglcError: the target cannot do it, or the run was stopped (SGLC407).
         """
         opened = {name: kept.number for name, kept in self._kept.items()}
-        released = [opened[name] for name in recorded.release]
-        releases = tuple([ReleaseNode(number) for number in released if number is not None])
+        numbered = [number for name in recorded.release if (number := opened[name]) is not None]
+        releases = tuple([ReleaseNode(number) for number in numbered]) if numbered else ()
         if not recorded.program.ops:
             if releases:
                 self._submit(Segment(releases), {})
