@@ -129,16 +129,14 @@ class Run:
                 self._submit(Segment(releases), {})
             return
         prepared = self._prepared(recorded)
-        numbers = {node.handle: next(HANDLES) for node in prepared.keeps}
+        numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
         bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds))
         for node in prepared.keeps:
-            number = None if recorded.final else numbers[node.handle]
+            number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)
             self._kept[str(node.handle)] = kept
             if number is not None:
                 self._numbered[number] = kept
-        if recorded.final:
-            bound = without_keeps(bound)
         self._submit(Segment((*bound.nodes, *releases)) if releases else bound, prepared.asked)
 
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
@@ -161,7 +159,7 @@ class Run:
             (segment,) = (step for step in plan.steps if isinstance(step, Segment))
             known = _Prepared(
                 target,  # kept, so that no other target gets its id
-                Template(segment),
+                Template(without_keeps(segment) if recorded.final else segment),
                 asked_in(segment),
                 tuple(node for node in segment.nodes if isinstance(node, KeepNode)),
             )

@@ -21,7 +21,7 @@ from sglc.frontend.history import messages
 from sglc.frontend.instance import GatheredVariables, Instance
 from sglc.frontend.locate import here
 from sglc.frontend.places import Places, body_of, run_as
-from sglc.frontend.recorder import Generated, Recorded, Stream
+from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Stream
 from sglc.frontend.state import State
 from sglc.frontend.trail import TrailRecorder, Tree
 from sglc.ir.core import Site
@@ -132,7 +132,8 @@ class Row:
         except Exception as problem:
             value, error = None, error or problem
         try:
-            turns = messages(state._history, lambda made: instance.read(made, "`messages()`", here()))
+            if state.stream.turns != NO_TURNS:
+                turns = messages(state._history, lambda made: instance.read(made, "`messages()`", here()))
         except Exception as problem:
             error = error or problem
         portion = TextReader(feed).take()
