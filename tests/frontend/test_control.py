@@ -625,7 +625,7 @@ def test_a_failure_in_a_called_program_surfaces_where_it_is_read() -> None:
     error = result.error()
     assert isinstance(error, SglcError | ValueError)
     assert "inside" in str(error)
-    assert result["y"]
+    assert "y" in result  # the text may be empty: it is sampled
 
 
 def test_a_called_program_with_a_boundary_is_one() -> None:
