@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sglc.calls import Call, call_of
-from sglc.errors import MissingVariable, RunError, SglcError
+from sglc.errors import MissingVariable, RunError
 from sglc.frontend.forms import Reader
 from sglc.frontend.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.recorder import Generated
@@ -343,11 +343,6 @@ def values(feed: Feed, variables: Mapping[str, Variable]) -> tuple[dict[str, Any
         else:
             errors[name] = ready.error
     return made, errors
-
-
-def is_stop(error: BaseException | None) -> bool:
-    """Whether a run failed because somebody stopped it."""
-    return isinstance(error, SglcError) and error.code == "SGLC407"
 
 
 def stopped() -> RunError:

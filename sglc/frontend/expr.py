@@ -15,6 +15,7 @@ from sglc.frontend.boundaries import UNANNOTATED
 from sglc.frontend.choices import (
     ChoicesMethod,
     ChoicesSamplingMethod,
+    token_length_normalized,
     unconditional_likelihood_normalized,
 )
 from sglc.frontend.deferred import DeferredText
@@ -305,9 +306,9 @@ def _select(
         ):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     if isinstance(method, ChoicesSamplingMethod):
-        scores = unconditional_likelihood_normalized if method.requires_unconditional_logprobs else None
-        by = scores.name if scores else SELECT_METHODS[0]
-        return SelectExpr(_name(name, "select", loc), tuple(choices), by, loc, method, backend)
+        alone = method.requires_unconditional_logprobs
+        scores = unconditional_likelihood_normalized if alone else token_length_normalized
+        return SelectExpr(_name(name, "select", loc), tuple(choices), scores.name, loc, method, backend)
     wanted = method.name if isinstance(method, ChoicesMethod) else method
     if wanted is not None and wanted not in SELECT_METHODS:
         raise TraceError(

@@ -8,7 +8,7 @@ append such a thing run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -202,22 +202,15 @@ class Pending:
         """Let Python decide; the prompt goes on with its decision as text."""
         assert isinstance(self._expr, SelectExpr)
         self._end_branch()
-        by_token = [
-            [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
-            for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)
-        ]
+        by_token = _by_token(call.logprobs, call.choice_ids)
+        alone = decide.requires_unconditional_logprobs
         choices = [choice for choice in self._expr.choices if isinstance(choice, str)]
         decision = decide(
             choices=choices,
             normalized_prompt_logprobs=[fmean(logprobs) for logprobs in call.logprobs],
             input_token_logprobs=by_token,
             output_token_logprobs=[[] for _ in by_token],
-            unconditional_token_logprobs=[
-                [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
-                for logprobs, ids in zip(call.unconditional, call.choice_ids, strict=True)
-            ]
-            if decide.requires_unconditional_logprobs
-            else None,
+            unconditional_token_logprobs=_by_token(call.unconditional, call.choice_ids) if alone else None,
         ).decision
         if decision not in choices:
             raise TraceError(
@@ -225,6 +218,16 @@ class Pending:
             )
         self.state.put(decision, self._expr.loc)
         return {self._name: decision}
+
+
+def _by_token(
+    logprobs: Sequence[Sequence[float | None]], ids: Sequence[Sequence[int]]
+) -> list[list[tuple[float | None, int, None]]]:
+    """Log-probabilities of texts in SGLang's form: (log-probability, id, None) of every token."""
+    return [
+        [(logprob, token, None) for logprob, token in zip(one, tokens, strict=True)]
+        for one, tokens in zip(logprobs, ids, strict=True)
+    ]
 
 
 def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | None:
