@@ -8,8 +8,6 @@ that stand 200 deep.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -153,7 +151,7 @@ def report() -> dict[str, Any]:
 
 
 def main() -> int:
-    from machine import commit, cpu_model, result_path  # beside this file, which tests import too
+    from machine import result_path, setting  # beside this file, which tests import too
 
     found = report()
     slowest = max(times["goal_ms"] for times in found["examples"].values())
@@ -163,10 +161,7 @@ def main() -> int:
         **found,
         "goals": {"example_ms": GOAL_MS, "generated_s": GOAL_S},
         "reached": {"example_ms": slowest < GOAL_MS, "generated_s": longest < GOAL_S},
-        "python": platform.python_version(),
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "commit": commit(),
+        **setting(),
     }
     path = result_path("compile")
     path.write_text(json.dumps(result, indent=1) + "\n")

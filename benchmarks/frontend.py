@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -27,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from machine import ROOT, commit, cpu_model, result_path
+from machine import ROOT, result_path, setting
 
 PEER = "sglang==0.5.23"
 ROUNDS = 5
@@ -226,10 +224,7 @@ def main() -> int:
         "memory": held,
         "goals": {"cpu_us_per_gen": GOAL_GEN_US, "fork_ratio": GOAL_FORK_RATIO, "memory_mb": GOAL_MEMORY_MB},
         "reached": {name: reached() for name, reached in goals.items()},
-        "python": platform.python_version(),
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "commit": commit(),
+        **setting(),
     }
     path = result_path("frontend")
     path.write_text(json.dumps(result, indent=1) + "\n")

@@ -6,14 +6,12 @@ Writes benchmarks/results/import-<cpu>.json and fails if the goal is missed.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 
-from machine import ROOT, commit, cpu_model, result_path
+from machine import ROOT, result_path, setting
 
 RUNS = 15
 GOAL_MS = 150.0
@@ -40,10 +38,7 @@ def main() -> int:
         "goal_ms": GOAL_MS,
         "bare_ms": [round(t, 2) for t in bare],
         "with_import_ms": [round(t, 2) for t in full],
-        "python": platform.python_version(),
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "commit": commit(),
+        **setting(),
     }
     path = result_path("import")
     path.write_text(json.dumps(result, indent=1) + "\n")

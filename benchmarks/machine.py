@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -24,6 +25,16 @@ def commit() -> str:
         capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     return done.stdout.strip()
+
+
+def setting() -> dict[str, object]:
+    """Interpreter, processor, cores and commit, as every stored result names them."""
+    return {
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "commit": commit(),
+    }
 
 
 def result_path(kind: str) -> Path:
