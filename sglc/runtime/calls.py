@@ -72,13 +72,25 @@ class Model:
 class GenCall:
     """One generation: `sampling.n` samples of the same prompt.
 
-    With `max_tokens` 0 one token is sampled to see the log-probabilities at its place, and dropped.
+    The engine reports tokens one by one only where text is streamed or looked through for its end;
+    else the text is made once, from all the ids. With `max_tokens` 0 one token is sampled to see the log-probabilities at its place, and dropped.
     """
 
     def __init__(
-        self, model: Model, index: int, node: GenNode, stream: Stream, emit: Callable[[Event], None]
+        self,
+        model: Model,
+        index: int,
+        node: GenNode,
+        stream: Stream,
+        emit: Callable[[Event], None],
+        *,
+        streams: bool = True,
     ) -> None:
-        """Raises SglcError: there is no prompt, what it is held to cannot be compiled, or it is too long."""
+        """With `streams`, sample 0 is emitted as it comes.
+
+        Raises:
+            SglcError: there is no prompt, what it is held to cannot be compiled, or it is too long.
+        """
         self.node = node
         self._engine = model.engine
         self._index = index
@@ -90,6 +102,8 @@ class GenCall:
         seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
         constraint = model.constraints.of(node.sampling)
         patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
+        self._streams = streams
+        self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)
         self._watched = [StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds]
         self._texts = [""] * len(seeds)
         self._spelled = model.token_bytes
@@ -102,7 +116,12 @@ class GenCall:
         sampling = node.sampling if node.sampling.max_tokens else replace(node.sampling, max_tokens=1)
         try:
             request = self._engine.gen(
-                self._handle, sampling, seeds, eos_ids=model.eos_ids, constraint=constraint
+                self._handle,
+                sampling,
+                seeds,
+                eos_ids=model.eos_ids,
+                constraint=constraint,
+                watch=self._stepwise,
             )
         except SglcError:
             self._engine.release(self._handle)
@@ -137,9 +156,9 @@ class GenCall:
 
     def _token(self, event: Token) -> None:
         watched = self._watched[event.sample]
-        if watched.match is not None or not self.node.sampling.max_tokens:
+        if watched.match is not None:
             return
-        if event.sample == 0:
+        if self._streams and event.sample == 0:
             self._tokens.append(event)
         self._give(event.sample, watched.push(event.id))
         if watched.match is not None:
@@ -147,7 +166,7 @@ class GenCall:
 
     def _give(self, sample: int, text: str) -> None:
         self._texts[sample] += text
-        if text and sample == 0:
+        if self._streams and text and sample == 0:
             self._emit(self._delta(text))
 
     def _delta(self, text: str) -> Delta:
@@ -194,10 +213,13 @@ class GenCall:
 
     def _sample(self, sample: int) -> Sample:
         watched, ended = self._watched[sample], self._ended[sample]
-        self._give(sample, watched.finish())
         if not self.node.sampling.max_tokens:
             seen = tuple(self._listed(likeliest) for likeliest in ended.likeliest)
             return Sample("", (), "length", top_logprobs=seen)
+        if self._stepwise:
+            self._give(sample, watched.finish())
+        else:
+            self._texts[sample] = b"".join([self._spelled[id_] for id_ in ended.ids]).decode("utf-8", "replace")
         kept = len(ended.ids) if watched.match is None else watched.match.kept_tokens
         finish = ended.finish if watched.match is None else "stop"
         ids = ended.ids[:kept]

@@ -9,7 +9,6 @@ Results are told apart by (row, generation), so what arrives for a row that ende
 from __future__ import annotations
 
 import sys
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,20 +18,18 @@ from typing import Any
 import numpy as np
 
 from sglc import knobs
-from sglc.errors import BackendError, RunError, SglcError
+from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
-from sglc.runtime.radix import Node
 from sglc.runtime.requests import (
     EngineEvent,
     Flight,
     Handle,
     Kind,
     Likely,
-    Part,
     PromptScored,
     Request,
     RequestDone,
@@ -42,16 +39,16 @@ from sglc.runtime.requests import (
     SampleState,
     Scored,
     Token,
+    check_generation,
     check_size,
     first_part,
-    later_parts,
-    scored_positions,
     scores_of,
 )
 from sglc.runtime.rows import Chunk
-from sglc.runtime.scores import likeliest_at, take_scores
+from sglc.runtime.scores import account, likeliest_at, take_scores
 from sglc.runtime.steering import steered
 from sglc.runtime.step import Executor, Step, StepResult
+from sglc.runtime.waiting import Waiting
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
@@ -67,6 +64,7 @@ class EngineConfig:
     max_rows: int = 64  # rows in flight
     cache: bool = True  # False: nothing is shared between requests
     max_len: int = 8192  # longest sequence (from the model's config)
+    cost: scheduler.StepCost | None = None  # given, a step with prompts is kept short while rows decode
 
 
 class Engine:
@@ -78,10 +76,10 @@ class Engine:
         self.placement = Placement(executor.pages, executor.page_size, config.max_rows, config.max_len)
         self.tree = self.placement.tree
         self.rows = self.placement.rows
-        self._waiting: list[Part] = []
         self._flights: deque[Flight] = deque()
         self._requests: dict[RequestId, Request] = {}
         self.handles = Handles(self.tree, config.cache)
+        self._waiting = Waiting(self.placement, self.handles, config.token_budget, config.max_rows, config.cost)
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
@@ -89,19 +87,30 @@ class Engine:
 
     # -- handles
 
-    def extend(self, base: Handle | None, ids: Sequence[int]) -> Handle:
-        """A new handle on the ids of `base` (none: nothing) followed by `ids`."""
+    def extend(self, base: Handle | None, ids: Sequence[int], namespace: str = "") -> Handle:
+        """A new handle on the ids of `base` (none: nothing) followed by `ids`.
+
+        What begins in one `namespace` (an adapter, a user's salt) shares no KV with any other.
+        """
         array = np.asarray(ids, np.int64)
         assert not array.size or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
-        return self.handles.extend(base, tuple(array.tolist()))
+        return self.handles.extend(base, tuple(array.tolist()), namespace)
 
     def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
         """`n` new handles on the same ids."""
         return tuple(self.handles.fork(handle) for _ in range(n))
 
+    def expect(self, handle: Handle, steps: int) -> None:
+        """The handle's ids will be used again in about `steps` steps: the later, the sooner their KV may go."""
+        self.handles.expect(handle, self._next_step + steps)
+
     def release(self, handle: Handle) -> None:
-        """The handle ends; requests made from it go on."""
+        """The handle ends and its program is through with its ids; requests made from it go on."""
         self.handles.release(handle)
+
+    def forget(self, handle: Handle) -> None:
+        """The handle ends; whether its ids are wanted again is not known."""
+        self.handles.forget(handle)
 
     def ids(self, handle: Handle) -> tuple[int, ...]:
         """The ids that a handle names."""
@@ -118,8 +127,9 @@ class Engine:
         eos_ids: Sequence[int],
         fork_group: int | None = None,
         constraint: Constraint | None = None,
+        watch: bool = True,
     ) -> RequestId:
-        """Sample len(seeds) continuations of the handle's ids.
+        """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
         A sample ends at an id of `eos_ids` (unless `ignore_eos`) or of `stop_token_ids`, once it has
         `min_tokens`; at `max_tokens`; or at `cut`. Rows of one `fork_group` are kept side by side.
@@ -132,19 +142,8 @@ class Engine:
         """
         ids = self.handles.ids(handle)
         assert len(seeds) == sampling.n, "one seed for each sample"
-        if not ids or sampling.max_tokens < 1 or not seeds:
-            raise RunError(
-                "SGLC442",
-                f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
-                hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
-            )
         vocab = self.executor.vocab_size
-        if unknown := [token for token, _ in sampling.logit_bias if token >= vocab]:
-            raise RunError(
-                "SGLC470",
-                f"`logit_bias` names the id {unknown[0]}, the model has ids up to {vocab - 1}",
-                hint="ids are those of the model's own tokenizer",
-            )
+        check_generation(ids, sampling, seeds, vocab)
         self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
         request = self._request(handle, len(seeds))
         request.sampling = replace(sampling, top_logprobs=min(sampling.top_logprobs, vocab))
@@ -156,6 +155,7 @@ class Engine:
             request.stop_ids |= frozenset(eos_ids)
         request.group = -1 if fork_group is None else fork_group
         request.constraint = constraint
+        request.watch = watch
         start = 0 if constraint is None else constraint.start
         request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
@@ -192,9 +192,14 @@ class Engine:
         if owner is None or owner.samples[sample].done:
             return
         state = owner.samples[sample]
-        assert state.row >= 0, "a cut before the sample began"
-        assert 0 <= length <= len(state.ids), "a cut behind the tokens reported"
-        del state.ids[length:], state.logprobs[length:], state.likeliest[length:]
+        del state.likeliest[length:]
+        if state.row < 0:
+            ids, logprobs = self._waiting.withdraw(owner, sample)
+            assert 0 <= length <= len(ids), "a cut behind the tokens reported"
+            self._report(owner, sample, ids[:length], logprobs[:length], "stop", 0)
+            return
+        assert 0 <= length <= self.rows.made[state.row], "a cut behind the tokens reported"
+        self.rows.made[state.row] = length
         self._end_sample(owner, sample, "stop", 0)
 
     def abort(self, request: RequestId) -> None:
@@ -212,9 +217,14 @@ class Engine:
         return not (self._requests or self._flights or self._events)
 
     def step(self) -> list[EngineEvent]:
-        """Launch at most one step; drain the oldest if `depth` are in flight or none was launched."""
-        launched = len(self._flights) < self.executor.depth and self._launch()
-        full = len(self._flights) >= self.executor.depth
+        """Launch at most one step; drain the oldest if enough are in flight or none was launched.
+
+        That is `depth` of them, but two at most while somebody looks at each token: who looks may end
+        a sample, and what was launched for it by then is lost.
+        """
+        depth = self.executor.depth if not self.rows.watched else min(self.executor.depth, 2)
+        launched = len(self._flights) < depth and self._launch()
+        full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain()
         events, self._events = self._events, []
@@ -222,19 +232,14 @@ class Engine:
         return events
 
     def _launch(self) -> bool:
+        self._waiting.make_room()
         ready = self.rows.decoding()
-        decode = self.rows.known(ready)
-        unfinished = self.placement.unfinished
-        rest = [int(self.rows.prompt_len[row] - self.rows.seq_len[row]) for row in unfinished]
-        # A row that waits for its last token keeps its place in the budget.
-        shares = scheduler.divide(self.config.token_budget, ready.size, rest)
-        work = self.placement.work
-        chunks = [
-            self._chunk(work[row].part, row, tokens)
-            for row, tokens in zip(unfinished, shares.chunks, strict=True)
-            if tokens
-        ]
-        chunks += self._admit(shares.left)
+        known = self.rows.known(ready)
+        decode = self.placement.promise(known)
+        stalled = known.size - decode.size
+        chunks, done = self._waiting.chunks(ready.size - stalled, stalled)
+        for request in done:
+            self._end_part(request)
         if not decode.size and not chunks:
             return False
         step = self.placement.build(self._next_step, decode, chunks)
@@ -255,84 +260,6 @@ class Engine:
         self._next_step += 1
         self._launched(step, ticket, chunks)
         return True
-
-    def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
-        first = int(self.rows.seq_len[row])
-        return Chunk(row, tokens, scored_positions(part, first, tokens))
-
-    def _admit(self, left: int) -> list[Chunk]:
-        """Give rows to waiting parts, in order, while tokens, rows and pages last."""
-        chunks: list[Chunk] = []
-        at = 0
-        # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while left and self.rows.free and at < min(len(self._waiting), self.config.max_rows):
-            part = self._waiting[at]
-            match = self.tree.match(part.ids, part.limit, self._start(part.request))
-            if match.length == len(part.ids):  # a `warm` with nothing to do
-                del self._waiting[at]
-                part.request.cached += match.length
-                self._end_part(part.request)
-                continue
-            if self.placement.shared_soon(part, match.length):
-                at += 1
-                continue
-            opened = self.placement.open(part, match, left)
-            if opened is None:
-                break
-            del self._waiting[at]
-            row, known, tokens = opened
-            self._admitted(part, row, known)
-            chunks.append(self._chunk(part, row, tokens))
-            left -= tokens
-        return chunks
-
-    def _start(self, request: Request) -> Node:
-        # Where a prompt is scored, less of it is taken than the handle knows of.
-        return (
-            request.root
-            if request.scored_from is not None
-            else self.handles.start(request.handle, request.root)
-        )
-
-    def _admitted(self, part: Part, row: int, known: int) -> None:
-        """`part` has a row, whose first `known` tokens are cached."""
-        request = part.request
-        request.started = True
-        if part.kind is Kind.SAMPLE:
-            assert request.sampling is not None
-            request.samples[part.index].row = row
-            constrained = request.constraint is not None
-            self.rows.sample_with(row, request.sampling, request.seeds[part.index], request.group, constrained)
-        match part.kind:
-            case Kind.CHOICE:
-                request.scored += len(part.ids) - len(request.ids)
-                request.computed += len(request.ids) - known
-            case Kind.SAMPLE if part.index:
-                request.computed += len(part.ids) - 1 - known
-            case _:
-                request.cached += known
-                request.computed += len(part.ids) - known
-                if request.pending > 1:
-                    self._prepare_fork(part, row)
-
-    def _prepare_fork(self, part: Part, row: int) -> None:
-        """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
-        request = part.request
-        wanted = len(part.ids) - (part.kind is Kind.SAMPLE)
-        if self.tree.match(part.ids, wanted, self._start(request)).length == wanted:
-            self._fork(part)
-        elif part.kind is Kind.SAMPLE and len(part.ids) % self.executor.page_size > 1:
-            self.placement.publish(row)
-
-    def _fork(self, part: Part) -> None:
-        """The later parts of a request join the queue, its prompt pinned while they wait."""
-        request = part.request
-        match = self.tree.match(request.ids, len(request.ids), self._start(request))
-        request.pinned = match.source or match.node
-        self.tree.pin(request.pinned)
-        for later in later_parts(request, part):
-            insort(self._waiting, later, key=lambda waiting: waiting.order)
-        request.forked = True
 
     def _launched(self, step: Step, ticket: Any, chunks: list[Chunk]) -> None:
         """Record a launched step and what ends with it on the host's side."""
@@ -357,7 +284,7 @@ class Engine:
             if part.kind is not Kind.CHOICE:
                 self.handles.follow(part.request.handle)
                 if part.request.pending > 1 and not part.request.forked:
-                    self._fork(part)
+                    self._waiting.fork(part)
 
     def _drain(self) -> None:
         flight = self._flights[0]
@@ -383,40 +310,41 @@ class Engine:
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
         rows = rows[current]
-        ids, logprobs = result.tokens[offsets].tolist(), result.logprobs[offsets].tolist()
+        tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
+        stopped, full = self.rows.take(rows, tokens, logprobs)
+        looked_at = self.rows.looked_at[rows]
+        places = np.flatnonzero(stopped | full | looked_at)
+        if not places.size:
+            return
         top_at = {offset: i for i, offset in enumerate(flight.tops)}
-        refused: list[Request] = []
-        for row, offset, token, logprob in zip(rows.tolist(), offsets.tolist(), ids, logprobs, strict=True):
+        refused = False
+        arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at)
+        columns = [values[places].tolist() for values in arrays]
+        for row, offset, token, logprob, is_stop, is_full, look in zip(*columns, strict=True):
             if row not in self.placement.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
             part = self.placement.work[row].part
-            request = part.request
-            assert request.sampling is not None
-            state = request.samples[part.index]
-            if token in request.stop_ids and len(state.ids) >= request.sampling.min_tokens:
-                self._end_sample(request, part.index, "stop", 1)
+            if is_stop:
+                self._end_sample(part.request, part.index, "stop", 1)
                 continue
-            self.rows.tokens[row, len(request.ids) + len(state.ids)] = token
-            state.ids.append(token)
-            state.logprobs.append(logprob)
-            if self.rows.biased[row]:
-                state.counts[token] = state.counts.get(token, 0) + 1
-            likeliest: Likely = ()
-            if offset in top_at:
-                likeliest = likeliest_at(result, top_at[offset], request.sampling.top_logprobs)
-                state.likeliest.append(likeliest)
-            self._events.append(Token(request.id, part.index, token, logprob, likeliest))
-            try:
-                ends = request.constraint is not None and _ends_by_itself(request.constraint, state, token)
-            except SglcError as error:
-                refused.append(request)
-                self._refuse(request, error)
-                continue
+            ends = False
+            if look:
+                likeliest: Likely = ()
+                if offset in top_at:
+                    likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
+                if part.request.watch:
+                    self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
+                try:
+                    ends = account(part, token, likeliest)
+                except SglcError as error:
+                    refused = True
+                    self._refuse(part.request, error)
+                    continue
             if ends:
-                self._end_sample(request, part.index, "stop", 0)
-            elif len(state.ids) == request.sampling.max_tokens:
-                self._end_sample(request, part.index, "length", 0)
+                self._end_sample(part.request, part.index, "stop", 0)
+            elif is_full:
+                self._end_sample(part.request, part.index, "length", 0)
 
     # -- ends
 
@@ -424,14 +352,29 @@ class Engine:
         """A sample is complete; `extra` ids were decoded but are not kept."""
         state = request.samples[sample]
         state.done = True
-        request.completion += len(state.ids) + extra
-        written = min(len(request.ids) + len(state.ids), int(self.rows.seq_len[state.row]))
+        ids, logprobs = self.rows.sampled(state.row)
+        written = min(len(request.ids) + len(ids), int(self.rows.seq_len[state.row]))
         self.placement.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
             self.handles.follow(request.handle)
-        ids, logprobs = tuple(state.ids), tuple(state.logprobs)
-        likeliest = tuple(state.likeliest)
-        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, likeliest))
+        self._report(request, sample, ids, logprobs, finish, extra)
+
+    def _report(
+        self,
+        request: Request,
+        sample: int,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        finish: str,
+        extra: int,
+    ) -> None:
+        """Account for a sample that is complete and has no row any more."""
+        state = request.samples[sample]
+        state.done = True
+        request.completion += len(ids) + extra
+        if not request.fixed_length and request.sampling is not None:
+            self.placement.observe(len(ids), request.sampling.max_tokens)
+        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest)))
         self._end_part(request)
 
     def _end_part(self, request: Request) -> None:
@@ -448,7 +391,7 @@ class Engine:
         del self._requests[request.id]
         request.live = False
         if request.pending:
-            self._waiting = [part for part in self._waiting if part.request is not request]
+            self._waiting.drop(request)
             for row in [row for row, work in self.placement.work.items() if work.part.request is request]:
                 self.placement.retire(row, 0)
         if request.pinned is not None:
@@ -472,14 +415,12 @@ class Engine:
             request.pinned = None
             self._forget(request)
             self._events.append(RequestFailed(request.id, _as_error(cause)))
-        for request in self._requests.values():
-            request.root = self.tree.root if self.config.cache else self.tree.scratch()
 
     # -- small things
 
     def _request(self, handle: Handle, parts: int) -> Request:
         self._next_request += 1
-        root = self.tree.root if self.config.cache else self.tree.scratch()
+        root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         return Request(self._next_request, handle, self.handles.ids(handle), root, parts)
 
     def _check_size(self, tokens: int, written: int) -> None:
@@ -487,14 +428,8 @@ class Engine:
 
     def _submit(self, request: Request) -> RequestId:
         self._requests[request.id] = request
-        self._waiting.append(first_part(request))
+        self._waiting.add(first_part(request))
         return request.id
-
-
-def _ends_by_itself(constraint: Constraint, state: SampleState, token: int) -> bool:
-    """Account for a sample's new token; whether nothing can follow it."""
-    state.state = constraint.advance(state.state, token)
-    return constraint.done(state.state)
 
 
 def _as_error(cause: Exception) -> SglcError:

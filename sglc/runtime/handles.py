@@ -1,20 +1,24 @@
 """Handles: names for token sequences, each with a pin on the deepest tree node of its sequence.
 
-A pin keeps KV as long as there is room; a handle never takes room from a running row.
+A pin keeps KV as long as there is room; a handle never takes room from a running row. A handle ends
+in one of two ways: it is released (its program will not come back to the sequence, so what no other
+one goes through is evicted first), or it is forgotten (nobody knows, so it is evicted in its turn).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglc.runtime.radix import Key, Node, RadixTree, resolve
+from sglc.runtime.radix import SOME_DAY, Key, Node, RadixTree, Worth, resolve
 from sglc.runtime.requests import Handle
 
 
 @dataclass(slots=True)
 class _Sequence:
     ids: Key
+    root: Node  # of its namespace
     node: Node
+    next_use: int
 
 
 class Handles:
@@ -28,43 +32,73 @@ class Handles:
         self._made = 0
         self._sequences: dict[Handle, _Sequence] = {}
 
-    def extend(self, base: Handle | None, ids: Key) -> Handle:
-        """A new handle on the ids of `base` (none: nothing) followed by `ids`."""
-        before = self._sequences[base] if base is not None else _Sequence((), self._tree.root)
-        handle = self._add(before.ids + ids, before.node)
+    def extend(self, base: Handle | None, ids: Key, namespace: str = "") -> Handle:
+        """A new handle on the ids of `base` (none: nothing, in `namespace`) followed by `ids`."""
+        if base is not None:
+            before = self._sequences[base]
+            assert namespace == "" or self._tree.root_of(namespace) is before.root, (
+                "a handle changes its namespace"
+            )
+            handle = self._add(before.ids + ids, before.root, before.node)
+        else:
+            root = self._tree.root_of(namespace)
+            handle = self._add(ids, root, root)
         self.follow(handle)
         return handle
 
     def fork(self, handle: Handle) -> Handle:
         """A new handle on the same ids."""
         base = self._sequences[handle]
-        return self._add(base.ids, base.node)
+        return self._add(base.ids, base.root, base.node)
+
+    def expect(self, handle: Handle, next_use: int) -> None:
+        """The handle's KV is expected to be used next at `next_use`, a time on a clock of the caller's."""
+        sequence = self._sequences[handle]
+        sequence.node = resolve(sequence.node)
+        self._tree.pin(sequence.node, next_use)
+        self._tree.unpin(sequence.node, sequence.next_use)
+        sequence.next_use = next_use
 
     def release(self, handle: Handle) -> None:
-        """The handle ends."""
-        self._tree.unpin(self._sequences.pop(handle).node)
+        """The handle ends, and nobody comes back to its ids for its sake."""
+        sequence = self._sequences.pop(handle)
+        self._tree.unpin(sequence.node, sequence.next_use)
+        node = resolve(sequence.node)
+        while node.end > len(sequence.ids):  # it matches in part: another sequence's page
+            assert node.parent is not None
+            node = node.parent
+        self._tree.demote(node, Worth.DEAD)
+
+    def forget(self, handle: Handle) -> None:
+        """The handle ends; its ids may well be asked for again."""
+        sequence = self._sequences.pop(handle)
+        self._tree.unpin(sequence.node, sequence.next_use)
 
     def ids(self, handle: Handle) -> Key:
         """The ids that a handle names."""
         return self._sequences[handle].ids
 
+    def root(self, handle: Handle) -> Node:
+        """The root of the handle's namespace."""
+        return self._sequences[handle].root
+
     def follow(self, handle: Handle) -> None:
-        """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it is released."""
+        """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it has ended."""
         sequence = self._sequences.get(handle)
         if sequence is None or not self._follows:
             return
-        match = self._tree.match(sequence.ids, len(sequence.ids), self.start(handle, self._tree.root))
+        match = self._tree.match(sequence.ids, len(sequence.ids), self.start(handle, sequence.root))
         node = match.source or match.node
-        self._tree.pin(node)
-        self._tree.unpin(sequence.node)
+        self._tree.pin(node, sequence.next_use)
+        self._tree.unpin(sequence.node, sequence.next_use)
         sequence.node = node
 
     def start(self, handle: Handle, root: Node) -> Node:
         """A node below `root` that matches the handle's ids whole, as deep as is known without looking."""
         sequence = self._sequences.get(handle)
-        if sequence is None or root is not self._tree.root:
+        if sequence is None or root is not sequence.root:
             return root
-        node = resolve(sequence.node)
+        node = sequence.node = resolve(sequence.node)
         return node.parent or node  # the last page may match in part only
 
     def pinned(self) -> list[Node]:
@@ -74,12 +108,12 @@ class Handles:
     def reset(self) -> None:
         """The tree was cleared: every handle starts from its root again."""
         for sequence in self._sequences.values():
-            sequence.node = self._tree.root
-            self._tree.pin(sequence.node)
+            sequence.node = sequence.root
+            self._tree.pin(sequence.node, sequence.next_use)
 
-    def _add(self, ids: Key, node: Node) -> Handle:
+    def _add(self, ids: Key, root: Node, node: Node) -> Handle:
         node = resolve(node)
         self._tree.pin(node)
         self._made += 1
-        self._sequences[self._made] = _Sequence(ids, node)
+        self._sequences[self._made] = _Sequence(ids, root, node, SOME_DAY)
         return self._made

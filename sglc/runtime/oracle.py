@@ -18,9 +18,10 @@ import numpy as np
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraint
+from sglc.runtime.mirror import Mirror
 from sglc.runtime.requests import Likely
 from sglc.runtime.steering import bias_of
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Bool, Step, StepResult
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -80,6 +81,7 @@ class Oracle:
         self.depth = depth
         self.vocab_size = vocab_size
         self.eos_ids = tuple(eos_ids)
+        self.mirror = Mirror(page_size)
         self.extended = 0  # tokens of all steps
         slots = pages * page_size
         self._ids: I32 = np.full(slots, -1, np.int32)
@@ -98,11 +100,12 @@ class Oracle:
         assert len(self._results) < self.depth, "more steps in flight than the depth allows"
         assert step.rows.size == np.unique(step.rows).size, "a row occurs twice in a step"
         self._next += 1
-        self.extended += step.tokens.size
-        self._copy(step)
-        tokens = self._write(step)
-        hashes = self._read(step, tokens)
-        self._results.append(self._sample(step, hashes))
+        batch = self.mirror.expand(step)
+        self.extended += batch.tokens.size
+        self._copy(batch)
+        tokens = self._write(batch)
+        hashes = self._read(batch, tokens)
+        self._results.append(self._sample(batch, hashes))
         return step.index
 
     def drain(self, ticket: int) -> StepResult:
@@ -112,7 +115,7 @@ class Oracle:
         self._drained = ticket
         return result
 
-    def _copy(self, step: Step) -> None:
+    def _copy(self, step: Batch) -> None:
         size = self.page_size
         if not step.copies.size:
             return
@@ -129,13 +132,13 @@ class Oracle:
         self._touched[source] = step.index
         self._writer[target] = step.index
 
-    def _claim(self, step: Step, slots: I32) -> None:
+    def _claim(self, step: Batch, slots: I32) -> None:
         assert slots.min() >= 0, "a token without a page"
         assert np.unique(slots).size == slots.size, "a slot is written twice in a step"
         assert (self._touched[slots] <= self._drained).all(), "a slot is written that a step in flight touches"
         self._touched[slots] = step.index
 
-    def _write(self, step: Step) -> I32:
+    def _write(self, step: Batch) -> I32:
         assert (np.diff(step.starts) > 0).all(), "a row without tokens"
         row_of = np.repeat(step.rows, np.diff(step.starts))
         if row_of.max() >= self._last.size:
@@ -151,7 +154,7 @@ class Oracle:
         self._writer[step.slots] = step.index
         return tokens
 
-    def _read(self, step: Step, tokens: I32) -> U64:
+    def _read(self, step: Batch, tokens: I32) -> U64:
         """Hash of the history of every token of the step, uint64 [T], after checking it."""
         hashes: U64 = np.zeros(step.tokens.size, np.uint64)
         starts = step.starts.tolist()
@@ -184,7 +187,7 @@ class Oracle:
             assert not other.any(), "a row reads what another row writes in the same step"
         return hashes
 
-    def _sample(self, step: Step, hashes: U64) -> StepResult:
+    def _sample(self, step: Batch, hashes: U64) -> StepResult:
         ends = step.starts[1:] - 1
         noise = _Noise(step.seeds, step.temperature, step.top_p, step.top_k, step.min_p)
         assert step.sample[step.masked].all(), "a mask for a row that does not sample"
@@ -203,7 +206,7 @@ class Oracle:
         top_ids, top_logprobs = self._tops(hashes[places], step.tops)
         return StepResult(step.index, tokens, logprobs.astype(np.float32), scores, top_ids, top_logprobs)
 
-    def _biases(self, step: Step) -> U64:
+    def _biases(self, step: Batch) -> U64:
         """What biases add to the rows' hashes: uint64 [R]."""
         assert step.bias_at.size == step.bias_ids.size == step.bias.size
         if not step.bias_at.size:

@@ -22,8 +22,8 @@ class Owner(IntEnum):
     QUARANTINE = 3  # nobody's, but a step that is not drained still touches it
 
 
-# `adopt` runs once for every page of a prompt, and a plain integer is compared faster.
-_NODE, _PRIVATE = int(Owner.NODE), int(Owner.PRIVATE)
+# `adopt` and `drop` run once for every page of a prompt, and plain integers are faster.
+_FREE, _NODE, _PRIVATE = int(Owner.FREE), int(Owner.NODE), int(Owner.PRIVATE)
 
 
 class PagePool:
@@ -38,6 +38,11 @@ class PagePool:
         self._stack = np.arange(pages - 1, -1, -1, dtype=np.int32)
         self._waiting: list[tuple[int, I32]] = []
         self._drained = -1
+
+    @property
+    def awaited(self) -> bool:
+        """Whether pages become free when a step is drained."""
+        return bool(self._waiting)
 
     def take(self, count: int) -> I32:
         """`count` free pages, now private: int32 [count]. The caller has made sure that they exist."""
@@ -54,9 +59,10 @@ class PagePool:
 
     def drop(self, page: int) -> None:
         """A node's page that no step in flight touches becomes free."""
-        pages = np.array([page], np.int32)
-        self._move(pages, Owner.NODE, Owner.FREE)
-        self._push(pages)
+        assert self.owner[page] == _NODE, f"pages [{page}] are not NODE"
+        self.owner[page] = _FREE
+        self._stack[self.free] = page
+        self.free += 1
 
     def retire(self, pages: I32, step: int) -> None:
         """Private pages int32 [n] become free once `step`, the last that touches them, is drained."""

@@ -3,7 +3,8 @@
 A row's pages are those of the locked path to its `node`, then private ones. Prompt pages enter the
 tree at the launch that computes them, other pages when the row retires. Pages and locks are given
 up only when the last step that touches them is drained. `owed` pages are promised to rows: there
-are always as many free or evictable ones.
+are always as many free or evictable ones. A row is promised the pages of its prompt; those of what it
+samples are promised when they are due, and when there are none, a row gives way.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.runtime import scheduler
+from sglc.runtime.admission import Holder, Lengths, Usage, choose_retracted, expected_tokens, may_start
 from sglc.runtime.pages import PagePool
 from sglc.runtime.radix import Match, Node, RadixTree
 from sglc.runtime.requests import Kind, Part
 from sglc.runtime.rows import Chunk, Rows
 from sglc.runtime.step import I32, Step
+
+RUN_PAGES = 4  # that a decoding row takes at once
+_NO_COPIES: I32 = np.empty((0, 3), np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +50,7 @@ class Placement:
         self.work: dict[int, Work] = {}
         self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
         self.owed = 0
+        self.lengths = Lengths()
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, Node]] = []
         self._drained = -1
@@ -58,7 +64,7 @@ class Placement:
 
     def open(self, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
         """A row for `part`: (row, tokens known, tokens of its first chunk <= left), None if it must wait."""
-        pages = -(-part.end // self.page_size) - match.node.end // self.page_size
+        pages = -(-len(part.ids) // self.page_size) - match.node.end // self.page_size
         # Without room for the page to copy from too, the row does without the copy.
         for source in (match.source, None) if match.source else (None,):
             known = match.length if source else match.node.end
@@ -66,12 +72,33 @@ class Placement:
             if source:
                 self.tree.lock(source, held=match.node)
             tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
-            if tokens is not None:
-                return self._occupy(part, match, source, pages), known, tokens
+            lent = self._lent(match.node)
+            if tokens is not None and self._may_start(part, pages, lent):
+                return self._occupy(part, match, source, pages, lent), known, tokens
             self.tree.unlock(source or match.node)
         return None
 
-    def _occupy(self, part: Part, match: Match, source: Node | None, pages: int) -> int:
+    def _lent(self, node: Node) -> int:
+        """Of the pages down to `node`, which one row more has locked, those that others have locked too."""
+        while node.parent is not None and node.refs == 1:
+            node = node.parent
+        return node.end // self.page_size
+
+    def _may_start(self, part: Part, at_once: int, lent: int) -> bool:
+        """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
+        rows, size = self.rows, self.page_size
+        running = np.flatnonzero(rows.active)
+        tokens = np.append(np.maximum(rows.seq_len, rows.prompt_len)[running], np.int32(len(part.ids)))
+        least = np.append(rows.least[running], np.int32(part.least))
+        most = np.append(rows.end[running], np.int32(part.end)) - tokens
+        left = expected_tokens(np.maximum(least - tokens, 0), most, self.lengths)
+        pages = -(-tokens // size)
+        returned = pages - np.append(rows.lent[running], np.int32(lent))
+        # What a row has taken before it was due, it will not ask for again.
+        ahead = int((rows.held + rows.owed)[running].sum() - pages[:-1].sum())
+        return may_start(self.available + ahead, at_once, Usage(tokens, left, returned), size)
+
+    def _occupy(self, part: Part, match: Match, source: Node | None, pages: int, lent: int) -> int:
         path: list[int] = []
         node = match.node
         while node.parent is not None:
@@ -79,6 +106,7 @@ class Placement:
             node = node.parent
         known = match.node.end + (match.tokens if source else 0)
         row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
+        self.rows.least[row], self.rows.lent[row] = part.least, lent
         self.owed += pages
         work = Work(part, match.node, len(path))
         self.work[row] = work
@@ -131,27 +159,90 @@ class Placement:
         same_root = work.part.request.root is part.request.root
         return same_root and work.part.kind is not Kind.CHOICE and not work.diverged
 
+    # -- pages for what is sampled
+
+    def missing(self, decode: I32) -> int:
+        """How many pages the next tokens of the rows `decode` int32 [n] lack."""
+        return max(0, self._due(decode).size - self.available)
+
+    def promise(self, decode: I32) -> I32:
+        """Promise pages for the next tokens of the rows `decode` int32 [n]; gives those that can go on.
+
+        If there are not enough, the oldest rows have them.
+        """
+        due = self._due(decode)
+        waits: list[int] = []
+        if due.size > self.available:
+            oldest_first = sorted(due.tolist(), key=lambda row: self.work[row].part.order)
+            waits = oldest_first[self.available :]
+            due = np.setdiff1d(due, waits)
+        self.rows.owed[due] += 1
+        self.owed += due.size
+        served: I32 = decode[~np.isin(decode, waits)] if waits else decode
+        return served
+
+    @property
+    def relief(self) -> bool:
+        """Whether pages come back by themselves, when steps that are in flight are drained."""
+        ending = self.rows.active & (self.rows.seq_len >= self.rows.end)
+        return bool(self._unlocks or self.pool.awaited or ending.any())
+
+    def giving_way(self, missing: int, decode: I32) -> tuple[int, ...]:
+        """Which of the rows `decode` int32 [n] give way for the `missing` pages."""
+        due = set(self._due(decode).tolist())
+        holders = []
+        for row in decode.tolist():
+            work = self.work[row]
+            lent = self._lent(work.node)
+            lost = int(self.rows.seq_len[row]) - lent * self.page_size
+            holders.append(Holder(row, work.part.order, lost, int(self.rows.held[row]) - lent, row in due))
+        self.lengths = self.lengths.missed()
+        return choose_retracted(missing, holders)
+
+    def observe(self, generated: int, max_tokens: int) -> None:
+        """A sample that could have been shorter or longer ended with `generated` tokens."""
+        self.lengths = self.lengths.observed(generated, max_tokens)
+
+    def _due(self, decode: I32) -> I32:
+        short = self.rows.short(decode)
+        due: I32 = short[self.rows.owed[short] == 0]
+        return due
+
     # -- a step
 
     def build(self, index: int, decode: I32, chunks: list[Chunk]) -> Step:
         """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
-        size = self.page_size
-        fresh = decode[self.rows.seq_len[decode] >= self.rows.held[decode] * size]
-        wants = [fresh]
-        for chunk in chunks:
-            pages = -(-(int(self.rows.seq_len[chunk.row]) + chunk.tokens) // size)
-            wants.append(np.full(pages - int(self.rows.held[chunk.row]), chunk.row, np.int32))
-        takers = np.concatenate(wants)
-        if takers.size:
-            while self.pool.free < takers.size:
-                self.tree.evict()
-            self.rows.add_pages(takers, self.pool.take(takers.size))
-            self.owed -= takers.size
+        short = self.rows.short(decode)
+        if short.size or chunks:
+            self._take_pages(short, chunks)
         return self.rows.build(index, decode, chunks, self._copies(index, decode, chunks))
+
+    def _take_pages(self, short: I32, chunks: list[Chunk]) -> None:
+        """Pages for what `chunks` write, and for the next tokens of the rows `short` int32 [n]."""
+        rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
+        counts = np.ones(rows.size, np.int32)
+        ends = self.rows.seq_len[rows[short.size :]] + np.array([chunk.tokens for chunk in chunks], np.int32)
+        counts[short.size :] = -(-ends // self.page_size) - self.rows.held[rows[short.size :]]
+        total = int(counts.sum())
+        # Pages that a row will need soon spare it the next steps' entries, if every row can still have one.
+        to_end = -(-self.rows.end[short] // self.page_size) - self.rows.held[short]
+        ahead = np.minimum(RUN_PAGES, to_end) - 1
+        more = int(ahead.sum())
+        if self.pool.free >= total + more and self.available >= more + len(self.work):
+            counts[: short.size] += ahead
+            self.rows.owed[short] += ahead
+            self.owed += more
+            total += more
+        if not total:
+            return
+        while self.pool.free < total:
+            self.tree.evict()
+        self.rows.add_pages(rows, counts, self.pool.take(total))
+        self.owed -= total
 
     def _copies(self, index: int, decode: I32, chunks: list[Chunk]) -> I32:
         if not self._copying:
-            return np.empty((0, 3), np.int32)
+            return _NO_COPIES
         present = np.zeros(self.rows.active.size, np.bool_)
         present[decode] = True
         present[[chunk.row for chunk in chunks]] = True
@@ -263,6 +354,7 @@ class Placement:
         """Forget all KV and all rows, after a failure of the executor. No step is in flight."""
         for row in list(self.work):
             self.rows.close(row)
+        self.rows.forget_changes()
         self.work.clear()
         self.unfinished.clear()
         self._copying.clear()

@@ -2,8 +2,10 @@
 
 One node is one page: `page_size` ids, or fewer in a leaf. A node's children are sorted by their ids,
 so the best match of a page, whole or in part, is a neighbour of its place in that order.
-`refs` counts the locks on a node and below it: a node with locks is never evicted. `pins` wish that
-a node stays: pinned leaves are evicted last. Only leaves are evicted. Time is a logical tick.
+`refs` counts the locks on a node and below it: a node with locks is never evicted. Of the other leaves
+the one with the lowest (worth, next use, last use) goes: first what the program has released, then what
+is computed on a guess, then the rest, then what is pinned, its farthest next use first. Time is a
+logical tick. Every namespace has a root: nothing is shared between two of them.
 No node is reachable whose page a step that is not launched yet will write.
 """
 
@@ -13,17 +15,34 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
+from weakref import WeakValueDictionary
 
 Key = tuple[int, ...]
-_Rank = tuple[int, int, int]  # (pinned, last use, serial): the lowest is evicted first
+_Rank = tuple[int, int, int, int]  # (worth, -next use, last use, serial): the lowest is evicted first
+
+SOME_DAY = 1 << 62  # a next use that nobody knows: later than any that somebody does
+
+
+class Worth(IntEnum):
+    """What keeping a node is worth. Leaves of the lowest worth are evicted first."""
+
+    DEAD = 0  # its program has released it
+    SPECULATIVE = 1  # computed before anybody asked for it
+    NORMAL = 2
+    PINNED = 3  # of a node with pins, whatever else it would be worth
+
+
+# Compared in the inner loops, where a plain integer is faster.
+_DEAD, _NORMAL, _PINNED = int(Worth.DEAD), int(Worth.NORMAL), int(Worth.PINNED)
 
 
 class Node:
     """One page of a cached sequence. `end` is the length of the sequence up to and with this page."""
 
     __slots__ = (
-        "children", "end", "key", "keys", "last_use", "moved", "page", "parent",
-        "pins", "queued", "refs", "scratch", "serial", "step",
+        "__weakref__", "children", "end", "key", "keys", "last_use", "moved", "next_uses", "page",
+        "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: Key, page: int, step: int, serial: int) -> None:
@@ -38,6 +57,9 @@ class Node:
         self.children: list[Node] = []
         self.refs = 0
         self.pins = 0
+        self.next_uses: tuple[int, ...] = ()  # of the pins that know theirs, in order
+        self.worth = _NORMAL  # without its pins; never more than its parent's
+        self.shared = False  # more than one sequence has gone through it: no single one can release it
         self.last_use = 0
         self.queued: _Rank | None = None  # its valid entry in the eviction heap
         self.moved: Node | None = None  # after removal: the node that took over its pins
@@ -58,22 +80,36 @@ class Match:
 
 
 class RadixTree:
-    """The tree of one pool. `drop` gives a removed node's page back.
+    """The trees of one pool. `drop` gives a removed node's page back.
 
-    `evictable` counts pages that eviction can free now: those of nodes without locks.
+    `evictable` counts pages that eviction can free now: those of nodes without locks. `root` is the
+    root of the namespace "".
     """
 
-    __slots__ = ("_drop", "_heap", "_pushes", "_serial", "_tick", "evictable", "page_size", "root")
+    __slots__ = (
+        "_drop", "_heap", "_nodes", "_pushes", "_roots", "_serial", "_tick", "evictable", "page_size", "root",
+    )  # fmt: skip
 
     def __init__(self, page_size: int, drop: Callable[[int], None]) -> None:
         self.page_size = page_size
         self.evictable = 0
-        self.root = Node(None, (), -1, -1, 0)
+        # A root lives as long as nodes below it or whoever works in its namespace.
+        self._roots: WeakValueDictionary[str, Node] = WeakValueDictionary()
+        self.root = self.root_of("")
         self._drop = drop
         self._heap: list[tuple[_Rank, int, Node]] = []  # the count of pushes breaks ties
+        self._nodes = 0
         self._pushes = 0
         self._serial = 0
         self._tick = 0
+
+    def root_of(self, namespace: str) -> Node:
+        """The root of a namespace: a model, an adapter, a salt, or whatever must not share."""
+        root = self._roots.get(namespace)
+        if root is None:
+            root = Node(None, (), -1, -1, 0)
+            self._roots[namespace] = root
+        return root
 
     def scratch(self) -> Node:
         """A root of its own. What is below it goes as soon as nobody locks or pins it."""
@@ -82,7 +118,10 @@ class RadixTree:
         return root
 
     def match(self, ids: Key, limit: int, start: Node) -> Match:
-        """The longest known prefix of ids[:limit]; `start` is a node known to match whole (a root does)."""
+        """The longest known prefix of ids[:limit]; `start` is a node known to match whole (a root does).
+
+        What matches whole is in use again, if it was dead or speculative.
+        """
         size = self.page_size
         node = start
         while True:
@@ -99,6 +138,7 @@ class RadixTree:
             node.last_use = self._tick
             if source is not None:
                 source.last_use = self._tick
+            _revive(source if source is not None and tokens == len(source.key) else node)
             return Match(node, source, tokens)
 
     def insert(self, parent: Node, key: Key, page: int, step: int) -> tuple[Node, bool]:
@@ -111,7 +151,9 @@ class RadixTree:
         assert parent.end % self.page_size == 0, "a partial page has no children"
         at = bisect_left(parent.keys, key)
         if at < len(parent.keys) and parent.keys[at][: len(key)] == key:
+            _revive(parent.children[at])
             return parent.children[at], False
+        _revive(parent)
         self._tick += 1
         self._serial += 1
         node = Node(parent, key, page, step, self._serial)
@@ -119,8 +161,10 @@ class RadixTree:
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
         self.evictable += 1
+        self._nodes += 1
         if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1] and not parent.children[at - 1].refs:
             self._remove(parent.children[at - 1], node)
+        parent.shared |= len(parent.children) > 1
         self._queue(node)
         return node, True
 
@@ -145,16 +189,40 @@ class RadixTree:
             node = node.parent
         self._settle(leaf)
 
-    def pin(self, node: Node) -> None:
-        """Wish that `node` stays: it is evicted after all that nobody pins."""
-        node.pins += 1
+    def pin(self, node: Node, next_use: int = SOME_DAY) -> None:
+        """Wish that `node` stays: it is evicted after all that nobody pins.
 
-    def unpin(self, node: Node) -> None:
-        """Take a pin back, from wherever eviction has moved it."""
+        Args:
+            next_use: a time on a clock of the caller's; of pinned leaves the one with the latest goes first.
+        """
+        node.pins += 1
+        if next_use != SOME_DAY:
+            node.next_uses = tuple(sorted((*node.next_uses, next_use)))
+
+    def unpin(self, node: Node, next_use: int = SOME_DAY) -> None:
+        """Take a pin back that was given with `next_use`, from wherever eviction has moved it."""
         node = resolve(node)
         assert node.pins > 0, "a node is unpinned more often than pinned"
         node.pins -= 1
+        if next_use != SOME_DAY:
+            at = bisect_left(node.next_uses, next_use)
+            assert node.next_uses[at : at + 1] == (next_use,), "a pin with that next use was never given"
+            node.next_uses = node.next_uses[:at] + node.next_uses[at + 1 :]
         self._settle(node)
+
+    def demote(self, node: Node, worth: Worth) -> None:
+        """`node`, and what is above it for its sake only, is worth no more than `worth`.
+
+        That ends at the first node which somebody pins, or which another sequence has gone through.
+        """
+        assert worth < _NORMAL, "only what is needed less than others is demoted"
+        leaf = node
+        while node.parent is not None and not (node.pins or node.shared):
+            if node.worth <= worth or any(child.worth > worth for child in node.children):
+                break
+            node.worth = int(worth)
+            node = node.parent
+        self._queue(leaf)
 
     def evict(self) -> None:
         """Free one page. There is one: the caller has looked at `evictable`."""
@@ -176,9 +244,13 @@ class RadixTree:
             return
 
     def clear(self) -> None:
-        """Forget everything without giving pages back: the pool starts afresh too."""
-        self.root = Node(None, (), -1, -1, 0)
+        """Forget all nodes, pins and locks without giving pages back: the pool starts afresh too."""
+        for root in self._roots.values():
+            root.keys.clear()
+            root.children.clear()
+            root.pins, root.next_uses = 0, ()
         self._heap.clear()
+        self._nodes = 0
         self.evictable = 0
 
     def _remove(self, node: Node, successor: Node) -> None:
@@ -191,10 +263,13 @@ class RadixTree:
         del parent.keys[at], parent.children[at]
         self._drop(node.page)
         self.evictable -= 1
+        self._nodes -= 1
         node.moved = successor
         successor.pins += node.pins
+        if node.next_uses:
+            successor.next_uses = tuple(sorted(successor.next_uses + node.next_uses))
         successor.last_use = max(successor.last_use, node.last_use)
-        node.pins = 0
+        node.pins, node.next_uses = 0, ()
 
     def _settle(self, node: Node) -> None:
         """Queue a node for eviction that became a free leaf; in a scratch tree it goes at once."""
@@ -211,16 +286,37 @@ class RadixTree:
             node.queued = rank
             self._pushes += 1
             heapq.heappush(self._heap, (rank, self._pushes, node))
+            if len(self._heap) > 2 * self._nodes + 16:  # more of them are superseded than valid
+                self._heap = [entry for entry in self._heap if _is_valid(entry)]
+                heapq.heapify(self._heap)
 
     def _rank(self, node: Node) -> _Rank:
-        return (int(node.pins > 0), node.last_use, node.serial)
+        if not node.pins:
+            return (node.worth, 0, node.last_use, node.serial)
+        return (_PINNED, -node.next_uses[0] if node.next_uses else -SOME_DAY, node.last_use, node.serial)
 
 
 def resolve(node: Node) -> Node:
     """`node`, or after its removal the one that took over."""
     while node.moved is not None:
+        if node.moved.moved is not None:
+            node.moved = node.moved.moved  # so that the next one finds it sooner
         node = node.moved
     return node
+
+
+def _revive(node: Node) -> None:
+    """`node` and all above it is in use (again)."""
+    while node.worth < _NORMAL:
+        node.shared |= node.worth == _DEAD  # somebody else came for it
+        node.worth = _NORMAL
+        assert node.parent is not None, "a root is always in use"
+        node = node.parent
+
+
+def _is_valid(entry: tuple[_Rank, int, Node]) -> bool:
+    rank, _, node = entry
+    return node.moved is None and node.queued == rank
 
 
 def common_prefix(a: Key, b: Key) -> int:

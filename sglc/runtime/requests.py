@@ -7,7 +7,7 @@ or one choice after it. Parts wait in the order of (request, part).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -28,7 +28,7 @@ PROMPT = -1  # in `Score.choice`: the prompt itself is scored
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The next kept token of a sample; ids that end a generation are not among them.
+    """The next kept token of a watched sample; ids that end a generation are not among them.
 
     `likeliest` are the `top_logprobs` likeliest ids at its place.
     """
@@ -123,6 +123,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     group: int = -1
+    watch: bool = False  # every token is reported
     choices: tuple[tuple[int, ...], ...] = ()
     logprobs: list[list[float]] = field(default_factory=list)
     prompt_logprobs: list[float] = field(default_factory=list)
@@ -136,6 +137,11 @@ class Request:
     computed: int = 0
     scored: int = 0
     completion: int = 0
+
+    @property
+    def fixed_length(self) -> bool:
+        """Whether its samples take `max_tokens`, whatever they are."""
+        return not (self.stop_ids or self.constraint is not None or self.watch)
 
     @property
     def scored_from(self) -> int | None:
@@ -152,13 +158,12 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class SampleState:
-    """One sample so far: what is drained and kept. `row` is -1 while it has none.
+    """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
 
-    `state` is where `ids` have led the request's constraint; `counts` says how often each occurs.
+    `state` is where the kept ids have led the request's constraint; `counts` says how often each
+    occurs, where penalties ask for it.
     """
 
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     likeliest: list[Likely] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     row: int = -1
@@ -168,7 +173,10 @@ class SampleState:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """One row's work. `ids` are passed through; at most `limit` of them may come from the tree."""
+    """One row's work. `ids` are passed through; at most `limit` of them may come from the tree.
+
+    A sample whose row gave way to others goes on as a part whose `ids` end with what it has sampled.
+    """
 
     request: Request
     index: int  # order within the request; of a sample or choice, its number
@@ -177,6 +185,8 @@ class Part:
     limit: int
     end: int  # tokens whose KV it writes at most
     array: I32
+    least: int = 0  # tokens whose KV it writes at least, unless it is cut
+    logprobs: tuple[float, ...] | None = None  # of the sampled ids; None: it has not had a row yet
 
     @property
     def order(self) -> tuple[int, int]:
@@ -226,17 +236,21 @@ def first_part(request: Request) -> Part:
     if request.sampling is not None:
         # What is scored has to be computed, whatever the tree holds of it.
         limit = min(len(ids) - 1, len(ids) if request.scored_from is None else request.scored_from)
-        return Part(request, 0, Kind.SAMPLE, ids, limit, len(ids) + request.sampling.max_tokens - 1, array)
+        end = len(ids) + request.sampling.max_tokens - 1
+        # Who watches may cut.
+        sure = 0 if request.watch or request.constraint is not None else request.sampling.min_tokens - 1
+        least = end if request.fixed_length else len(ids) + max(sure, 0)
+        return Part(request, 0, Kind.SAMPLE, ids, limit, end, array, least)
     # A prompt whose logits are wanted is never taken from the tree as a whole.
     limit = len(ids) - 1 if request.choices else len(ids)
-    return Part(request, -1, Kind.PROMPT, ids, limit, len(ids), array)
+    return Part(request, -1, Kind.PROMPT, ids, limit, len(ids), array, len(ids))
 
 
 def later_parts(request: Request, first: Part) -> list[Part]:
     """The parts that start from the prompt which `first` passes through."""
     if request.sampling is not None:
         return [
-            Part(request, i, Kind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array)
+            Part(request, i, Kind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array, first.least)
             for i in range(1, len(request.seeds))
         ]
     parts = []
@@ -244,8 +258,16 @@ def later_parts(request: Request, first: Part) -> list[Part]:
         if len(choice) > 1:
             ids = request.ids + choice[:-1]
             array = np.array(ids, np.int32)
-            parts.append(Part(request, i, Kind.CHOICE, ids, len(request.ids), len(ids), array))
+            parts.append(Part(request, i, Kind.CHOICE, ids, len(request.ids), len(ids), array, len(ids)))
     return parts
+
+
+def resumed(part: Part, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -> Part:
+    """The part that goes on with a sample behind its ids `sampled`."""
+    ids = part.request.ids + sampled
+    array = np.array(ids, np.int32)
+    # That a guess was too short has been seen: now there has to be room for all of it.
+    return replace(part, ids=ids, limit=len(ids) - 1, array=array, least=part.end, logprobs=logprobs)
 
 
 def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
@@ -256,7 +278,7 @@ def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, in
     """
     choices, last, begin = part.request.choices, len(part.request.ids) - 1, part.request.scored_from
     match part.kind:
-        case Kind.SAMPLE if part.index == 0 and begin is not None:
+        case Kind.SAMPLE if part.index == 0 and begin is not None and part.logprobs is None:
             return tuple((at, part.ids[at + 1]) for at in range(max(first, begin), min(first + tokens, last)))
         case Kind.CHOICE:
             choice = choices[part.index]
@@ -265,6 +287,26 @@ def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, in
             return tuple((last, choice[0]) for choice in choices if choice)
         case _:
             return ()
+
+
+def check_generation(ids: Sequence[int], sampling: Sampling, seeds: Sequence[int], vocab: int) -> None:
+    """Refuse a generation after `ids` that has nothing to do, or that names ids which a model of `vocab` lacks.
+
+    Raises:
+        RunError: SGLC442, nothing to do; SGLC470, a bias for an unknown id.
+    """
+    if not ids or sampling.max_tokens < 1 or not seeds:
+        raise RunError(
+            "SGLC442",
+            f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
+            hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
+        )
+    if unknown := [token for token, _ in sampling.logit_bias if token >= vocab]:
+        raise RunError(
+            "SGLC470",
+            f"`logit_bias` names the id {unknown[0]}, the model has ids up to {vocab - 1}",
+            hint="ids are those of the model's own tokenizer",
+        )
 
 
 def check_size(tokens: int, written: int, max_len: int, pages: int, page_size: int) -> None:

@@ -1,20 +1,25 @@
 """State of the rows in flight as numpy arrays, and how a step is built from it.
 
 Row numbers are reused; (row, generation) is not. `seq_len` counts tokens whose KV a launched step
-writes; `tokens[row, seq_len]` is the next input: an id, or `SAMPLED` while only the executor has it.
+writes, `made` the sampled ids that the host knows: it may be behind by the steps in flight. What a step
+costs here does not depend on Python: no loop goes over the rows that decode.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Bool, Step
+from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step
 
-_NO_COPIES: I32 = np.empty((0, 3), np.int32)
+STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
+_NO_ROWS: I32 = np.empty(0, np.int32)
+_NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
+_NEVER = 2**30  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,9 @@ class Rows:
     def __init__(self, count: int, max_len: int, page_size: int) -> None:
         self.page_size = page_size
         self.tokens: I32 = np.zeros((count, max_len + 1), np.int32)
+        self.logprobs: F32 = np.zeros(
+            (count, max_len + 1), np.float32
+        )  # of sampled ids, where `tokens` has them
         self.table: I32 = np.full((count, -(-max_len // page_size)), -1, np.int32)
         self.generation: I32 = np.zeros(count, np.int32)
         self.active: Bool = np.zeros(count, np.bool_)
@@ -39,26 +47,45 @@ class Rows:
         self.constrained: Bool = np.zeros(count, np.bool_)  # a mask says what may be sampled
         self.biased: Bool = np.zeros(count, np.bool_)  # something is added to some logits
         self.stepwise: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
+        self.looked_at: Bool = np.zeros(count, np.bool_)  # somebody wants each token when it comes
         self.tops: I32 = np.zeros(count, np.int32)  # likeliest ids to report at every place with a score
         self.seq_len: I32 = np.zeros(count, np.int32)
         self.prompt_len: I32 = np.zeros(count, np.int32)
+        self.begun: I32 = np.zeros(count, np.int32)  # where the sampled ids begin
+        self.made: I32 = np.zeros(count, np.int32)  # sampled ids that are known and kept
+        self.least: I32 = np.zeros(count, np.int32)  # `seq_len` that the row surely comes to
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
         self.held: I32 = np.zeros(count, np.int32)  # pages in `table`
         self.owed: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
+        self.lent: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
         self.last_step: I32 = np.full(count, -1, np.int32)
         self.group: I32 = np.zeros(count, np.int32)
         self.min_tokens: I32 = np.zeros(count, np.int32)
+        self.max_tokens: I32 = np.zeros(count, np.int32)
+        self.stops: I32 = np.full((count, STOPS), -1, np.int32)  # ids that end the row, -1 behind them
         self.temperature: F32 = np.zeros(count, np.float32)
         self.top_p: F32 = np.ones(count, np.float32)
         self.top_k: I32 = np.full(count, -1, np.int32)
         self.min_p: F32 = np.zeros(count, np.float32)
         self.seeds: U64 = np.zeros(count, np.uint64)
+        self.watched = 0  # rows that are looked at
+        self._many_stops: dict[int, frozenset[int]] = {}  # of rows with more than `STOPS` of them
         self._free = list(range(count))
+        self._all: Bool = np.ones(count, np.bool_)
+        self._opened: list[int] = []  # since the last step
+        self._entries: list[I32] = []  # into the table, since the last step
+        self._order: I32 | None = None  # the rows that decode; None: to be found anew
+        self._steering = False  # some of them are constrained, biased or have likeliest ids to report
+        self._waiting = False  # some of them are stepwise
+        self._steps_left = 0  # until the first of them has nothing left to launch, at least
+        self._steps_paged = 0  # until the first of them needs a page, at least
 
     @property
     def free(self) -> int:
         """Rows nobody uses."""
         return len(self._free)
+
+    # -- a row
 
     def open(self, ids: I32, known: int, end: int, pages: I32, owed: int) -> int:
         """A row with prompt `ids` int32 [n], whose first `known` have KV, the full pages in `pages`."""
@@ -72,17 +99,36 @@ class Rows:
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
         self.prompt_len[row] = ids.size
+        self.begun[row] = ids.size
+        self.made[row] = 0
+        self.least[row] = end
         self.end[row] = end
-        self.held[row] = pages.size
-        self.owed[row] = owed
-        self.table[row, : pages.size] = pages
+        self.held[row] = 0
+        self.owed[row] = owed + pages.size
+        self.lent[row] = 0
         self.last_step[row] = -1
         self.group[row] = -1
         self.min_tokens[row] = 0
+        self._opened.append(row)
+        if pages.size:
+            self.add_pages(np.array([row], np.int32), np.array([pages.size], np.int32), pages)
         return row
 
-    def sample_with(self, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
-        """The row decodes after its prompt. Equal `group` numbers are kept side by side in a step."""
+    def sample_with(
+        self,
+        row: int,
+        sampling: Sampling,
+        seed: int,
+        group: int,
+        *,
+        stops: Collection[int] = (),
+        constrained: bool = False,
+        watched: bool = False,
+    ) -> None:
+        """The row decodes after its prompt, up to an id of `stops`.
+
+        Equal `group` numbers are kept side by side in a step.
+        """
         penalised = bool(sampling.frequency_penalty or sampling.presence_penalty)
         self.samples[row] = True
         self.constrained[row] = constrained
@@ -91,11 +137,27 @@ class Rows:
         self.tops[row] = sampling.top_logprobs
         self.group[row] = group
         self.min_tokens[row] = sampling.min_tokens
+        self.max_tokens[row] = sampling.max_tokens
+        self.stops[row] = -1
+        if len(stops) > STOPS:
+            self._many_stops[row] = frozenset(stops)
+        else:
+            self.stops[row, : len(stops)] = sorted(stops)
         self.temperature[row] = sampling.temperature
         self.top_p[row] = sampling.top_p
         self.top_k[row] = sampling.top_k
         self.min_p[row] = sampling.min_p
         self.seeds[row] = np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF)
+        if watched or constrained or penalised or sampling.top_logprobs:
+            self.looked_at[row] = True
+            self.watched += 1
+
+    def resume(self, row: int, logprobs: tuple[float, ...]) -> None:
+        """The last ids of the row's prompt are those that its sample has so far, with their `logprobs`."""
+        begun = int(self.prompt_len[row]) - len(logprobs)
+        self.logprobs[row, begun : begun + len(logprobs)] = logprobs
+        self.begun[row] = begun
+        self.made[row] = len(logprobs)
 
     def close(self, row: int) -> None:
         """Nobody uses the row any more; results that still arrive for it belong to an old generation."""
@@ -103,86 +165,167 @@ class Rows:
         self.active[row] = False
         self.generation[row] += 1
         self.table[row] = -1
+        self.watched -= int(self.looked_at[row])
+        self.looked_at[row] = False
+        self._many_stops.pop(row, None)
+        self._order = None
         heapq.heappush(self._free, row)
 
-    def decoding(self) -> I32:
-        """Rows with a token to take next: int32 [n], members of a group side by side."""
-        ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
-        rows = np.flatnonzero(ready).astype(np.int32)
-        return rows[np.argsort(self.group[rows], kind="stable")]
+    def sampled(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The sampled ids that are known and kept, and their log-probabilities."""
+        first = int(self.begun[row])
+        last = first + int(self.made[row])
+        return tuple(self.tokens[row, first:last].tolist()), tuple(self.logprobs[row, first:last].tolist())
 
-    def known(self, rows: I32) -> I32:
-        """Those of `rows` int32 [n] that need not wait until the host knows their next input."""
-        waits = self.stepwise[rows] & (self.tokens[rows, self.seq_len[rows]] == SAMPLED)
-        known: I32 = rows[~waits]
-        return known
+    def take(self, rows: I32, tokens: I32, logprobs: F32) -> tuple[Bool, Bool]:
+        """Enter the next sampled ids int32 [n] and their log-probabilities float32 [n] of `rows` int32 [n].
 
-    def add_pages(self, rows: I32, pages: I32) -> None:
-        """One reserved page more for each of `rows` int32 [n] (a row may occur again, its pages in order)."""
-        for row, page in zip(rows.tolist(), pages.tolist(), strict=True):
-            self.table[row, self.held[row]] = page
-            self.held[row] += 1
-            self.owed[row] -= 1
-            assert self.owed[row] >= 0, f"row {row} takes more pages than were reserved"
+        Gives bool [n] twice: the id ends the row and is not kept; the row has its `max_tokens`.
+        """
+        made = self.made[rows]
+        stopped: Bool = (self.stops[rows] == tokens[:, None]).any(axis=1)
+        if self._many_stops:
+            for i in [i for i, row in enumerate(rows.tolist()) if row in self._many_stops]:
+                stopped[i] = int(tokens[i]) in self._many_stops[int(rows[i])]
+        stopped &= made >= self.min_tokens[rows]
+        # An id that ends a row is written too, behind those that count.
+        at = self.begun[rows] + made
+        self.tokens[rows, at] = tokens
+        self.logprobs[rows, at] = logprobs
+        made += ~stopped
+        self.made[rows] = made
+        return stopped, made == self.max_tokens[rows]
+
+    # -- pages
+
+    def add_pages(self, rows: I32, counts: I32, pages: I32) -> None:
+        """The next `counts` int32 [n] of `pages` go to each of the distinct `rows` int32 [n]."""
+        owner = np.repeat(rows, counts)
+        before = np.repeat(np.cumsum(counts, dtype=np.int32) - counts, counts)
+        index = self.held[owner] + np.arange(owner.size, dtype=np.int32) - before
+        self.table[owner, index] = pages
+        self.held[rows] += counts
+        self.owed[rows] -= counts
+        assert (self.owed[rows] >= 0).all(), "a row takes more pages than were reserved"
+        self._entries.append(np.stack((owner, index, pages), axis=1))
 
     def drop_last_page(self, row: int) -> None:
         """The row's last page is not its own any more; it takes another one when it goes on."""
         self.held[row] -= 1
         self.table[row, self.held[row]] = -1
 
-    def advance(self, step: Step) -> None:
-        """`step` is launched: its tokens count, and the next input of rows that sample is on the device."""
-        self.seq_len[step.rows] += np.diff(step.starts)
-        self.last_step[step.rows] = step.index
-        sampled = step.rows[step.sample]
-        self.tokens[sampled, self.seq_len[sampled]] = SAMPLED
+    def short(self, decode: I32) -> I32:
+        """Those of `decode` int32 [n] that have no page for their next token."""
+        if self._steps_paged > 0:
+            return _NO_ROWS
+        return decode[self.seq_len[decode] >= self.held[decode] * self.page_size]
+
+    # -- a step
+
+    def decoding(self) -> I32:
+        """Rows with a token to take next: int32 [n], members of a group side by side. Not to be written."""
+        if self._order is not None:
+            return self._order
+        ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
+        rows = np.flatnonzero(ready).astype(np.int32)
+        rows = rows[np.argsort(self.group[rows], kind="stable")]
+        self._order = rows
+        self._steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
+        self._waiting = bool(self.stepwise[rows].any())
+        self._steps_left = int((self.end[rows] - self.seq_len[rows]).min(initial=_NEVER))
+        self._steps_paged = 0
+        return rows
+
+    def known(self, rows: I32) -> I32:
+        """Those of `rows`, from `decoding`, that need not wait until the host knows their next input."""
+        if not self._waiting:
+            return rows
+        waits = self.stepwise[rows] & (self.seq_len[rows] >= self.begun[rows] + self.made[rows])
+        return rows[~waits]
+
+    def steers(self, step: Step) -> bool:
+        """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""
+        return self._steering or step.decoding < step.rows.size
 
     def build(self, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
         """The step that decodes one token of each row of `decode` int32 [n] and passes `chunks` through.
 
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
         """
-        size = self.page_size
-        rows, positions, lengths = decode, self.seq_len[decode], np.ones(decode.size, np.int32)
-        owner = decode
-        if chunks:
-            chunk_rows = np.array([c.row for c in chunks], np.int32)
-            chunk_lengths = np.array([c.tokens for c in chunks], np.int32)
-            rows = np.concatenate((decode, chunk_rows))
-            lengths = np.concatenate((lengths, chunk_lengths))
-            owner = np.repeat(rows, lengths)
-            spans = [np.arange(c.tokens, dtype=np.int32) + self.seq_len[c.row] for c in chunks]
-            positions = np.concatenate((positions, *spans))
-        starts = np.zeros(rows.size + 1, np.int32)
-        np.cumsum(lengths, out=starts[1:])
-        after = self.seq_len[rows] + lengths
-        score_at, score_ids = self._scores(starts[decode.size :], chunks)
+        if self._steps_paged <= 0 and self._order is not None:
+            room = self.held[self._order] * self.page_size - self.seq_len[self._order]
+            self._steps_paged = int(room.min(initial=_NEVER))
+        pages = np.concatenate(self._entries) if self._entries else _NO_TRIPLES
+        self._entries.clear()
+        if not chunks:
+            return Step(
+                index=index, rows=decode, decoding=decode.size, sample=self._all[: decode.size],
+                pages=pages, copies=copies,
+            )  # fmt: skip
+        chunk_rows = np.array([chunk.row for chunk in chunks], np.int32)
+        lengths = np.array([chunk.tokens for chunk in chunks], np.int32)
+        first = self.seq_len[chunk_rows]
+        spans = zip(chunk_rows.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
+        ends = self.samples[chunk_rows] & (first + lengths >= self.prompt_len[chunk_rows])
+        score_at, score_ids = self._scores(decode.size, chunks)
         return Step(
             index=index,
+            rows=np.concatenate((decode, chunk_rows)),
+            decoding=decode.size,
+            sample=np.concatenate((self._all[: decode.size], ends)),
+            lengths=lengths,
+            ids=np.concatenate([self.tokens[row, begin:end] for row, begin, end in spans]),
+            opened=self._take_opened(),
+            pages=pages,
+            copies=copies,
+            score_at=score_at,
+            score_ids=score_ids,
+        )
+
+    def advance(self, step: Step) -> None:
+        """`step` is launched: its tokens count."""
+        self.seq_len[step.rows[: step.decoding]] += 1
+        self.last_step[step.rows] = step.index
+        self._steps_left -= 1
+        self._steps_paged -= 1
+        if self._steps_left <= 0:
+            self._order = None
+        if step.lengths.size:
+            rows = step.rows[step.decoding :]
+            self.seq_len[rows] += step.lengths
+            if (self.seq_len[rows] >= self.prompt_len[rows]).any():
+                self._order = None
+
+    def forget_changes(self) -> None:
+        """What no step has told the executor yet will never be told: all rows are closed."""
+        assert not self.active.any()
+        self._opened.clear()
+        self._entries.clear()
+
+    def _take_opened(self) -> Opened:
+        if not self._opened:
+            return NONE_OPENED
+        rows = np.array(self._opened, np.int32)
+        self._opened.clear()
+        return Opened(
             rows=rows,
-            starts=starts,
-            tokens=self.tokens[owner, positions],
-            positions=positions,
-            slots=self.table[owner, positions // size] * size + positions % size,
-            pages=self.table[rows, : -(-int(after.max()) // size)],
-            copies=copies if copies.size else _NO_COPIES,
-            sample=self.samples[rows] & (after >= self.prompt_len[rows]),
+            seq_len=self.seq_len[rows],
             temperature=self.temperature[rows],
             top_p=self.top_p[rows],
             top_k=self.top_k[rows],
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
-            no_eos=after - self.prompt_len[rows] < self.min_tokens[rows],
-            score_at=score_at,
-            score_ids=score_ids,
+            eos_from=self.begun[rows] + self.min_tokens[rows],
         )
 
-    def _scores(self, starts: I32, chunks: list[Chunk]) -> tuple[I32, I32]:
+    def _scores(self, before: int, chunks: list[Chunk]) -> tuple[I32, I32]:
+        """What `chunks` score, their tokens behind `before` others."""
         at: list[int] = []
         ids: list[int] = []
-        for chunk, start in zip(chunks, starts.tolist(), strict=False):
+        for chunk in chunks:
             if chunk.scored:
                 first = int(self.seq_len[chunk.row])
-                at += [start + position - first for position, _ in chunk.scored]
+                at += [before + position - first for position, _ in chunk.scored]
                 ids += [token for _, token in chunk.scored]
+            before += chunk.tokens
         return np.array(at, np.int32), np.array(ids, np.int32)

@@ -1,7 +1,8 @@
 """Who runs in the next step: pure functions over counts. Units are tokens, rows and pages.
 
 Rows that decode come first, then rows with a prompt to finish, then new ones in arrival order. A row
-is admitted only if the pages it may need to its end are there, so no running row ever waits for pages.
+is admitted only if the pages of its prompt are there, so no prompt ever waits in the middle for pages.
+Whether there will be pages for what it samples is a guess: see `admission`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,40 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a new row asks for: tokens to pass through extend, pages to own until its end."""
+    """What a new row asks for: tokens to pass through extend, and the pages that they go to."""
 
     tokens: int
     pages: int
+
+
+STRETCH = 2.0  # a step with prompts takes at most so many times one of decode alone
+LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds that a step takes: its products step_s, or token_s for each token if that is more; key_s for
+    each key that a decoding row reads; pair_s for each key that a token of a prompt sees."""
+
+    step_s: float
+    token_s: float
+    key_s: float
+    pair_s: float
+
+
+def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:
+    """Tokens of a step in which `decoding` rows read `keys` keys, so that none of them waits too long.
+
+    The others are of prompts, at about `position`.
+    """
+    pure = max(cost.step_s, decoding * cost.token_s) + keys * cost.key_s
+    room = STRETCH * pure - keys * cost.key_s
+    sight_s = position * cost.pair_s  # what a token of a prompt adds to the time of the products
+    tokens = (room - decoding * cost.token_s) / (cost.token_s + sight_s)
+    if (decoding + tokens) * cost.token_s < cost.step_s:  # reading the weights takes longer than using them
+        most = cost.step_s / cost.token_s - decoding
+        tokens = min((room - cost.step_s) / sight_s, most) if sight_s else most
+    return decoding + max(LEAST_CHUNK, int(tokens))
 
 
 def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> Shares:
@@ -50,7 +81,7 @@ def admit(left: int, pages: int, need: Need) -> int | None:
 
     Args:
         left: tokens of the step that nobody has.
-        pages: pages that are free or can be freed, less those that running rows may still need.
+        pages: pages that are free or can be freed, less those promised to running rows.
     """
     if left < 1 or need.pages > pages:
         return None

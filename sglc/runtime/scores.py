@@ -1,8 +1,11 @@
-"""What a drained step says of log-probabilities: scores go to their requests, likeliest ids to their places."""
+"""What a drained step says beyond ids: scores go to their requests, likeliest ids to their places.
+
+A new id is accounted for here too, where its sample has a constraint, penalties or likeliest ids.
+"""
 
 from __future__ import annotations
 
-from sglc.runtime.requests import PROMPT, Flight, Likely, PromptScored
+from sglc.runtime.requests import PROMPT, Flight, Likely, Part, PromptScored
 from sglc.runtime.step import StepResult
 
 
@@ -34,3 +37,22 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
                 PromptScored(request.id, tuple(request.prompt_logprobs), tuple(request.prompt_likeliest))
             )
     return events
+
+
+def account(part: Part, token: int, likeliest: Likely) -> bool:
+    """Enter a sample's new kept id into its state; whether nothing can follow it.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    request, state = part.request, part.request.samples[part.index]
+    sampling = request.sampling
+    assert sampling is not None
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        state.counts[token] = state.counts.get(token, 0) + 1
+    if sampling.top_logprobs:
+        state.likeliest.append(likeliest)
+    if request.constraint is None:
+        return False
+    state.state = request.constraint.advance(state.state, token)
+    return request.constraint.done(state.state)

@@ -42,11 +42,12 @@ class _Run:
     segment: Segment
     emit: Callable[[Event], None]
     done: Callable[[], None]
+    streams: bool
     readers: list[list[int]]
     missing: list[int]
     unread: list[int]
     finished: set[int] = field(default_factory=set)
-    streams: dict[int, Stream] = field(default_factory=dict)
+    made: dict[int, Stream] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     pins: dict[int, Handle] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
@@ -72,9 +73,17 @@ class Machine:
         """Whether nothing is left to do until the next `submit`."""
         return self.engine.idle
 
-    def submit(self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None]) -> object:
+    def submit(
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool = True,
+    ) -> object:
         """Start a segment; `emit` receives its events and `done` is called once after the last.
 
+        Without `streams` there are no deltas: text comes when it is complete, and costs the engine less.
         Returns a token for `abort`. Both callbacks may be called before this returns.
         """
         self.submits += 1
@@ -88,7 +97,7 @@ class Machine:
             if isinstance(node, KeepNode):
                 self._promised[_bound(node.handle)] = []
         unread = [len(r) for r in readers]
-        run = _Run(segment, emit, done, readers, missing, unread)
+        run = _Run(segment, emit, done, streams, readers, missing, unread)
         self._runs[run] = None
         self._advance(run, [i for i, count in enumerate(missing) if count == 0])
         return run
@@ -194,20 +203,20 @@ class Machine:
         """Do what a node says; False if the engine will finish it later."""
         match node:
             case OpenNode(None):
-                run.streams[index] = Stream()
+                run.made[index] = Stream()
             case OpenNode(handle) if handle in self._promised:
                 self._promised[_bound(handle)].append((run, index))
                 return False
             case OpenNode(handle):
                 if handle not in self._kept:
                     raise RunError("SGLC403", "a stream is continued that is not kept any more")
-                run.streams[index] = self._kept[_bound(handle)][0]
+                run.made[index] = self._kept[_bound(handle)][0]
             case ExtendNode():
-                run.streams[index] = self._extended(run, run.streams[node.stream], node.parts)
+                run.made[index] = self._extended(run, run.made[node.stream], node.parts)
             case ForkNode():
-                run.streams[index] = run.streams[node.stream]
+                run.made[index] = run.made[node.stream]
             case KeepNode(source, handle):
-                self._keep(run.streams[source], _bound(handle))
+                self._keep(run.made[source], _bound(handle))
             case ReleaseNode(handle) if handle in self._promised:
                 self._unwanted.add(handle)
             case ReleaseNode(handle):
@@ -222,16 +231,16 @@ class Machine:
         return True
 
     def _call(self, run: _Run, index: int, node: GenNode | SelectNode) -> Call:
-        stream = run.streams[node.stream]
+        stream = run.made[node.stream]
         if isinstance(node, GenNode):
-            return GenCall(self._model, index, node, stream, run.emit)
+            return GenCall(self._model, index, node, stream, run.emit, streams=run.streams)
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
         return SelectCall(self._model, index, node, stream, texts)
 
     def _keep(self, stream: Stream, handle: int) -> None:
         self._kept[handle] = (stream, self.engine.extend(None, stream.ids))
         for run, index in self._promised.pop(handle):
-            run.streams[index] = stream
+            run.made[index] = stream
             self._advance(run, self._produced(run, index))
         if handle in self._unwanted:
             self._unwanted.discard(handle)
@@ -259,7 +268,7 @@ class Machine:
 
     def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:
         run.texts[index] = outcome.text
-        run.streams[index] = outcome.stream
+        run.made[index] = outcome.stream
         run.emit(outcome.event)
         if run.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.

@@ -23,11 +23,14 @@ _FORBIDDING = 1e9
 
 def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
     """`step` with what its rows ask for."""
+    if not rows.steers(step):
+        return step
     sampling = step.sample
     masked = np.flatnonzero(sampling & rows.constrained[step.rows]).astype(np.int32)
     if masked.size:
+        made = rows.made[step.rows[masked]].tolist()
         parts = [work[row].part for row in step.rows[masked].tolist()]
-        masks = np.stack([allowed_next(part.request, part.index) for part in parts])
+        masks = np.stack([allowed_next(p.request, p.index, n) for p, n in zip(parts, made, strict=True)])
         step = replace(step, masked=masked, masks=masks)
     biased = np.flatnonzero(sampling & rows.biased[step.rows])
     if biased.size:
@@ -37,8 +40,8 @@ def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
     return step
 
 
-def allowed_next(request: Request, sample: int) -> Bool:
-    """What a sample of a constrained request may go on with: bool [V].
+def allowed_next(request: Request, sample: int, made: int) -> Bool:
+    """What a sample of a constrained request may go on with after its first `made` tokens: bool [V].
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
     where that text may follow, and ends the sample there: without it there might be no way on.
@@ -47,7 +50,7 @@ def allowed_next(request: Request, sample: int) -> Bool:
     assert constraint is not None
     assert request.sampling is not None
     mask = constraint.mask(state.state)
-    if constraint.accepting(state.state) and len(state.ids) >= request.sampling.min_tokens:
+    if constraint.accepting(state.state) and made >= request.sampling.min_tokens:
         mask[[token for token in request.stop_ids if token < mask.size]] = True
     assert mask.any(), "a constrained sample has nothing to go on with"
     return mask

@@ -2,6 +2,9 @@
 
 The engine decides on the host with numpy; an executor owns the KV pool and the model. Steps are
 launched in order and drained in the same order; an executor may have `depth` steps undrained.
+
+A `Step` says only what changes: an executor keeps the length, the page table and the sampling of
+every row, as `sglc.runtime.mirror.Mirror` defines them. A `Batch` is a step with every array written out.
 """
 
 from __future__ import annotations
@@ -17,20 +20,125 @@ F32 = NDArray[np.float32]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
 
-SAMPLED = -1  # in `Step.tokens`: the id that the executor sampled last for the same row
+SAMPLED = -1  # in `Batch.tokens`: the id that the executor sampled last for the same row
+
+
+_NO_INTEGERS: I32 = np.empty(0, np.int32)
+_NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
+_NO_MASKS: Bool = np.empty((0, 0), np.bool_)
+_NO_FLOATS: F32 = np.empty(0, np.float32)
 
 
 def _no_integers() -> I32:
-    return np.empty(0, np.int32)
+    return _NO_INTEGERS
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1], the last ones of its sequence.
+class Opened:
+    """Rows that begin, arrays of [O]. From then on an executor keeps their length, pages and sampling.
 
-    Order of effects: copies, then the KV of all T tokens, then attention. So a token sees every
-    earlier token of its row, those of this step too. A page id p and an offset o name KV slot
-    p * page_size + o.
+    Fields:
+        rows: int32, distinct.
+        seq_len: int32 tokens whose KV is there already, or will be when the step's copies are made.
+        temperature, top_p, min_p: float32; top_k: int32, -1 off. Temperature 0 is greedy.
+        seeds: uint64; the noise is a function of (seed, position) alone.
+        eos_from: int32, the first position at which end-of-turn ids may be sampled.
+    """
+
+    rows: I32
+    seq_len: I32
+    temperature: F32
+    top_p: F32
+    top_k: I32
+    min_p: F32
+    seeds: U64
+    eos_from: I32
+
+
+NONE_OPENED = Opened(
+    rows=_NO_INTEGERS,
+    seq_len=_NO_INTEGERS,
+    temperature=_NO_FLOATS,
+    top_p=_NO_FLOATS,
+    top_k=_NO_INTEGERS,
+    min_p=_NO_FLOATS,
+    seeds=np.empty(0, np.uint64),
+    eos_from=_NO_INTEGERS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """T tokens of R rows, and what changes with them. Arrays are never written after the launch.
+
+    Order of effects:
+        1. The length and the sampling of `opened` rows are set, their page tables emptied.
+        2. `pages` are entered into the page tables.
+        3. `copies` are made.
+        4. Row r takes n tokens, at positions seq_len[r] .. seq_len[r] + n - 1, the KV of position p in
+           slot table[r, p // page_size] * page_size + p % page_size. The first `decoding` rows take one
+           token, the id sampled last for the row; the others the next ones of `ids`.
+        5. Attention: a token sees every earlier token of its row, those of this step too. Where `sample`,
+           an id is sampled from the row's last logits, for position seq_len[r] + n; it is no end-of-turn
+           id before eos_from[r].
+        6. seq_len[r] += n, and the sampled id is the row's last.
+
+    Fields:
+        index: counts launched steps from 0.
+        rows: int32 [R] row numbers, distinct, those that decode first.
+        decoding: how many rows decode.
+        lengths: int32 [R - decoding] tokens of the other rows, at least one each.
+        ids: int32 [sum(lengths)] their ids, row after row.
+        opened: rows that begin with this step.
+        pages: int32 [W, 3] (row, index in its page table, page), in the order of effect.
+        copies: int32 [C, 3] (source page, destination page, tokens): KV of the first `tokens` slots.
+        sample: bool [R] sample a next token.
+        score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
+        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
+        bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
+            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
+        tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
+            (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
+
+    Log-probabilities are those of the model's own distribution, whatever bias and masks say.
+    """
+
+    index: int
+    rows: I32
+    decoding: int
+    sample: Bool
+    lengths: I32 = field(default_factory=_no_integers)
+    ids: I32 = field(default_factory=_no_integers)
+    opened: Opened = NONE_OPENED
+    pages: I32 = field(default_factory=lambda: _NO_TRIPLES)
+    copies: I32 = field(default_factory=lambda: _NO_TRIPLES)
+    score_at: I32 = field(default_factory=_no_integers)
+    score_ids: I32 = field(default_factory=_no_integers)
+    masked: I32 = field(default_factory=_no_integers)
+    masks: Bool = field(default_factory=lambda: _NO_MASKS)
+    bias_at: I32 = field(default_factory=_no_integers)
+    bias_ids: I32 = field(default_factory=_no_integers)
+    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
+    tops: int = 0
+    top_rows: I32 = field(default_factory=_no_integers)
+    top_scores: I32 = field(default_factory=_no_integers)
+
+    @property
+    def starts(self) -> I32:
+        """Offsets int32 [R + 1] into the step's tokens: row r has tokens starts[r] : starts[r + 1]."""
+        starts = np.arange(self.rows.size + 1, dtype=np.int32)
+        np.cumsum(self.lengths, out=starts[self.decoding + 1 :])
+        starts[self.decoding + 1 :] += self.decoding
+        return starts
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A step written out: T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1].
+
+    They are the last ones of its sequence. Order of effects: copies, then the KV of all T tokens, then
+    attention. So a token sees every earlier token of its row, those of this step too. A page id p and an
+    offset o name KV slot p * page_size + o.
 
     Fields:
         index: counts launched steps from 0.
@@ -74,10 +182,10 @@ class Step:
     score_at: I32
     score_ids: I32
     masked: I32 = field(default_factory=_no_integers)
-    masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    masks: Bool = field(default_factory=lambda: _NO_MASKS)
     bias_at: I32 = field(default_factory=_no_integers)
     bias_ids: I32 = field(default_factory=_no_integers)
-    bias: F32 = field(default_factory=lambda: np.empty(0, np.float32))
+    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
     tops: int = 0
     top_rows: I32 = field(default_factory=_no_integers)
     top_scores: I32 = field(default_factory=_no_integers)

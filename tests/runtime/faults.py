@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine, steering
+from sglc.runtime import engine, requests, scores, steering
 from sglc.runtime.engine import Engine
+from sglc.runtime.mirror import Mirror
 from sglc.runtime.pages import PagePool
 from sglc.runtime.placement import Placement, Work
-from sglc.runtime.radix import Key, Match, Node, RadixTree
-from sglc.runtime.requests import Kind, Likely, Part, Request
+from sglc.runtime.radix import SOME_DAY, Key, Match, Node, RadixTree, Worth
+from sglc.runtime.requests import Kind, Likely, Part, Request, SampleState
 from sglc.runtime.rows import Chunk, Rows
-from sglc.runtime.step import I32, Bool, Step, StepResult
+from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
+from sglc.runtime.waiting import Waiting
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -122,11 +125,7 @@ def pending_used_in_same_step(patch: pytest.MonkeyPatch) -> None:
         opened = original(self, part, match, left)
         if opened is not None and part.kind is Kind.SAMPLE:
             row, known, tokens = opened
-            count = -(-(known + tokens) // self.page_size) - int(self.rows.held[row])
-            while self.pool.free < count:
-                self.tree.evict()
-            self.rows.add_pages(np.full(count, row, np.int32), self.pool.take(count))
-            self.owed -= count
+            self._take_pages(np.empty(0, np.int32), [Chunk(row, tokens)])
             self.rows.seq_len[row] = known + tokens
             self._insert_prompt(row, self.work[row], 0)
             self.rows.seq_len[row] = known
@@ -163,8 +162,8 @@ def seed_of_first_sample(patch: pytest.MonkeyPatch) -> None:
     """Every row samples with the seed of the first that ran."""
     original = Rows.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
-        original(self, row, sampling, seed, group, constrained)
+    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+        original(self, row, sampling, *rest, **named)
         self.seeds[row] = self.seeds[0]
 
     patch.setattr(Rows, "sample_with", sample_with)
@@ -172,24 +171,121 @@ def seed_of_first_sample(patch: pytest.MonkeyPatch) -> None:
 
 def wrong_seed_position(patch: pytest.MonkeyPatch) -> None:
     """Decode rows give the position of the token to come, not of the one passed in."""
-    original = Rows.build
+    original = Mirror.expand
 
-    def build(self: Rows, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
-        step = original(self, index, decode, chunks, copies)
-        positions = step.positions.copy()
-        positions[: decode.size] += 1
-        return replace(step, positions=positions)
+    def expand(self: Mirror, step: Step) -> Batch:
+        batch = original(self, step)
+        positions = batch.positions.copy()
+        positions[: step.decoding] += 1
+        return replace(batch, positions=positions)
 
-    patch.setattr(Rows, "build", build)
+    patch.setattr(Mirror, "expand", expand)
+
+
+def page_not_told(patch: pytest.MonkeyPatch) -> None:
+    """Of the pages that a row takes at once, the last one is not told to the executor."""
+    original = Rows.add_pages
+
+    def add_pages(self: Rows, rows: I32, counts: I32, pages: I32) -> None:
+        original(self, rows, counts, pages)
+        if counts[-1] > 1:
+            self._entries[-1] = self._entries[-1][:-1]
+
+    patch.setattr(Rows, "add_pages", add_pages)
+
+
+def page_table_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A row that begins keeps the page table of the one before it."""
+    original = Mirror._open
+
+    def open_rows(self: Mirror, opened: Opened) -> None:
+        before = self.table.copy()
+        original(self, opened)
+        self.table[: len(before), : before.shape[1]] = before
+
+    patch.setattr(Mirror, "_open", open_rows)
+
+
+def sampling_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A row that begins again keeps the temperature of the one before it."""
+    original = Mirror._open
+
+    def open_rows(self: Mirror, opened: Opened) -> None:
+        before = self.temperature.copy()
+        original(self, opened)
+        self.temperature[: before.size] = before
+
+    patch.setattr(Mirror, "_open", open_rows)
+
+
+def entries_lost_when_looking_ahead(patch: pytest.MonkeyPatch) -> None:
+    """What a step enters into page tables is lost if two steps before it are not drained."""
+    original = Placement.build
+
+    def build(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> Step:
+        step = original(self, index, decode, chunks)
+        return replace(step, pages=step.pages[:0]) if index - self._drained > 2 else step
+
+    patch.setattr(Placement, "build", build)
+
+
+def stop_ids_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A reused row keeps the stop ids of the one before it."""
+    original = Rows.sample_with
+
+    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+        before = self.stops[row].copy()
+        original(self, row, sampling, *rest, **named)
+        if self.generation[row]:
+            self.stops[row] = before
+
+    patch.setattr(Rows, "sample_with", sample_with)
+
+
+def many_stop_ids_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A reused row keeps the stop ids of the one before it, if those were more than are looked for at once."""
+    original = Rows.close
+
+    def close(self: Rows, row: int) -> None:
+        stops = self._many_stops.get(row)
+        original(self, row)
+        if stops is not None:
+            self._many_stops[row] = stops
+
+    patch.setattr(Rows, "close", close)
+
+
+def logprobs_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """Log-probabilities are not entered where the row before had some."""
+    original = Rows.take
+
+    def take(self: Rows, rows: I32, tokens: I32, logprobs: F32) -> tuple[Bool, Bool]:
+        before = self.logprobs.copy()
+        taken = original(self, rows, tokens, logprobs)
+        np.copyto(self.logprobs, before, where=before != 0)
+        return taken
+
+    patch.setattr(Rows, "take", take)
+
+
+def order_kept_when_a_row_ends(patch: pytest.MonkeyPatch) -> None:
+    """Rows that have nothing left to launch decode on."""
+    original = Rows.advance
+
+    def advance(self: Rows, step: Step) -> None:
+        self._steps_left += 1
+        original(self, step)
+
+    patch.setattr(Rows, "advance", advance)
 
 
 def stale_min_tokens(patch: pytest.MonkeyPatch) -> None:
     """A reused row keeps its predecessor's `min_tokens`."""
     original = Rows.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
+    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
         before = int(self.min_tokens[row])
-        original(self, row, sampling, seed, group, constrained)
+        original(self, row, sampling, *rest, **named)
         self.min_tokens[row] = before
 
     patch.setattr(Rows, "sample_with", sample_with)
@@ -261,14 +357,14 @@ def promises_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def scores_shifted(patch: pytest.MonkeyPatch) -> None:
     """A choice is scored one position too early."""
-    original = Engine._chunk
+    original = Waiting._chunk
 
-    def chunk(self: Engine, part: Part, row: int, tokens: int) -> Chunk:
+    def chunk(self: Waiting, part: Part, row: int, tokens: int) -> Chunk:
         made = original(self, part, row, tokens)
-        first = int(self.rows.seq_len[row])
+        first = int(self.placement.rows.seq_len[row])
         return replace(made, scored=tuple((max(first, at - 1), token) for at, token in made.scored))
 
-    patch.setattr(Engine, "_chunk", chunk)
+    patch.setattr(Waiting, "_chunk", chunk)
 
 
 def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
@@ -280,13 +376,13 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
     """A constrained sample's state stays one token behind."""
     original = steering.allowed_next
 
-    def allowed(request: Request, sample: int) -> Bool:
-        constraint, state = request.constraint, request.samples[sample]
-        assert constraint is not None
-        now, state.state = state.state, constraint.start
-        for token in state.ids[:-1]:
-            state.state = constraint.advance(state.state, token)
-        mask = original(request, sample)
+    seen: dict[SampleState, int] = {}  # there is one mask for each token
+
+    def allowed(request: Request, sample: int, made: int) -> Bool:
+        state = request.samples[sample]
+        now, state.state = state.state, seen.get(state, state.state)
+        seen[state] = now
+        mask = original(request, sample, made)
         state.state = now
         return mask
 
@@ -296,7 +392,7 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
 def mask_of_the_first_sample(patch: pytest.MonkeyPatch) -> None:
     """All samples of a request get the mask of its first."""
     original = steering.allowed_next
-    patch.setattr(steering, "allowed_next", lambda request, sample: original(request, 0))
+    patch.setattr(steering, "allowed_next", lambda request, sample, made: original(request, 0, made))
 
 
 def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
@@ -313,7 +409,7 @@ def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 
 def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
     """Masks are in the order of row numbers, not of the step's rows."""
-    original = engine.steered
+    original = steering.steered
 
     def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
         made = original(step, rows, work)
@@ -326,8 +422,8 @@ def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Ids that end a sample are allowed where the text may not end."""
     original = steering.allowed_next
 
-    def allowed(request: Request, sample: int) -> Bool:
-        mask = original(request, sample)
+    def allowed(request: Request, sample: int, made: int) -> Bool:
+        mask = original(request, sample, made)
         mask[sorted(request.stop_ids)] = True
         return mask
 
@@ -350,9 +446,9 @@ def penalties_one_token_late(patch: pytest.MonkeyPatch) -> None:
     """A row with penalties is launched while its last token is in flight."""
     original = Rows.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, seed: int, group: int, constrained: bool) -> None:
-        original(self, row, sampling, seed, group, constrained)
-        self.stepwise[row] = constrained
+    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+        original(self, row, sampling, *rest, **named)
+        self.stepwise[row] = named["constrained"]
 
     patch.setattr(Rows, "sample_with", sample_with)
 
@@ -387,7 +483,7 @@ def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
 
 def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
     """What is cached of a prompt gets no scores."""
-    original = engine.first_part
+    original = requests.first_part
 
     def first_part(request: Request) -> Part:
         part = original(request)
@@ -399,12 +495,119 @@ def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
 
 def likeliest_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
     """A place is given the likeliest ids of the one before it in the step."""
-    original = engine.likeliest_at
+    original = scores.likeliest_at
 
     def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
         return original(result, max(index - 1, 0), count)
 
     patch.setattr(engine, "likeliest_at", likeliest_at)
+
+
+def retracted_row_loses_a_token(patch: pytest.MonkeyPatch) -> None:
+    """A row that gave way goes on one token short of what it had."""
+    original = Rows.resume
+    patch.setattr(Rows, "resume", lambda self, row, logprobs: original(self, row, logprobs[1:]))
+
+
+def retracted_row_takes_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A row that gave way counts its launched tokens as known."""
+    original = Rows.sampled
+
+    def sampled(self: Rows, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        made = int(self.made[row])
+        self.made[row] = min(self.end[row], self.seq_len[row]) - self.begun[row]
+        found = original(self, row)
+        self.made[row] = made
+        return found
+
+    retract = Waiting._retract
+
+    def retract_with(self: Waiting, row: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Rows, "sampled", sampled)
+            retract(self, row)
+
+    patch.setattr(Waiting, "_retract", retract_with)
+
+
+def retraction_keeps_a_lock(patch: pytest.MonkeyPatch) -> None:
+    """A row that gives way keeps its prefix locked."""
+    original = Waiting._retract
+
+    def retract(self: Waiting, row: int) -> None:
+        self.placement.tree.lock(self.placement.work[row].node)
+        original(self, row)
+
+    patch.setattr(Waiting, "_retract", retract)
+
+
+def recomputed_tokens_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    """What a row computes again after it gave way is prompt."""
+    original = Waiting._admitted
+
+    def admitted(self: Waiting, part: Part, row: int, known: int) -> None:
+        original(self, part, row, known)
+        if part.logprobs is not None:
+            part.request.computed += len(part.ids) - known
+
+    patch.setattr(Waiting, "_admitted", admitted)
+
+
+def unpromised_pages_taken(patch: pytest.MonkeyPatch) -> None:
+    """Every row goes on, whether there is a page for it or not."""
+
+    def promise(self: Placement, decode: I32) -> I32:
+        due = self._due(decode)
+        self.rows.owed[due] += 1
+        self.owed += due.size
+        return decode
+
+    patch.setattr(Placement, "promise", promise)
+
+
+def namespace_ignored_in_match(patch: pytest.MonkeyPatch) -> None:
+    """Prefixes are looked up in the namespace "" only."""
+    original = RadixTree.match
+
+    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+        return original(self, ids, limit, self.root if start.parent is None and not start.scratch else start)
+
+    patch.setattr(RadixTree, "match", match)
+
+
+def dead_node_outlives_a_pinned_one(patch: pytest.MonkeyPatch) -> None:
+    """What was released is evicted last."""
+    original = RadixTree._rank
+
+    def rank(self: RadixTree, node: Node) -> tuple[int, int, int, int]:
+        worth, *rest = original(self, node)
+        return (worth or 9, *rest)
+
+    patch.setattr(RadixTree, "_rank", rank)
+
+
+def nearest_use_goes_first(patch: pytest.MonkeyPatch) -> None:
+    """Of pinned leaves the one that is needed next is evicted first."""
+    original = RadixTree._rank
+
+    def rank(self: RadixTree, node: Node) -> tuple[int, int, int, int]:
+        worth, use, last, serial = original(self, node)
+        return worth, use if use <= -SOME_DAY else -use, last, serial
+
+    patch.setattr(RadixTree, "_rank", rank)
+
+
+def release_kills_what_others_use(patch: pytest.MonkeyPatch) -> None:
+    """What is released is dead down from the root, whoever else goes through it."""
+
+    def demote(self: RadixTree, node: Node, worth: Worth) -> None:
+        leaf = node
+        while node.parent is not None:
+            node.worth = int(worth)
+            node = node.parent
+        self._queue(leaf)
+
+    patch.setattr(RadixTree, "demote", demote)
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -421,6 +624,14 @@ FAULTS: tuple[Fault, ...] = (
     leaked_lock,
     seed_of_first_sample,
     wrong_seed_position,
+    page_not_told,
+    page_table_of_the_predecessor,
+    sampling_of_the_predecessor,
+    entries_lost_when_looking_ahead,
+    stop_ids_of_the_predecessor,
+    many_stop_ids_of_the_predecessor,
+    logprobs_of_the_predecessor,
+    order_kept_when_a_row_ends,
     stale_min_tokens,
     dropped_cut,
     partial_match_one_too_long,
@@ -442,4 +653,13 @@ FAULTS: tuple[Fault, ...] = (
     bias_of_another_row,
     scored_prompt_from_cache,
     likeliest_of_the_place_before,
+    retracted_row_loses_a_token,
+    retracted_row_takes_what_is_in_flight,
+    retraction_keeps_a_lock,
+    recomputed_tokens_counted_twice,
+    unpromised_pages_taken,
+    namespace_ignored_in_match,
+    dead_node_outlives_a_pinned_one,
+    nearest_use_goes_first,
+    release_kills_what_others_use,
 )

@@ -1,4 +1,4 @@
-"""Steps made by hand, for tests of the executor that need no engine."""
+"""Steps and batches made by hand, for tests of executors and attention that need no engine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglc.runtime.step import Step
+from sglc.runtime.step import SAMPLED, Batch, Opened, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a step: `tokens` at positions `first` and up, KV in `pages`."""
+    """One row of a step: `tokens` at positions `first` and up, KV in `pages`.
+
+    With `begins` off, the executor knows length, pages and sampling from the row's steps before.
+    """
 
     tokens: Sequence[int]
     pages: Sequence[int]
@@ -25,6 +28,7 @@ class Row:
     min_p: float = 0.0
     seed: int = 0
     no_eos: bool = False
+    begins: bool = True
 
 
 def make_step(
@@ -35,7 +39,45 @@ def make_step(
     copies: Sequence[tuple[int, int, int]] = (),
     score: Sequence[tuple[int, int]] = (),
 ) -> Step:
-    """`rows` as one step; `score` holds (token offset, id)."""
+    """`rows` as one step, those with one `SAMPLED` token first; `score` holds (token offset, id)."""
+    decoding = sum(list(row.tokens) == [SAMPLED] for row in rows)
+    assert all(list(row.tokens) == [SAMPLED] for row in rows[:decoding])
+    begun = [row for row in rows if row.begins]
+    entries = [(row.row, at, page) for row in begun for at, page in enumerate(row.pages)]
+    ends = [row.first + len(row.tokens) for row in begun]
+    return Step(
+        index=index,
+        rows=np.array([row.row for row in rows], np.int32),
+        decoding=decoding,
+        lengths=np.array([len(row.tokens) for row in rows[decoding:]], np.int32),
+        ids=np.array([token for row in rows[decoding:] for token in row.tokens], np.int32),
+        opened=Opened(
+            rows=np.array([row.row for row in begun], np.int32),
+            seq_len=np.array([row.first for row in begun], np.int32),
+            temperature=np.array([row.temperature for row in begun], np.float32),
+            top_p=np.array([row.top_p for row in begun], np.float32),
+            top_k=np.array([row.top_k for row in begun], np.int32),
+            min_p=np.array([row.min_p for row in begun], np.float32),
+            seeds=np.array([row.seed for row in begun], np.uint64),
+            eos_from=np.array([(end + 1) * row.no_eos for end, row in zip(ends, begun, strict=True)], np.int32),
+        ),
+        pages=np.array(entries, np.int32).reshape(-1, 3),
+        copies=np.array(copies, np.int32).reshape(-1, 3),
+        sample=np.array([row.sample for row in rows], np.bool_),
+        score_at=np.array([offset for offset, _ in score], np.int32),
+        score_ids=np.array([token for _, token in score], np.int32),
+    )
+
+
+def make_batch(
+    rows: Sequence[Row],
+    page_size: int,
+    *,
+    index: int = 0,
+    copies: Sequence[tuple[int, int, int]] = (),
+    score: Sequence[tuple[int, int]] = (),
+) -> Batch:
+    """The same written out, independently; `score` holds (token offset, id)."""
     columns = max(len(row.pages) for row in rows)
     pages = np.full((len(rows), columns), -1, np.int32)
     positions: list[int] = []
@@ -45,7 +87,7 @@ def make_step(
         here = range(row.first, row.first + len(row.tokens))
         positions += here
         slots += [row.pages[p // page_size] * page_size + p % page_size for p in here]
-    return Step(
+    return Batch(
         index=index,
         rows=np.array([row.row for row in rows], np.int32),
         starts=np.cumsum([0, *(len(row.tokens) for row in rows)]).astype(np.int32),

@@ -20,6 +20,7 @@ import numpy as np
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
+from sglc.runtime.admission import Lengths
 from sglc.runtime.constraint import Constraints
 from sglc.runtime.engine import (
     Engine,
@@ -34,11 +35,12 @@ from sglc.runtime.engine import (
 )
 from sglc.runtime.oracle import Oracle, history_hashes
 from sglc.runtime.pages import Owner
-from sglc.runtime.radix import Node, resolve
+from sglc.runtime.radix import SOME_DAY, Node, RadixTree, resolve
 from sglc.runtime.requests import Likely
 from sglc.runtime.step import Step, StepResult
 
 EOS = (3,)
+NAMESPACES = ("", "", "", "adapter")
 VOCAB = 13  # small, so that ends, equal pages and near misses are common
 BYTES = tuple(piece.encode() for piece in ("a", "b", "ab", "", "aab", "1", "12", "2", ".", "é", "c", "bc", "!"))
 CONSTRAINTS = Constraints(BYTES, VOCAB)
@@ -57,6 +59,8 @@ class Setup:
     max_len: int
     cache: bool
     failures: float  # probability that a launch or a drain fails
+    watched: float  # share of the generations whose tokens are reported one by one
+    bold: bool  # samples are always expected to end at once, so that rows have to give way
 
     @staticmethod
     def draw(rng: random.Random) -> Setup:
@@ -70,6 +74,8 @@ class Setup:
             max_len=rng.choice((40, 96)),
             cache=rng.random() < 0.85,
             failures=rng.choice((0.0, 0.0, 0.0, 0.01)),
+            watched=rng.choice((0.0, 0.5, 1.0)),
+            bold=rng.random() < 0.6,
         )
 
 
@@ -107,9 +113,11 @@ class Job:
     """What the driver knows of a request."""
 
     ids: tuple[int, ...]
+    space: str
     sampling: Sampling | None = None
     seeds: tuple[int, ...] = ()
     pattern: str | None = None
+    watch: bool = False
     choices: list[tuple[int, ...]] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
     cuts: dict[int, int] = field(default_factory=dict)
@@ -134,9 +142,12 @@ class Driver:
                 max_len=setup.max_len,
             ),
         )
+        self._check_evictions()
         self.handles: dict[int, tuple[int, ...]] = {}
+        self.spaces: dict[int, str] = {}  # of the handles
         self.jobs: dict[int, Job] = {}
-        self.allowed: set[tuple[int, ...]] = set()  # sequences whose KV may be in the tree
+        # Sequences whose KV may be in the tree of a namespace, or of a scratch root (None).
+        self.allowed: dict[str | None, set[tuple[int, ...]]] = {name: set() for name in (None, *NAMESPACES)}
         self.answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.texts = [self._random_ids(setup.max_len // 2) for _ in range(3)]
         self.occupants: dict[int, tuple[object, int]] = {}
@@ -146,6 +157,7 @@ class Driver:
         self.steered = 0  # samples with a bias or penalties
         self.prompts_scored = 0
         self.cached = 0  # prompt tokens
+        self.retracted = 0  # rows that gave way
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
         return tuple(self.rng.randrange(VOCAB) for _ in range(length))
@@ -156,33 +168,37 @@ class Driver:
         """One random call."""
         calls = [self.new, self.new, self.grow, self.gen, self.gen, self.gen, self.score, self.warm]
         calls += [self.cut, self.cut, self.cut, self.abort, self.fork, self.release, self.release, self.turn]
+        calls += [self.forget, self.expect]
+        calls += [self.gen] * (8 * self.setup.bold)
         self.rng.choice(calls)()
 
     def new(self) -> None:
         text = self.rng.choice(self.texts)
         ids = text[: self.rng.randint(0, len(text))] + self._random_ids(self.rng.choice((0, 0, 1, 3)))
-        self._keep(self.engine.extend(None, ids), ids)
+        space = self.rng.choice(NAMESPACES)
+        self._keep(self.engine.extend(None, ids, space), ids, space)
 
     def grow(self) -> None:
         if self.handles:
             base = self.rng.choice(list(self.handles))
             ids = self._random_ids(self.rng.choice((0, 1, 2, 5)))
-            self._keep(self.engine.extend(base, ids), self.handles[base] + ids)
+            self._keep(self.engine.extend(base, ids), self.handles[base] + ids, self.spaces[base])
 
     def turn(self) -> None:
         """The prompt, its answer, and a literal: the next turn of a conversation."""
         if self.answers:
             prompt, answer = self.rng.choice(self.answers[-6:])
-            handle = self.engine.extend(None, prompt)
-            self._keep(handle, prompt)
+            space = self.rng.choice(NAMESPACES)
+            handle = self.engine.extend(None, prompt, space)
+            self._keep(handle, prompt, space)
             literal = self._random_ids(self.rng.randint(0, 4))
-            self._keep(self.engine.extend(handle, answer + literal), prompt + answer + literal)
+            self._keep(self.engine.extend(handle, answer + literal), prompt + answer + literal, space)
 
     def fork(self) -> None:
         if self.handles:
             base = self.rng.choice(list(self.handles))
             for handle in self.engine.fork(base, self.rng.randint(0, 3)):
-                self._keep(handle, self.handles[base])
+                self._keep(handle, self.handles[base], self.spaces[base])
 
     def release(self) -> None:
         if self.handles:
@@ -190,9 +206,25 @@ class Driver:
             self.engine.release(handle)
             del self.handles[handle]
 
-    def _keep(self, handle: int, ids: tuple[int, ...]) -> None:
+    def forget(self) -> None:
+        if self.handles:
+            handle = self.rng.choice(list(self.handles))
+            self.engine.forget(handle)
+            del self.handles[handle]
+
+    def expect(self) -> None:
+        if self.handles:
+            self.engine.expect(self.rng.choice(list(self.handles)), self.rng.randrange(20))
+
+    def _keep(self, handle: int, ids: tuple[int, ...], space: str) -> None:
         assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
         self.handles[handle] = ids
+        self.spaces[handle] = space
+
+    def _allow(self, job: Job, ids: tuple[int, ...]) -> None:
+        """The KV of `ids`, which begin as the job's, may stay."""
+        self.allowed[job.space].add(ids)
+        self.allowed[None].add(ids)
 
     def gen(self) -> None:
         if not self._room():
@@ -200,13 +232,13 @@ class Driver:
         handle = self.rng.choice(list(self.handles))
         count = self.rng.choice((1, 1, 1, 2, 4))
         sampling = Sampling(
-            max_tokens=self.rng.choice((1, 2, 4, 9, 17)),
+            max_tokens=self.rng.choice((1, 2, 4, 9, 17, 25)),
             min_tokens=self.rng.choice((0, 0, 3)),
             n=count,
-            stop_token_ids=self.rng.choice(((), (), (5,))),
+            stop_token_ids=self.rng.choice(((), (), (5,), tuple(range(2, 11)))),
             temperature=self.rng.choice((0.0, 0.7, 1.0)),
             top_k=self.rng.choice((-1, 5)),
-            ignore_eos=self.rng.random() < 0.3,
+            ignore_eos=self.rng.random() < (0.8 if self.setup.bold else 0.3),
             frequency_penalty=self.rng.choice((0.0, 0.0, 0.0, 0.5)),
             presence_penalty=self.rng.choice((0.0, 0.0, 0.0, -1.5)),
             logit_bias=self.rng.choice(((), (), (), ((7, 2.5), (1, -100.0)))),
@@ -219,15 +251,17 @@ class Driver:
         group = self.rng.choice((None, 1, 2))
         pattern = self.rng.choice((None, self.rng.choice(PATTERNS)))
         constraint = None if pattern is None else CONSTRAINTS.regex(pattern)
+        watch = self.rng.random() < self.setup.watched
         try:
             request = self.engine.gen(
-                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint
+                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint, watch=watch
             )
         except RunError:
             assert not fits, "a request that fits is refused"
             return
         assert fits, "a request that never fits is taken"
-        self._submitted(request, Job(ids, sampling, seeds, pattern, tokens=[[] for _ in seeds]))
+        job = Job(ids, self.spaces[handle], sampling, seeds, pattern, watch, tokens=[[] for _ in seeds])
+        self._submitted(request, job)
 
     def score(self) -> None:
         if not self._room():
@@ -247,7 +281,7 @@ class Driver:
             assert not fits, "a request that fits is refused"
             return
         assert fits, "a request that never fits is taken"
-        self._submitted(request, Job(ids, choices=choices))
+        self._submitted(request, Job(ids, self.spaces[handle], choices=choices))
 
     def warm(self) -> None:
         if not self._room():
@@ -258,7 +292,7 @@ class Driver:
         except RunError:
             assert not self._fits(len(self.handles[handle]), 0), "a request that fits is refused"
             return
-        self._submitted(request, Job(self.handles[handle]))
+        self._submitted(request, Job(self.handles[handle], self.spaces[handle]))
 
     def _fits(self, tokens: int, unwritten: int) -> bool:
         pages = -(-(tokens - unwritten) // self.setup.page_size)
@@ -269,7 +303,7 @@ class Driver:
 
     def _submitted(self, request: int, job: Job) -> None:
         self.jobs[request] = job
-        self.allowed.add(job.ids)
+        self._allow(job, job.ids)
 
     def cut(self) -> None:
         running = [
@@ -283,7 +317,7 @@ class Driver:
             job = self.jobs[request]
             length = max(0, len(job.tokens[i]) - self.rng.choice((0, 0, 1, 3)))
             job.cuts[i] = length
-            self.allowed.add(job.ids + tuple(job.tokens[i][:length]))
+            self._allow(job, job.ids + tuple(job.tokens[i][:length]))
             self.engine.cut(request, i, length)
             self.cuts += 1
 
@@ -300,15 +334,35 @@ class Driver:
     def step(self) -> None:
         """One step of the engine; its events and its state are checked."""
         self.oracle.failed = False
+        if self.setup.bold:
+            self.engine.placement.lengths = Lengths(0.0)
         for event in self.engine.step():
             self._event(event)
+        self._gave_way()
         self.check()
+
+    def _gave_way(self) -> None:
+        """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
+        parts = self.engine._waiting._parts + [work.part for work in self.engine.placement.work.values()]
+        for part in parts:
+            if part.logprobs is None:
+                continue
+            job = self.jobs[part.request.id]
+            assert job.sampling is not None
+            made = part.ids[len(job.ids) :]
+            assert len(made) == len(part.logprobs), "a row that gave way has lost a token, or its place"
+            if job.watch and part.index not in job.cuts:
+                assert tuple(job.tokens[part.index][: len(made)]) == made, (
+                    "it has made other tokens than reported"
+                )
+            self._allow(job, part.ids)
 
     def _event(self, event: EngineEvent) -> None:
         assert event.request in self.jobs, "an event of a request that is over"
         job = self.jobs[event.request]
         match event:
             case Token():
+                assert job.watch, "a token of a request that nobody watches"
                 assert event.sample not in job.cuts, "a token after the cut"
                 job.tokens[event.sample].append(event.id)
             case PromptScored():
@@ -365,14 +419,16 @@ class Driver:
             ids, logprobs, finish = ids[:length], logprobs[:length], "stop"
             del job.tokens[event.sample][length:]
         assert (event.ids, event.logprobs, event.finish) == (ids, logprobs, finish), "a wrong sample"
-        assert tuple(job.tokens[event.sample]) == ids, "the tokens reported are not the sample's"
+        if job.watch:
+            assert tuple(job.tokens[event.sample]) == ids, "the tokens reported are not the sample's"
+        job.tokens[event.sample][:] = ids
         if job.sampling.top_logprobs:
             self._likeliest(job.sampling, job.ids, ids, event.likeliest)
         sampling = job.sampling
         self.steered += bool(sampling.logit_bias or sampling.frequency_penalty or sampling.presence_penalty)
         assert event.sample not in job.done, "a sample ends twice"
         job.done.add(event.sample)
-        self.allowed.add(job.ids + ids)
+        self._allow(job, job.ids + ids)
         self.answers.append((job.ids, ids))
 
     def _usage(self, job: Job, event: RequestDone) -> None:
@@ -391,10 +447,27 @@ class Driver:
 
     # -- invariants
 
+    def _check_evictions(self) -> None:
+        """From now on every eviction is compared with what looking at all leaves finds."""
+        driver = self
+
+        class Checked(RadixTree):
+            __slots__ = ()
+
+            def evict(self) -> None:
+                leaves = [node for node in driver._nodes() if not node.children and not node.refs]
+                victim = min(leaves, key=_value, default=None)
+                RadixTree.evict(self)
+                assert victim is not None
+                assert victim.moved is not None, "another leaf is worth less than the evicted one"
+
+        self.engine.tree.__class__ = Checked
+
     def _roots(self) -> list[Node]:
         placement = self.engine.placement
         requests = [work.part.request for work in placement.work.values()]
-        roots = [self.engine.tree.root] + [request.root for request in requests]
+        roots = [self.engine.tree.root_of(name) for name in sorted(set(NAMESPACES))]
+        roots += [request.root for request in requests]
         roots += [request.root for request in self.engine._requests.values()]
         for _, node in placement._unlocks:
             while node.parent is not None:
@@ -459,6 +532,10 @@ class Driver:
                 assert id(node) in refs, "a lock on a node outside the tree"
                 refs[id(node)] += 1
                 node = node.parent
+        uses: dict[int, list[int]] = {}
+        for sequence in engine.handles._sequences.values():
+            if sequence.next_use != SOME_DAY:
+                uses.setdefault(id(resolve(sequence.node)), []).append(sequence.next_use)
         pins: dict[int, int] = {}
         pinned = engine.handles.pinned()
         pinned += [r.pinned for r in engine._requests.values() if r.pinned is not None]
@@ -468,6 +545,9 @@ class Driver:
         for node in nodes:
             assert node.refs == refs[id(node)], "a node's locks do not add up"
             assert node.pins == pins.get(id(node), 0), "a node's pins do not add up"
+            assert list(node.next_uses) == sorted(uses.get(id(node), [])), "next uses do not add up"
+            assert node.parent is not None
+            assert node.worth <= node.parent.worth, "a node is worth more than what it needs above it"
             assert node.moved is None
             assert node.refs or node.step <= placement._drained, "a page still being written is evictable"
             if not node.refs and not node.children:
@@ -492,16 +572,34 @@ class Driver:
             assert rows.table[row, : work.shared].tolist() == path[::-1], "a row's pages are not its path"
             assert (rows.table[row, held:] == -1).all()
             assert rows.seq_len[row] <= held * size or work.source is not None
-            assert held + rows.owed[row] >= -(-rows.end[row] // size), "a row's end is not reserved"
+            assert held + rows.owed[row] >= -(-rows.prompt_len[row] // size), "a row's prompt is not reserved"
+            if rows.last_step[row] >= 0:
+                self._check_mirror(row, held + (work.source is not None))
             before = self.occupants.get(row)
             generation = int(rows.generation[row])
             if before is not None and before[0] is not work:
                 assert generation > before[1], "a reused row keeps its generation"
             self.occupants[row] = (work, generation)
 
+    def _check_mirror(self, row: int, entered: int) -> None:
+        """What the executor knows of a row is what the host knows; of its pages the first `entered`."""
+        mirror, rows = self.oracle.mirror, self.engine.rows
+        assert mirror.seq_len[row] == rows.seq_len[row], "the executor has another length of a row"
+        held = int(rows.held[row])
+        assert (mirror.table[row, :held] == rows.table[row, :held]).all(), (
+            "the executor has other pages of a row"
+        )
+        assert (mirror.table[row, entered:] == -1).all(), "the executor has pages that the row does not have"
+        if rows.samples[row]:
+            for name in ("temperature", "top_p", "top_k", "min_p", "seeds"):
+                theirs, ours = getattr(mirror, name)[row], getattr(rows, name)[row]
+                assert theirs == ours, f"the executor has another {name} of a row"
+            assert mirror.eos_from[row] == rows.begun[row] + rows.min_tokens[row], "an end is banned elsewhere"
+
     def _check_content(self, nodes: list[Node]) -> None:
         size = self.setup.page_size
-        allowed = sorted(self.allowed)
+        names = {id(self.engine.tree.root_of(name)): name for name in NAMESPACES}
+        sequences = {name: sorted(ids) for name, ids in self.allowed.items()}
         for node in nodes:
             if node.children:
                 continue
@@ -511,6 +609,8 @@ class Driver:
                 path.append(step)
                 step = step.parent
             path.reverse()
+            assert path[0].parent is not None
+            allowed = sequences[names.get(id(path[0].parent))]
             ids = tuple(token for part in path for token in part.key)
             assert all(len(part.key) == size for part in path[:-1]), "a partial page has children"
             assert len(ids) == node.end
@@ -544,6 +644,13 @@ class Driver:
         )
 
 
+def _value(node: Node) -> tuple[int, float, int, int]:
+    """What a leaf is worth, the least worth first."""
+    if not node.pins:
+        return int(node.worth), 0, node.last_use, node.serial
+    return 3, -min(node.next_uses, default=float("inf")), node.last_use, node.serial
+
+
 def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
     """Engines of all kinds, each driven for `episode` steps and then to its end, `steps` in all."""
     left = steps
@@ -554,6 +661,7 @@ def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
                 driver.act()
             driver.step()
         driver.finish()
+        driver.retracted = driver.engine._waiting.retracted
         yield driver
         left -= episode
         seed += 1

@@ -12,15 +12,15 @@ import torch
 from sglc.runtime import attention, attention_plan
 from sglc.runtime.attention import PagedAttention
 from sglc.runtime.attention_plan import BUCKET_COST, plan_attention, shared_prefixes
-from sglc.runtime.step import Step
-from tests.runtime.handmade import Row, make_step
+from sglc.runtime.step import Batch
+from tests.runtime.handmade import Row, make_batch
 
 HEADS = ((9, 3), (4, 4), (8, 1))
 HEAD_DIM = 16
 
 
 def reference(
-    step: Step, heads: torch.Tensor, pool: torch.Tensor, q_heads: int, page_size: int
+    step: Batch, heads: torch.Tensor, pool: torch.Tensor, q_heads: int, page_size: int
 ) -> torch.Tensor:
     """Each token alone, in float64, over the keys that its row's page table names."""
     pool, heads = pool.double(), heads.double()
@@ -68,7 +68,7 @@ def random_rows(rng: random.Random, page_size: int, *, most: int) -> list[Row]:
     return rows
 
 
-def check(step: Step, page_size: int, heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float) -> None:
+def check(step: Batch, page_size: int, heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(len(step.tokens))
     slots = int(step.pages.max() + 1) * page_size
     pool = torch.randn(slots, 2 * kv_heads, HEAD_DIM, generator=generator, dtype=dtype)
@@ -94,7 +94,7 @@ def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.M
     # Many rows go another way than few.
     monkeypatch.setattr(attention, "_FUSED_ROWS", rng.choice((0, 2, 24)))
     heads, kv_heads = rng.choice(HEADS)
-    step = make_step(random_rows(rng, page_size, most=14), page_size)
+    step = make_batch(random_rows(rng, page_size, most=14), page_size)
     check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
 
 
@@ -103,13 +103,13 @@ def test_without_the_fused_kernel(seed: int) -> None:
     """Other devices and types take plain products: here float64 on the CPU."""
     rng = random.Random(seed)
     heads, kv_heads = rng.choice(HEADS)
-    check(make_step(random_rows(rng, 4, most=10), 4), 4, heads, kv_heads, torch.float64, 1e-5)
+    check(make_batch(random_rows(rng, 4, most=10), 4), 4, heads, kv_heads, torch.float64, 1e-5)
 
 
 def test_a_shared_prefix_is_attended_once() -> None:
     shared = list(range(40))
     rows = [Row(tokens=[0], pages=[*shared, 40 + r], first=640 + r % 3, row=r) for r in range(16)]
-    step = make_step(rows, 16)
+    step = make_batch(rows, 16)
     plan = plan_attention(step.starts, step.positions, step.pages, 16)
     assert [(p.begin, p.end, p.pages.length, p.pages.index) for p in plan.prefixes] == [(0, 16, 640, None)]
     assert [(b.begin, b.end, b.length, b.offset) for b in plan.buckets] == [(0, 16, 3, 640)]
@@ -120,7 +120,7 @@ def test_a_page_that_is_being_written_is_not_shared() -> None:
     """Rows name the same page, but each attends to its own new token in it: nothing is hoisted."""
     rows = [Row(tokens=[0], pages=[*range(63), 63], first=1007, row=0)]
     rows += [Row(tokens=[0], pages=[*range(63), 64 + r], first=1008, row=1 + r) for r in range(3)]
-    step = make_step(rows, 16)
+    step = make_batch(rows, 16)
     plan = plan_attention(step.starts, step.positions, step.pages, 16)
     assert [p.pages.length for p in plan.prefixes] == [62 * 16]
     check(step, 16, 4, 4, torch.float32, 1e-5)
@@ -131,7 +131,7 @@ def test_rows_of_different_lengths_are_not_padded_to_the_longest() -> None:
         Row(tokens=[0], pages=[100 * r + p for p in range(70)][: 1 + first // 16], first=first, row=r)
         for r, first in enumerate((20, 25, 30, 1000, 1010))
     ]
-    step = make_step(rows, 16)
+    step = make_batch(rows, 16)
     plan = plan_attention(step.starts, step.positions, step.pages, 16)
     assert [len(b.positions) for b in plan.buckets] == [3, 2]
 
@@ -139,7 +139,7 @@ def test_rows_of_different_lengths_are_not_padded_to_the_longest() -> None:
 def test_padding_reads_no_page_of_another_row() -> None:
     """What a broken row left in its pages must not reach its neighbours, not even times zero."""
     rows = [Row(tokens=[0], pages=[0, 1, 2], first=47), Row(tokens=[0], pages=[3], first=15, row=1)]
-    step = make_step(rows, 16)
+    step = make_batch(rows, 16)
     pool, heads = torch.ones(64, 2, HEAD_DIM), torch.ones(2, 3, HEAD_DIM)
     pool[:48] = torch.nan
     plan = plan_attention(step.starts, step.positions, step.pages, 16)

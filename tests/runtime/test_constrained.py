@@ -15,7 +15,6 @@ from sglc.ir.core import Site
 from sglc.ir.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraints
-from sglc.runtime.step import SAMPLED
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_segments import gen
@@ -81,10 +80,11 @@ def test_only_free_rows_look_ahead(depth: int) -> None:
     bench.constrained("[0-9]{20}")
     bench.gen(LONG[:12], Sampling(max_tokens=20, ignore_eos=True))
     bench.run()
-    ahead = [0, 0, 0]
-    for step in bench.oracle.steps:
-        for row, token in zip(step.rows.tolist(), step.tokens[step.starts[1:] - 1].tolist(), strict=True):
-            ahead[row] += token == SAMPLED
+    ahead, before = [0, 0, 0], [-1, -1, -1]
+    for step, drained in zip(bench.oracle.steps, bench.oracle.drained, strict=True):
+        for row in step.rows.tolist():
+            ahead[row] += before[row] > drained
+            before[row] = step.index
         assert set(step.rows[step.masked].tolist()) == set(step.rows.tolist()) & {0, 1}
     assert ahead[:2] == [0, 0]
     assert ahead[2] > 15

@@ -21,7 +21,7 @@ from sglc.runtime.engine import (
     Token,
 )
 from sglc.runtime.oracle import Oracle
-from sglc.runtime.step import SAMPLED, Step, StepResult
+from sglc.runtime.step import Step, StepResult
 
 EOS = (3,)
 LONG = tuple(4 + i * 7 % 23 for i in range(64))  # no end id in it
@@ -33,6 +33,7 @@ class Recorder(Oracle):
     def __init__(self, *, pages: int, page_size: int, depth: int) -> None:
         super().__init__(pages=pages, page_size=page_size, depth=depth, eos_ids=EOS)
         self.steps: list[Step] = []
+        self.drained: list[int] = []  # before the launch of each of them
         self.fail_launch = False
         self.fail_drain = False
 
@@ -41,6 +42,7 @@ class Recorder(Oracle):
             self.fail_launch = False
             raise RuntimeError("out of memory")
         self.steps.append(step)
+        self.drained.append(self._drained)
         return super().launch(step)
 
     def drain(self, ticket: int) -> StepResult:
@@ -76,9 +78,16 @@ class Bench:
             ),
         )
 
-    def gen(self, ids: Sequence[int], sampling: Sampling | None = None, seeds: Sequence[int] = (1,)) -> int:
+    def gen(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling | None = None,
+        seeds: Sequence[int] = (1,),
+        *,
+        watch: bool = True,
+    ) -> int:
         sampling = sampling or Sampling(max_tokens=6, ignore_eos=True)
-        return self.engine.gen(self.engine.extend(None, ids), sampling, seeds, eos_ids=EOS)
+        return self.engine.gen(self.engine.extend(None, ids), sampling, seeds, eos_ids=EOS, watch=watch)
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -258,7 +267,7 @@ def test_single_ids_are_scored_in_one_step() -> None:
     bench = Bench()
     bench.engine.score(bench.engine.extend(None, LONG[:10]), [(i,) for i in range(20)])
     bench.run()
-    assert [step.tokens.size for step in bench.oracle.steps] == [10]
+    assert [int(step.starts[-1]) for step in bench.oracle.steps] == [10]
 
 
 def test_a_known_prompt_and_its_choices_are_one_step() -> None:
@@ -268,7 +277,7 @@ def test_a_known_prompt_and_its_choices_are_one_step() -> None:
     bench.run()
     bench.engine.score(handle, [(5, 6), (7, 8, 9)])
     bench.run()
-    assert [step.tokens.size for step in bench.oracle.steps] == [10, 1 + 1 + 2]
+    assert [int(step.starts[-1]) for step in bench.oracle.steps] == [10, 1 + 1 + 2]
 
 
 def test_warm_then_gen() -> None:
@@ -311,18 +320,36 @@ def test_long_prompts_go_in_chunks_beside_decoding_rows() -> None:
     bench.step()
     bench.gen(LONG[5:40], Sampling(max_tokens=1))
     bench.step(5)
-    assert [step.tokens.size for step in bench.oracle.steps] == [4, 8, 8, 8, 8, 8]
+    assert [int(step.starts[-1]) for step in bench.oracle.steps] == [4, 8, 8, 8, 8, 8]
     assert all(step.rows.size == 2 for step in bench.oracle.steps[1:])
     bench.run()
     assert bench.samples(2) == [bench.oracle.continuation(LONG[5:40], Sampling(max_tokens=1), 1)]
 
 
-@pytest.mark.parametrize(("depth", "expected"), [(1, False), (3, True)])
-def test_ids_stay_on_the_device_only_while_they_are_not_drained(depth: int, expected: bool) -> None:
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_step_is_launched_before_the_one_before_it_is_drained(depth: int) -> None:
     bench = Bench(depth=depth)
-    bench.gen(LONG[:4])
+    bench.gen(LONG[:4], Sampling(max_tokens=12, ignore_eos=True), watch=False)
     bench.run()
-    assert any((step.tokens == SAMPLED).any() for step in bench.oracle.steps) is expected
+    ahead = [
+        step.index - drained for step, drained in zip(bench.oracle.steps, bench.oracle.drained, strict=True)
+    ]
+    assert max(ahead) == depth
+    assert ahead[depth:] == [depth] * (12 - depth)
+
+
+def test_a_row_that_is_watched_is_one_step_ahead_at_most() -> None:
+    bench = Bench(depth=4)
+    bench.gen(LONG[:4], Sampling(max_tokens=20, ignore_eos=True), watch=False)
+    bench.step(6)
+    bench.gen(LONG[5:9], Sampling(max_tokens=3, ignore_eos=True))
+    bench.run()
+    ahead = [
+        step.index - drained for step, drained in zip(bench.oracle.steps, bench.oracle.drained, strict=True)
+    ]
+    both = [i for i, step in enumerate(bench.oracle.steps) if step.rows.size == 2]
+    assert all(ahead[i] <= 2 for i in both[1:])
+    assert ahead[5] == ahead[-1] == 4
 
 
 # -- cut, abort, release
@@ -491,11 +518,12 @@ def test_what_a_handle_names_is_evicted_last() -> None:
 def test_requests_start_in_the_order_of_arrival() -> None:
     bench = Bench(page_size=4, pages=8, max_rows=4)
     big = Sampling(max_tokens=20, ignore_eos=True)
-    requests = [bench.gen(LONG[i : i + 5], s) for i, s in ((0, big), (10, big), (20, Sampling(max_tokens=1)))]
+    small, one = Sampling(max_tokens=4, ignore_eos=True), Sampling(max_tokens=1)
+    requests = [bench.gen(LONG[i : i + n], s) for i, n, s in ((0, 5, big), (10, 28, small), (40, 5, one))]
     bench.run()
     done = [event.request for event in bench.events if isinstance(event, RequestDone)]
     # The second does not fit beside the first; the third, which would, does not overtake it.
-    assert done == [requests[0], requests[2], requests[1]]
+    assert done == requests
     assert [step.rows.size for step in bench.oracle.steps][:2] == [1, 1]
 
 
@@ -657,11 +685,12 @@ def test_only_rows_with_penalties_wait_for_their_tokens(depth: int) -> None:
     bench.run()
     for sampling, request, prompt in made:
         assert bench.samples(request) == [bench.oracle.continuation(prompt, sampling, 1)]
-    ahead = [0, 0, 0]
-    for step in bench.oracle.steps:
+    ahead, before = [0, 0, 0], [-1, -1, -1]
+    for step, drained in zip(bench.oracle.steps, bench.oracle.drained, strict=True):
         assert set(step.bias_at.tolist()) <= {i for i, row in enumerate(step.rows.tolist()) if row < 2}
-        for row, token in zip(step.rows.tolist(), step.tokens[step.starts[1:] - 1].tolist(), strict=True):
-            ahead[row] += token == SAMPLED
+        for row in step.rows.tolist():
+            ahead[row] += before[row] > drained
+            before[row] = step.index
     assert (ahead[0] > 5, ahead[1] > 0, ahead[2] > 3) == (depth > 1, False, depth > 1)
 
 

@@ -12,7 +12,7 @@ STEPS = 20_000
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = matched = steered = scored = 0
+    finished = cut = cached = matched = steered = scored = retracted = 0
     for driver in soak(STEPS // 4, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
@@ -20,6 +20,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
         matched += driver.matched
         steered += driver.steered
         scored += driver.prompts_scored
+        retracted += driver.retracted
     # The streams are not empty ones.
     assert finished > 800
     assert cut > 50
@@ -27,11 +28,12 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert matched > 100
     assert steered > 400
     assert scored > 200
+    assert retracted > 10
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     with pytest.raises(AssertionError):
-        for _ in soak(STEPS, seed=0):
+        for _ in soak(STEPS, seed=23):  # rows give way in its first engines, so that most are found soon
             pass

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
 
-from sglc.runtime.radix import Key, Node, RadixTree, common_prefix, resolve
+from sglc.runtime.radix import Key, Node, RadixTree, Worth, common_prefix, resolve
 
 
 class Cache:
@@ -28,6 +29,12 @@ class Cache:
     def known(self, ids: Key) -> int:
         """How many leading ids are cached."""
         return self.tree.match(ids, len(ids), self.tree.root).length
+
+    def evict_all(self) -> list[int]:
+        """Everything that can go, in the order it goes."""
+        while self.tree.evictable:
+            self.tree.evict()
+        return self.gone
 
 
 def test_match_is_whole_pages_then_a_part_of_one() -> None:
@@ -193,6 +200,157 @@ def test_the_heap_stays_small_however_often_a_leaf_is_used() -> None:
         cache.tree.unlock(leaf)
         cache.tree.unpin(leaf)
     assert len(cache.tree._heap) <= 2
+
+
+def test_superseded_entries_are_dropped_from_the_heap_and_no_others() -> None:
+    cache = Cache(1)
+    leaf, held = cache.add((1,)), cache.add((2,))
+    cache.tree.lock(held)
+    cache.tree.pin(leaf, 0)
+    cache.tree.evict()  # the pin moves to the root; nothing is queued but what is locked
+    leaf = cache.add((3,))
+    cache.tree.pin(leaf, 1)
+    cache.tree.lock(leaf)
+    cache.tree._heap.clear()
+    leaf.queued = None
+    for next_use in range(2, 1_000):  # always later than before, so always a lower rank
+        cache.tree.pin(leaf, next_use)
+        cache.tree.unpin(leaf, next_use - 1)
+        cache.tree.unlock(leaf)
+        cache.tree.lock(leaf)
+    assert len(cache.tree._heap) <= 20
+    cache.tree.unlock(leaf)
+    cache.tree.unlock(held)
+    assert cache.evict_all() == [0, 1, 2]
+
+
+def test_what_comes_and_goes_leaves_nothing_in_the_heap() -> None:
+    cache = Cache(1)
+    for token in range(200):
+        leaf = cache.add((token, token), cache.tree.scratch())
+        cache.tree.lock(leaf)
+        cache.tree.unlock(leaf)
+    assert len(cache.gone) == 400
+    assert len(cache.tree._heap) <= 16
+
+
+def test_dead_then_speculative_then_the_rest_then_pinned_leaves() -> None:
+    cache = Cache(1)
+    pinned, normal, guess, dead = (cache.add((token,)) for token in range(4))
+    for leaf, worth in ((guess, Worth.SPECULATIVE), (dead, Worth.DEAD)):
+        cache.tree.demote(leaf, worth)
+    cache.tree.pin(pinned)
+    cache.known((9,))
+    assert cache.evict_all() == [dead.page, guess.page, normal.page, pinned.page]
+
+
+def test_of_pinned_leaves_the_farthest_next_use_goes_first() -> None:
+    cache = Cache(1)
+    soon, later, some_day, both = (cache.add((token,)) for token in range(4))
+    cache.tree.pin(soon, 2)
+    cache.tree.pin(later, 7)
+    cache.tree.pin(some_day)
+    cache.tree.pin(both, 9)
+    cache.tree.pin(both, 1)
+    cache.tree.evict()
+    assert cache.gone == [some_day.page]
+    cache.tree.unpin(both, 1)
+    assert cache.evict_all() == [some_day.page, both.page, later.page, soon.page]
+    cache.tree.unpin(both, 9)  # they have moved to the root
+    cache.tree.unpin(soon, 2)
+    with pytest.raises(AssertionError, match="was never given"):
+        cache.tree.unpin(soon, 2)
+
+
+def test_what_others_go_through_does_not_die_with_one_of_them() -> None:
+    cache = Cache(1)
+    other = cache.add((9,))
+    first, second = cache.add((1, 2, 3)), cache.add((1, 2, 4, 5))
+    for leaf in (first, second):
+        cache.tree.demote(leaf, Worth.DEAD)
+    # Both have gone through (1, 2).
+    assert cache.evict_all() == [3, 5, 4, other.page, 2, 1]
+
+
+def test_a_tail_dies_up_to_the_pin_of_another() -> None:
+    cache = Cache(1)
+    middle = cache.add((1, 2))
+    leaf = cache.add((1, 2, 3, 4))
+    cache.tree.pin(middle)
+    cache.tree.demote(leaf, Worth.DEAD)
+    top = middle.parent
+    assert leaf.parent is not None
+    assert top is not None
+    assert [node.worth for node in (leaf, leaf.parent, middle, top)] == [0, 0, 2, 2]
+    cache.tree.unpin(middle)
+    cache.tree.demote(middle, Worth.DEAD)
+    assert [middle.worth, top.worth] == [0, 0]
+
+
+def test_the_dead_come_back_when_they_are_asked_for() -> None:
+    cache = Cache(2)
+    leaf = cache.add((1, 2, 3, 4, 5, 6))
+    cache.tree.demote(leaf, Worth.DEAD)
+    assert cache.known((1, 2, 3, 9)) == 3
+    top = cache.tree.root.children[0]
+    middle = top.children[0]
+    assert [top.worth, middle.worth, leaf.worth] == [2, 0, 0]  # a part of a page is not the page
+    cache.tree.demote(leaf, Worth.DEAD)
+    assert top.worth == Worth.NORMAL  # two have wanted it
+    assert cache.known((1, 2, 3, 4, 5, 6)) == 6
+    assert leaf.worth == middle.worth == Worth.NORMAL
+
+
+def test_namespaces_share_nothing_but_the_pool() -> None:
+    cache = Cache(2)
+    adapter = cache.tree.root_of("adapter")
+    cache.add((1, 2, 3, 4))
+    assert cache.tree.match((1, 2, 3, 4), 4, adapter).length == 0
+    cache.add((1, 2), adapter)
+    assert cache.tree.match((1, 2, 3, 4), 4, adapter).length == 2
+    assert cache.tree.root_of("adapter") is adapter
+    assert cache.tree.root_of("") is cache.tree.root
+    assert cache.tree.evictable == 3
+    assert cache.evict_all() == [1, 0, 2]
+
+
+def test_an_empty_namespace_leaves_nothing() -> None:
+    cache = Cache(1)
+    for i in range(50):
+        cache.add((i,), cache.tree.root_of(f"salt {i}"))
+    cache.add((1,))
+    gc.collect()
+    assert len(cache.tree._roots) == 51
+    cache.evict_all()
+    gc.collect()
+    assert list(cache.tree._roots) == [""]
+
+
+def test_clear_empties_every_namespace() -> None:
+    cache = Cache(1)
+    adapter = cache.tree.root_of("adapter")
+    cache.tree.pin(cache.add((1, 2), adapter), 4)
+    cache.add((1,))
+    cache.tree.pin(adapter, 5)
+    cache.tree.clear()
+    assert cache.tree.evictable == 0
+    assert cache.tree.match((1, 2), 2, cache.tree.root_of("adapter")).length == 0
+    assert (adapter.pins, adapter.next_uses) == (0, ())
+    assert cache.gone == []
+
+
+def test_a_node_that_took_over_is_found_at_once() -> None:
+    cache = Cache(1)
+    leaf = cache.add(tuple(range(40)))
+    cache.tree.pin(leaf)
+    cache.evict_all()
+    assert resolve(leaf) is cache.tree.root
+    assert leaf.moved is not None
+    assert leaf.moved.moved is not None
+    assert leaf.moved.moved.page < leaf.page - 2
+    for _ in range(10):
+        resolve(leaf)
+    assert leaf.moved is cache.tree.root
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 4])

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from sglc.runtime import scheduler
 from sglc.runtime.scheduler import Need, Shares, admit, divide, worth_waiting
 
 
@@ -47,3 +48,23 @@ def test_waiting_for_a_prefix_has_to_pay() -> None:
     assert not worth_waiting(known=0, soon=3, limit=100)  # a common first word
     assert not worth_waiting(known=600, soon=600, limit=640)
     assert not worth_waiting(known=0, soon=0, limit=0)
+
+
+COST = scheduler.StepCost(step_s=8e-3, token_s=40e-6, key_s=40e-9, pair_s=4e-9)
+
+
+@pytest.mark.parametrize("decoding", [1, 32, 200, 400])
+@pytest.mark.parametrize("position", [0, 1000, 30_000])
+def test_a_step_with_prompts_takes_at_most_twice_one_of_decode_alone(decoding: int, position: int) -> None:
+    keys = decoding * 800
+    tokens = scheduler.affordable(COST, decoding, keys, position) - decoding
+    assert tokens >= scheduler.LEAST_CHUNK
+
+    def seconds(tokens: int) -> float:
+        products = max(COST.step_s, (decoding + tokens) * COST.token_s)
+        return products + keys * COST.key_s + tokens * position * COST.pair_s
+
+    pure = seconds(0)
+    if tokens > scheduler.LEAST_CHUNK:
+        assert seconds(tokens) <= 2 * pure + 1e-9
+        assert seconds(tokens + 1 + decoding) > 1.5 * pure, "no more is held back than has to be"

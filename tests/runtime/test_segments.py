@@ -79,13 +79,16 @@ class Bench:
         self.oracle = Oracle(pages=self.pages, page_size=4, depth=self.depth, vocab_size=11, eos_ids=(0,))
         self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), Letters())
 
-    def submit(self, *nodes: Node, name: str = "s") -> object:
+    def submit(self, *nodes: Node, name: str = "s", streams: bool = True) -> object:
         return self.machine.submit(
-            Segment(nodes), lambda event: self.events.append((name, event)), lambda: self.ended.append(name)
+            Segment(nodes),
+            lambda event: self.events.append((name, event)),
+            lambda: self.ended.append(name),
+            streams=streams,
         )
 
-    def run(self, *nodes: Node, name: str = "s") -> dict[int, Any]:
-        self.submit(*nodes, name=name)
+    def run(self, *nodes: Node, name: str = "s", streams: bool = True) -> dict[int, Any]:
+        self.submit(*nodes, name=name, streams=streams)
         self.drain()
         assert name in self.ended
         return self.done(name)
@@ -282,3 +285,40 @@ def test_a_method_that_also_scores_the_choices_alone() -> None:
     assert choice.choice == max(range(3), key=lambda i: choice.scores[i])
     assert choice.unconditional == ((None, *alone), (None,), (None,))  # "ab" is one id
     assert bench.machine.engine.handles._sequences == {}
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"n": 3, "seed": 4},
+        {"max_tokens": 0, "top_logprobs": 2},
+        {"stop": ("a", "bd"), "max_tokens": 30},
+        {"stop_regex": ("[ab]c",), "max_tokens": 30},
+        {"regex": "[a-d]{3}", "max_tokens": 9},
+        {"ignore_eos": False, "max_tokens": 40, "logprobs_from": 1, "top_logprobs": 1, "logprob_text": True},
+        {"frequency_penalty": 0.5},
+    ],
+    ids=str,
+)
+def test_a_segment_that_is_not_streamed_ends_with_the_same_events(sampling: dict[str, Any]) -> None:
+    program = (
+        OpenNode(),
+        ExtendNode(0, ("cdef",)),
+        gen(1, **sampling),
+        ExtendNode(2, (" e",)),
+        gen(3, "y", seed=2),
+    )
+    bench = Bench(depth=4)
+    streamed = bench.run(*program, name="streamed")
+    bench = Bench(depth=4)
+    assert bench.run(*program, name="whole", streams=False) == streamed
+    assert not any(isinstance(event, Delta) for _, event in bench.events)
+
+
+def test_only_what_is_streamed_or_may_stop_is_looked_at_token_by_token() -> None:
+    for streams, stop, watched in ((True, (), 1), (False, (), 0), (False, ("hhh",), 1)):
+        bench = Bench()
+        bench.submit(OpenNode(), ExtendNode(0, ("cdef",)), gen(1, stop=stop), streams=streams)
+        bench.machine.step()
+        assert bench.machine.engine.rows.watched == watched

@@ -49,7 +49,8 @@ def test_greedy_decode_through_the_last_sampled_ids(model: Model) -> None:
     result = run(machine, make_step([Row(tokens=prompt, pages=pages, row=500)], 4))
     tokens, logprobs = [int(result.tokens[0])], [float(result.logprobs[0])]
     for index in range(8):
-        result = run(machine, make_step([Row(tokens=[SAMPLED], pages=pages, first=11 + index, row=500)], 4))
+        row = Row(tokens=[SAMPLED], pages=pages, first=11 + index, row=500, begins=False)
+        result = run(machine, make_step([row], 4))
         tokens.append(int(result.tokens[0]))
         logprobs.append(float(result.logprobs[0]))
     reference = log_probs(model, prompt + tokens)[10:-1]

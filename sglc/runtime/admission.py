@@ -1,0 +1,118 @@
+"""Who may start with the pages there are, and who gives way when they run short: pure functions.
+
+A sample rarely takes all the tokens that it may, so rows are admitted for the pages that they are
+expected to use while they run together, not for the most that each could. Where that was too bold,
+pages run short before a launch and the row that loses least gives way. Its tokens stay, so only its
+KV is computed again. Units are tokens and pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sglc.runtime.step import I32
+
+_WINDOW_SAMPLES = 64  # what has been observed counts as this many samples at most
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What samples have used of their `max_tokens`: the mean `share`, known as well as `samples` make it.
+
+    It starts as if four samples had used half: that lets in twice as many rows as a promise of all
+    tokens would, and a few ends correct it either way.
+    """
+
+    share: float = 0.5
+    samples: float = 4.0
+
+    def observed(self, generated: int, max_tokens: int) -> Lengths:
+        """After a sample that could have been longer or shorter ended with `generated` tokens."""
+        samples = min(self.samples + 1, _WINDOW_SAMPLES)
+        return Lengths(self.share + (generated / max_tokens - self.share) / samples, samples)
+
+    def missed(self) -> Lengths:
+        """After pages ran short: the samples that run now are longer than those that have ended."""
+        return Lengths((1 + self.share) / 2, self.samples)
+
+
+def expected_tokens(least: I32, most: I32, lengths: Lengths) -> I32:
+    """How many more tokens samples are expected to take that take `least` to `most` more: int32 [n] each.
+
+    The longer a sample already is, the longer it is likely to be: it is expected to use its share of
+    what is left.
+    """
+    expected: I32 = np.clip(np.ceil(lengths.share * most).astype(np.int32), least, most)
+    return expected
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How rows are expected to use pages from now on, int32 [n] each. A row writes a token in each step."""
+
+    tokens: I32  # whose KV it has pages for, or will have at once
+    left: I32  # tokens that it writes after those
+    returned: I32  # pages that it has now, or takes at once, and gives back at its end
+
+
+def peak_pages(usage: Usage, page_size: int) -> int:
+    """The most pages that all rows together will have at any time, more than they have now.
+
+    Only the moments at which a row is about to end matter: between two of them, use grows.
+    """
+    if not usage.left.size:
+        return 0
+    order = np.argsort(-usage.left, kind="stable")  # so that those still running when row k ends are 0..k
+    left, returned = usage.left[order], usage.returned[order]
+    # A row with room for `spare` tokens in its last page takes ceil((t - spare) / page_size) pages in t steps.
+    spare = -usage.tokens[order] % page_size
+    whole, rest = np.divmod(left, page_size)
+    roomy = np.cumsum(spare[:, None] == np.arange(page_size), axis=0)  # [k, s]: rows of 0..k with s spare
+    tight = np.cumsum(roomy, axis=1)  # [k, s]: with s at most
+    rows = np.arange(left.size)
+    taken = (rows + 1) * whole + np.where(rest > 0, tight[rows, rest - 1], 0)
+    ended = returned.sum() - np.cumsum(returned)
+    return max(0, int((taken - ended).max()))
+
+
+def may_start(pages: int, at_once: int, usage: Usage, page_size: int) -> bool:
+    """Whether a row may start that takes `at_once` pages at once, as far as can be told.
+
+    Args:
+        pages: those that are free or can be freed, less what is promised.
+        usage: of the rows that run and of the new one.
+    """
+    return at_once <= pages and at_once + peak_pages(usage, page_size) <= pages
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A row that could give way: then `pages` of its own, and the ones that it `wants` now, are others'."""
+
+    row: int
+    order: tuple[int, int]  # of its arrival
+    lost_tokens: int  # KV that nobody else holds
+    pages: int
+    wants: int = 0
+
+
+def choose_retracted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
+    """The rows that give way so that `short` pages more are there, or as many as can be.
+
+    Those go that lose least work, of equal ones the latest. The oldest row always stays, so it ends,
+    and then the next one is the oldest: whatever is retracted gets its turn.
+    """
+    if not running:
+        return ()
+    oldest = min(holder.order for holder in running)
+    able = [holder for holder in running if holder.order != oldest and holder.pages + holder.wants > 0]
+    chosen = []
+    for holder in sorted(able, key=lambda holder: (holder.lost_tokens, [-part for part in holder.order])):
+        if short <= 0:
+            break
+        chosen.append(holder.row)
+        short -= holder.pages + holder.wants
+    return tuple(chosen)

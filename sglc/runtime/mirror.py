@@ -1,0 +1,118 @@
+"""The state of the rows that an executor keeps, in numpy: what a `Step` means.
+
+Executors on the CPU own a `Mirror` and run the batches it gives. An executor that keeps the same state
+on a device is held to this one by its tests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Opened, Step
+
+
+class Mirror:
+    """Length, page table and sampling of every row; grows with the row numbers and lengths it is given."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.seq_len: I32 = np.empty(0, np.int32)  # tokens whose KV is written by the steps so far
+        self.table: I32 = np.empty((0, 0), np.int32)  # page of positions k * page_size and up, or -1
+        self.temperature: F32 = np.empty(0, np.float32)
+        self.top_p: F32 = np.empty(0, np.float32)
+        self.top_k: I32 = np.empty(0, np.int32)
+        self.min_p: F32 = np.empty(0, np.float32)
+        self.seeds: U64 = np.empty(0, np.uint64)
+        self.eos_from: I32 = np.empty(0, np.int32)
+
+    def expand(self, step: Step) -> Batch:
+        """Apply `step`; gives it written out. Steps are expanded in the order of their launches.
+
+        Raises:
+            AssertionError: the step names a row that was never opened.
+        """
+        self._open(step.opened)
+        self._write(step.pages)
+        size, rows, starts = self.page_size, step.rows, step.starts
+        assert rows.max(initial=-1) < self.seq_len.size, "a row that was never opened"
+        counts = np.diff(starts)
+        first = self.seq_len[rows]
+        after = first + counts
+        columns = -(-int(after.max(initial=0)) // size)
+        self._reserve(0, columns)
+        owner = np.repeat(rows, counts)
+        tokens = np.full(owner.size, SAMPLED, np.int32)
+        tokens[step.decoding :] = step.ids
+        positions = np.arange(owner.size, dtype=np.int32) + np.repeat(first - starts[:-1], counts)
+        held = np.arange(columns) * size < after[:, None]
+        self.seq_len[rows] = after
+        return Batch(
+            index=step.index,
+            rows=rows,
+            starts=starts,
+            tokens=tokens,
+            positions=positions,
+            slots=self.table[owner, positions // size] * size + positions % size,
+            pages=np.where(held, self.table[rows, :columns], np.int32(-1)),
+            copies=step.copies,
+            sample=step.sample,
+            temperature=self.temperature[rows],
+            top_p=self.top_p[rows],
+            top_k=self.top_k[rows],
+            min_p=self.min_p[rows],
+            seeds=self.seeds[rows],
+            no_eos=after < self.eos_from[rows],
+            score_at=step.score_at,
+            score_ids=step.score_ids,
+            masked=step.masked,
+            masks=step.masks,
+            bias_at=step.bias_at,
+            bias_ids=step.bias_ids,
+            bias=step.bias,
+            tops=step.tops,
+            top_rows=step.top_rows,
+            top_scores=step.top_scores,
+        )
+
+    def follow(self, step: Step) -> None:
+        """Apply `step` without writing it out."""
+        self._open(step.opened)
+        self._write(step.pages)
+        self.seq_len[step.rows[: step.decoding]] += 1
+        self.seq_len[step.rows[step.decoding :]] += step.lengths
+
+    def _open(self, opened: Opened) -> None:
+        rows = opened.rows
+        if not rows.size:
+            return
+        self._reserve(int(rows.max()) + 1, 0)
+        self.seq_len[rows] = opened.seq_len
+        self.table[rows] = -1
+        self.temperature[rows] = opened.temperature
+        self.top_p[rows] = opened.top_p
+        self.top_k[rows] = opened.top_k
+        self.min_p[rows] = opened.min_p
+        self.seeds[rows] = opened.seeds
+        self.eos_from[rows] = opened.eos_from
+
+    def _write(self, pages: I32) -> None:
+        if pages.size:
+            self._reserve(0, int(pages[:, 1].max()) + 1)
+            self.table[pages[:, 0], pages[:, 1]] = pages[:, 2]  # of two equal places the last one counts
+
+    def _reserve(self, rows: int, columns: int) -> None:
+        """Have room for row numbers below `rows` and page tables of `columns`."""
+        had, width = self.table.shape
+        if columns > width:
+            self.table = np.pad(self.table, ((0, 0), (0, max(columns, 2 * width) - width)), constant_values=-1)
+        if rows <= had:
+            return
+        more = (0, max(rows, 2 * had) - had)
+        self.table = np.pad(self.table, (more, (0, 0)), constant_values=-1)
+        self.seq_len = np.pad(self.seq_len, more)
+        self.temperature = np.pad(self.temperature, more)
+        self.top_p = np.pad(self.top_p, more)
+        self.top_k = np.pad(self.top_k, more)
+        self.min_p = np.pad(self.min_p, more)
+        self.seeds = np.pad(self.seeds, more)
+        self.eos_from = np.pad(self.eos_from, more)

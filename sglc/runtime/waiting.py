@@ -1,0 +1,198 @@
+"""Parts of requests that wait for a row, and how the prompts among the work share a step.
+
+Parts wait in the order of (request, part). One that will find more of its prompt cached in the next step
+lets others go first. A sample whose row gave way waits again, to go on where it was.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from sglc.runtime import scheduler
+from sglc.runtime.handles import Handles
+from sglc.runtime.placement import Placement
+from sglc.runtime.radix import Node
+from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_positions
+from sglc.runtime.rows import Chunk
+
+
+class Waiting:
+    """The queue of one engine.
+
+    Args:
+        token_budget: tokens of one step; while rows decode, as many as `cost` affords, if it is given.
+        max_rows: rows in flight.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        handles: Handles,
+        token_budget: int,
+        max_rows: int,
+        cost: scheduler.StepCost | None = None,
+    ) -> None:
+        self.placement = placement
+        self._handles = handles
+        self._token_budget = token_budget
+        self._cost = cost
+        self._max_rows = max_rows
+        self._parts: list[Part] = []
+        self.retracted = 0  # rows that gave way so far
+
+    def add(self, part: Part) -> None:
+        """`part` waits from now on, behind all that came before."""
+        self._parts.append(part)
+
+    def drop(self, request: Request) -> None:
+        """Nothing of `request` waits any more."""
+        self._parts = [part for part in self._parts if part.request is not request]
+
+    def withdraw(self, request: Request, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """A sample that gave way will not go on: its ids and their log-probabilities."""
+        at = [part.order for part in self._parts].index((request.id, sample))
+        part = self._parts.pop(at)
+        assert part.logprobs is not None, "a cut before the sample began"
+        return part.ids[len(request.ids) :], part.logprobs
+
+    def make_room(self) -> None:
+        """If the rows that decode lack pages, and will, some give way to the others."""
+        rows = self.placement.rows
+        ready = rows.decoding()
+        missing = self.placement.missing(rows.known(ready))
+        if missing and not self.placement.relief:
+            for row in self.placement.giving_way(missing, ready):
+                self._retract(row)
+
+    def _retract(self, row: int) -> None:
+        """A row gives way. Its sample goes on, ahead of all that came later, when there is room for it.
+
+        What is in flight for it is lost; the same ids come again.
+        """
+        rows, part = self.placement.rows, self.placement.work[row].part
+        request = part.request
+        ids, logprobs = rows.sampled(row)
+        written = min(len(request.ids) + len(ids), int(rows.seq_len[row]))
+        self.placement.retire(row, 0 if request.root.scratch else written)
+        request.samples[part.index].row = -1
+        insort(self._parts, resumed(part, ids, logprobs), key=lambda waiting: waiting.order)
+        self.retracted += 1
+
+    def chunks(self, decoding: int, stalled: int) -> tuple[list[Chunk], list[Request]]:
+        """The prompts' share of the next step, beside `decoding` rows that take a token.
+
+        While `stalled` more lack a page for theirs, nobody new gets a row. Gives also the requests that
+        turned out to have nothing to compute: they are done.
+        """
+        unfinished = self.placement.unfinished
+        if not unfinished and not self._parts:
+            return [], []
+        rest = [
+            int(self.placement.rows.prompt_len[row] - self.placement.rows.seq_len[row]) for row in unfinished
+        ]
+        # A row that waits for its last token keeps its place in the budget.
+        shares = scheduler.divide(self._budget(decoding), decoding, rest)
+        work = self.placement.work
+        chunks = [
+            self._chunk(work[row].part, row, tokens)
+            for row, tokens in zip(unfinished, shares.chunks, strict=True)
+            if tokens
+        ]
+        admitted, done = self._admit(0 if stalled else shares.left)
+        return chunks + admitted, done
+
+    def _budget(self, decoding: int) -> int:
+        """Tokens of the next step."""
+        if self._cost is None or not decoding:
+            return self._token_budget
+        rows, unfinished = self.placement.rows, self.placement.unfinished
+        keys = int(rows.seq_len[rows.active].sum())
+        position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
+        return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
+
+    def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
+        first = int(self.placement.rows.seq_len[row])
+        return Chunk(row, tokens, scored_positions(part, first, tokens))
+
+    def _admit(self, left: int) -> tuple[list[Chunk], list[Request]]:
+        """Give rows to waiting parts, in order, while tokens, rows and pages last."""
+        chunks: list[Chunk] = []
+        done: list[Request] = []
+        at = 0
+        # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
+        while left and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+            part = self._parts[at]
+            match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
+            if match.length == len(part.ids):  # a `warm` with nothing to do
+                del self._parts[at]
+                part.request.cached += match.length
+                done.append(part.request)
+                continue
+            if self.placement.shared_soon(part, match.length):
+                at += 1
+                continue
+            opened = self.placement.open(part, match, left)
+            if opened is None:
+                break
+            del self._parts[at]
+            row, known, tokens = opened
+            self._admitted(part, row, known)
+            chunks.append(self._chunk(part, row, tokens))
+            left -= tokens
+        return chunks, done
+
+    def _start(self, request: Request) -> Node:
+        # Where a prompt is scored, less of it is taken than the handle knows of.
+        if request.scored_from is not None:
+            return request.root
+        return self._handles.start(request.handle, request.root)
+
+    def _admitted(self, part: Part, row: int, known: int) -> None:
+        """`part` has a row, whose first `known` tokens are cached."""
+        request = part.request
+        request.started = True
+        if part.kind is Kind.SAMPLE:
+            assert request.sampling is not None
+            request.samples[part.index].row = row
+            self.placement.rows.sample_with(
+                row,
+                request.sampling,
+                request.seeds[part.index],
+                request.group,
+                stops=request.stop_ids,
+                constrained=request.constraint is not None,
+                watched=request.watch,
+            )
+        if part.logprobs is not None:  # what it costs was counted when it began
+            self.placement.rows.resume(row, part.logprobs)
+            return
+        match part.kind:
+            case Kind.CHOICE:
+                request.scored += len(part.ids) - len(request.ids)
+                request.computed += len(request.ids) - known
+            case Kind.SAMPLE if part.index:
+                request.computed += len(part.ids) - 1 - known
+            case _:
+                request.cached += known
+                request.computed += len(part.ids) - known
+                if request.pending > 1:
+                    self._prepare_fork(part, row)
+
+    def _prepare_fork(self, part: Part, row: int) -> None:
+        """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
+        request = part.request
+        wanted = len(part.ids) - (part.kind is Kind.SAMPLE)
+        if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
+            self.fork(part)
+        elif part.kind is Kind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
+            self.placement.publish(row)
+
+    def fork(self, part: Part) -> None:
+        """The later parts of a request join the queue, its prompt pinned while they wait."""
+        request = part.request
+        match = self.placement.tree.match(request.ids, len(request.ids), self._start(request))
+        request.pinned = match.source or match.node
+        self.placement.tree.pin(request.pinned)
+        for later in later_parts(request, part):
+            insort(self._parts, later, key=lambda waiting: waiting.order)
+        request.forked = True

@@ -1,0 +1,145 @@
+"""Handles: what they pin, and what becomes of it when they are released or forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglc.runtime.handles import Handles
+from sglc.runtime.radix import Key, Node, RadixTree, Worth
+
+
+class Bench:
+    """Handles on a tree whose pages are numbered as they come; `gone` are those given back."""
+
+    def __init__(self, page_size: int = 2, follows: bool = True) -> None:
+        self.gone: list[int] = []
+        self.tree = RadixTree(page_size, self.gone.append)
+        self.handles = Handles(self.tree, follows)
+        self.pages = 0
+
+    def add(self, ids: Key, namespace: str = "") -> Node:
+        """KV of a sequence, as a row that ends leaves it; gives its deepest node."""
+        node = self.tree.root_of(namespace)
+        for at in range(0, len(ids), self.tree.page_size):
+            node, new = self.tree.insert(node, ids[at : at + self.tree.page_size], self.pages, 0)
+            self.pages += new
+        return node
+
+    def evict_all(self) -> list[int]:
+        while self.tree.evictable:
+            self.tree.evict()
+        return self.gone
+
+
+def test_what_is_released_goes_before_what_is_forgotten() -> None:
+    bench = Bench()
+    forgotten, released = bench.add((1, 1, 1, 1)), bench.add((2, 2, 2, 2))
+    first = bench.handles.extend(None, (1, 1, 1, 1))
+    second = bench.handles.extend(None, (2, 2, 2, 2))
+    bench.handles.forget(first)
+    bench.handles.release(second)
+    assert [forgotten.worth, released.worth] == [Worth.NORMAL, Worth.DEAD]
+    assert bench.evict_all() == [3, 2, 1, 0]
+
+
+def test_a_fork_keeps_what_the_other_releases() -> None:
+    bench = Bench()
+    leaf = bench.add((1, 2, 3, 4))
+    handle = bench.handles.extend(None, (1, 2, 3, 4))
+    twin = bench.handles.fork(handle)
+    bench.handles.release(handle)
+    assert (leaf.worth, leaf.pins) == (Worth.NORMAL, 1)
+    bench.handles.release(twin)
+    assert (leaf.worth, leaf.pins) == (Worth.DEAD, 0)
+
+
+def test_only_the_private_tail_dies() -> None:
+    bench = Bench()
+    turn = bench.handles.extend(None, (1, 2, 3, 4))
+    bench.add((1, 2, 3, 4, 5, 6, 7))
+    longer = bench.handles.extend(turn, (5, 6, 7))
+    bench.handles.follow(turn)
+    bench.handles.release(longer)
+    node: Node | None = bench.tree.root.children[0]
+    worths = []
+    while node is not None:
+        worths.append(node.worth)
+        node = node.children[0] if node.children else None
+    assert worths == [Worth.NORMAL, Worth.NORMAL, Worth.DEAD, Worth.DEAD]
+
+
+def test_a_page_that_matches_in_part_belongs_to_another_sequence() -> None:
+    bench = Bench(page_size=4)
+    other = bench.add((1, 2, 3, 4))
+    handle = bench.handles.extend(None, (1, 2))
+    assert other.pins == 1
+    bench.handles.release(handle)
+    assert (other.worth, other.pins) == (Worth.NORMAL, 0)
+
+
+def test_a_released_sequence_that_was_evicted_in_part() -> None:
+    bench = Bench()
+    handle = bench.handles.extend(None, (1, 2, 3, 4))
+    bench.add((1, 2, 3, 4))
+    bench.handles.follow(handle)
+    bench.tree.evict()
+    bench.handles.release(handle)
+    assert bench.tree.root.children[0].worth == Worth.DEAD
+
+
+def test_the_expected_next_use_follows_the_handle() -> None:
+    bench = Bench()
+    soon, late = bench.handles.extend(None, (1, 2, 3, 4)), bench.handles.extend(None, (5, 6))
+    bench.handles.expect(soon, 20)
+    bench.handles.expect(late, 30)
+    bench.handles.expect(soon, 10)
+    near, far = bench.add((1, 2, 3, 4)), bench.add((5, 6))
+    bench.handles.follow(soon)
+    bench.handles.follow(late)
+    assert (near.next_uses, far.next_uses, bench.tree.root.next_uses) == ((10,), (30,), ())
+    bench.tree.evict()
+    assert bench.gone == [far.page]
+    bench.tree.evict()  # the pin moves up
+    bench.handles.expect(soon, 12)
+    assert bench.tree.root.children[0].next_uses == (12,)
+    bench.handles.release(soon)
+    bench.handles.forget(late)
+    assert bench.tree.root.pins == 0
+
+
+def test_namespaces_are_kept_by_what_extends_and_forks() -> None:
+    bench = Bench()
+    bench.add((1, 2, 3, 4))
+    leaf = bench.add((1, 2), "adapter")
+    handle = bench.handles.extend(None, (1, 2, 3, 4), "adapter")
+    longer = bench.handles.extend(handle, (5, 6))
+    twin = bench.handles.fork(longer)
+    assert leaf.pins == 3
+    root = bench.tree.root_of("adapter")
+    assert bench.handles.root(twin) is root
+    assert bench.handles.start(twin, root) is root
+    assert bench.handles.start(twin, bench.tree.root) is bench.tree.root
+    with pytest.raises(AssertionError, match="changes its namespace"):
+        bench.handles.extend(handle, (), "another")
+
+
+def test_after_a_reset_every_handle_is_at_its_own_root() -> None:
+    bench = Bench()
+    bench.add((1, 2), "adapter")
+    handles = [bench.handles.extend(None, (1, 2), name) for name in ("", "adapter")]
+    bench.handles.expect(handles[1], 3)
+    bench.tree.clear()
+    bench.handles.reset()
+    assert bench.handles.pinned() == [bench.tree.root, bench.tree.root_of("adapter")]
+    for handle in handles:
+        bench.handles.release(handle)
+    assert bench.tree.root_of("adapter").pins == bench.tree.root.pins == 0
+
+
+def test_with_the_cache_off_nothing_is_pinned() -> None:
+    bench = Bench(follows=False)
+    leaf = bench.add((1, 2))
+    handle = bench.handles.extend(None, (1, 2))
+    assert leaf.pins == 0
+    bench.handles.release(handle)
+    assert leaf.worth == Worth.NORMAL
