@@ -56,8 +56,8 @@ class ServerArgs:
     model_path: str = ""
     device: str = "auto"
     dtype: str = "auto"
-    max_running_requests: int = 64
-    chunked_prefill_size: int = 2048
+    max_running_requests: int | None = None
+    chunked_prefill_size: int | None = None
     disable_radix_cache: bool = False
     page_size: int = 16
     chat_template: str | None = None
@@ -122,11 +122,11 @@ class _Templated(LocalBackend):
         tokenizer: Any = own.tokenizer
         return replace(own, tokenizer=tokenizer.with_template(jinja_of(self._template)))
 
-    async def submit(self, segment: Segment) -> AsyncIterator[Event]:
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, whose generations stop at the template's strings too."""
         stops = self._template.stops
         stopped = Segment(tuple([_stopping(node, stops) for node in segment.nodes])) if stops else segment
-        async for event in super().submit(stopped):
+        async for event in super().submit(stopped, streams=streams):
             yield event
 
 

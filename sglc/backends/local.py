@@ -1,55 +1,64 @@
-"""The local back end: the runtime in a thread of this process, loaded when the first segment comes."""
+"""The local back end: the runtime in a thread of this process, or in a process of its own on CUDA.
+
+A model is loaded with the first segment, or before it by `start`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import queue
+import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sglc.errors import BackendError, SglcError
-from sglc.ir.plan import Event, NodeFailed, Segment
-from sglc.ir.target import Target, Tokenizer
+from sglc.backends.local_thread import RuntimeThread
+from sglc.errors import BackendError
+from sglc.ir.plan import Event, Segment
+from sglc.ir.target import Target
+from sglc.runtime.loading import LocalOptions as LocalOptions
+from sglc.runtime.loading import limits, load
 from sglc.runtime.models import prepare
 from sglc.runtime.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from sglc.runtime.segments import Machine
 
-_T = TypeVar("_T")
-_KV_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
-_PAGE_SIZE = 16  # tokens
 
+class Runtime(Protocol):
+    """Where segments run: a thread or a process."""
 
-@dataclass(frozen=True, slots=True)
-class LocalOptions:
-    """How the runtime is set up. `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16."""
+    @property
+    def lost(self) -> bool:
+        """Whether it broke down in the middle, and another one may do better."""
 
-    model: str
-    device: str = "auto"
-    dtype: str = "auto"
-    kv_bytes: int | None = None
-    max_rows: int = 64
-    token_budget: int = 2048
-    cache: bool = True
-    page_size: int = _PAGE_SIZE
+    def submit(
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool = True,
+    ) -> object:
+        """Start a segment: its events, and `done` after the last, come from another thread.
 
+        Without `streams` there are no deltas.
+        """
 
-@dataclass(slots=True)
-class _Job:
-    segment: Segment
-    emit: Callable[[Event], None]
-    done: Callable[[], None]
-    run: object = None
-    aborted: bool = False
+    def abort(self, run: object) -> None:
+        """Stop what `submit` gave this for."""
 
+    def flush(self) -> None:
+        """Forget what no run uses."""
 
-_Inbox = queue.SimpleQueue["Callable[[_Segments], None] | None"]
+    def info(self) -> dict[str, Any]:
+        """What `describe` says of the machine."""
+
+    def close(self) -> None:
+        """End it; what still runs fails."""
 
 
 class LocalBackend:
@@ -57,11 +66,14 @@ class LocalBackend:
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
-        # Every thread has an inbox of its own, whose last entry is None.
-        self._inbox: _Inbox = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self.machine: Machine | None = None  # owned by the thread; others read counters only
+        self._runtime: Runtime | None = None
+        self._mail: _Mail | None = None
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine, where it is in this process. Its thread owns it; others read counters only."""
+        return self._runtime.machine if isinstance(self._runtime, RuntimeThread) else None
 
     @cached_property
     def folder(self) -> Path:
@@ -76,39 +88,48 @@ class LocalBackend:
             tokenizer=load_tokenizer(self.folder),
             scores_tokens=True,
             continues_text=True,
-            concurrency=self.options.max_rows,
+            concurrency=limits(self.options, "cuda" if _on_cuda(self.options) else "cpu")[0],
         )
 
     def start(self) -> None:
-        """Begin to load the model in the background. Idempotent."""
+        """Begin to load the model in the background. Idempotent.
+
+        Raises:
+            BackendError: SGLC501, a package is missing.
+        """
+        self._started()
+
+    def _started(self) -> Runtime:
         with self._lock:
-            self._start()
+            if self._runtime is None or self._runtime.lost:
+                self._runtime = self._begin()
+            return self._runtime
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._inbox = queue.SimpleQueue()
-            self._thread = threading.Thread(
-                target=self._work, args=(self._inbox,), name="sglc-local", daemon=True
-            )
-            self._thread.start()
+    def _begin(self) -> Runtime:
+        if not _apart(self.options):
+            return RuntimeThread(self._load, self.options)
+        try:
+            from sglc.backends.local_process import RuntimeProcess
+        except ImportError as error:
+            raise BackendError(
+                "SGLC501", f"`{self.options.model}` cannot be loaded: {error}", hint="install `sglc[local]`"
+            ) from None
+        return RuntimeProcess(self.options, lambda: self.folder)
 
-    def _tell(self, command: Callable[[_Segments], None]) -> _Inbox:
-        """Have a command done; gives the inbox that it went to."""
-        with self._lock:
-            self._start()
-            self._inbox.put(command)
-            return self._inbox
+    def _load(self) -> Machine:
+        return load(self.options, self.folder, self.target.tokenizer)
 
-    async def submit(self, segment: Segment) -> AsyncIterator[Event]:
-        """Run `segment`; closing the iterator early aborts it."""
-        loop = asyncio.get_running_loop()
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
         events: asyncio.Queue[Event | None] = asyncio.Queue()
-
-        def send(event: Event | None) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        job = _Job(segment, send, lambda: send(None))
-        inbox = self._tell(lambda machine: _begin(machine, job))
+        mail = self._mail_to(asyncio.get_running_loop())
+        runtime = self._started()
+        run = runtime.submit(
+            segment,
+            lambda event: mail.put(events, event),
+            lambda: mail.put(events, None),
+            streams=streams,
+        )
         finished = False
         try:
             while (event := await events.get()) is not None:
@@ -116,8 +137,13 @@ class LocalBackend:
             finished = True
         finally:
             if not finished:
-                job.aborted = True
-                inbox.put(lambda machine: _abort(machine, job))
+                runtime.abort(run)
+
+    def _mail_to(self, loop: asyncio.AbstractEventLoop) -> _Mail:
+        mail = self._mail
+        if mail is None or mail.loop is not loop:
+            mail = self._mail = _Mail(loop)
+        return mail
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no run uses now. Waits until it is done.
@@ -125,8 +151,8 @@ class LocalBackend:
         Raises:
             SglcError: the model does not load.
         """
-        if self._thread is not None:  # else there is nothing in it
-            self._ask(_flush)
+        if self._runtime is not None:  # else there is nothing in it
+            self._started().flush()
 
     def server_info(self) -> dict[str, Any]:
         """Model, device, sizes and counters, as plain data. Waits until the model is loaded.
@@ -134,184 +160,59 @@ class LocalBackend:
         Raises:
             SglcError: the model does not load.
         """
-        asked = self.options
-        device, dtype = self._ask(lambda machine: placed(asked))
-        return {
-            "backend": "local",
-            "model": asked.model,
-            "device": device,
-            "dtype": dtype,
-            **self._ask(_counts),
-        }
-
-    def _ask(self, question: Callable[[Machine], _T]) -> _T:
-        """What `question` says in the runtime's thread, between two steps."""
-        answer: Future[_T] = Future()
-
-        def command(machine: _Segments) -> None:
-            if isinstance(machine, _Refusing):
-                answer.set_exception(machine.error)
-            else:
-                answer.set_result(question(cast("Machine", machine)))
-
-        self._tell(command)
-        return answer.result()
+        return self._started().info()
 
     def close(self) -> None:
-        """End the thread after the commands it has; the model's memory goes with it. Idempotent.
+        """End the runtime after the commands it has; the model's memory goes with it. Idempotent.
 
         What still runs then fails with SGLC505.
         """
         with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is not None:
-                self._inbox.put(None)
-        if thread is not None:
-            thread.join()
-
-    def _work(self, inbox: _Inbox) -> None:
-        try:
-            machine = self._load()
-        except SglcError as error:
-            self._refuse(inbox, error)
-            return
-        except Exception as error:
-            self._refuse(inbox, BackendError("SGLC501", f"`{self.options.model}` cannot be loaded: {error}"))
-            return
-        self.machine = machine
-        try:
-            while True:
-                # What lies in the inbox goes first: rows that come together start together.
-                while machine.idle or not inbox.empty():
-                    command = inbox.get()
-                    if command is None:
-                        machine.fail_all(BackendError("SGLC505", "the back end was closed while this ran"))
-                        return
-                    command(machine)
-                machine.step()
-        except Exception as error:  # a bug of ours: nobody may be left waiting for it
-            problem = BackendError("SGLC504", f"the runtime failed: `{type(error).__name__}`: {error}")
-            problem.__cause__ = error
-            machine.fail_all(problem)
-            self._refuse(inbox, problem)
-        finally:
-            self.machine = None
-
-    def _load(self) -> Machine:
-        return load(self.options, self.folder, self.target.tokenizer)
-
-    def _refuse(self, inbox: _Inbox, error: SglcError) -> None:
-        """The model did not load: every segment fails with the reason."""
-        while (command := inbox.get()) is not None:
-            command(_Refusing(error))
+            runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
 
 
-def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Machine:
-    """The model in `folder`, ready to run segments.
+def _apart(options: LocalOptions) -> bool:
+    """Whether the runtime gets a process of its own, decided without torch, which takes long to import.
 
-    Raises:
-        BackendError: no such device, or files that are not what they should be.
+    Steps for a GPU are short: a thread that waited for the program's Python would leave it idle.
     """
-    # Torch takes over a second to import, so only a process that runs a model does it.
-    import torch
-
-    from sglc.runtime.engine import Engine, EngineConfig
-    from sglc.runtime.segments import Machine
-    from sglc.runtime.torch_executor import TorchExecutor
-    from sglc.runtime.weights import load_config, load_weights
-
-    assert tokenizer is not None
-    device, name = placed(options)
-    dtype: torch.dtype = getattr(torch, name)
-    config = load_config(folder)
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
-    pages = (options.kv_bytes or _KV_BYTES[device]) // (token_bytes * options.page_size)
-    max_len = min(config.max_len, pages * options.page_size)
-    executor = TorchExecutor(
-        config,
-        load_weights(folder, config, dtype, device),
-        device=device,
-        dtype=dtype,
-        page_size=options.page_size,
-        pages=pages,
-        eos_ids=tokenizer.eos_ids,
-        depth=2 if device == "cuda" else 1,
-    )
-    limits = EngineConfig(
-        token_budget=options.token_budget, max_rows=options.max_rows, cache=options.cache, max_len=max_len
-    )
-    return Machine(Engine(executor, limits), tokenizer)
+    if options.process is not None:
+        return options.process
+    return _on_cuda(options)
 
 
-def placed(options: LocalOptions) -> tuple[str, str]:
-    """The device and the dtype that `options` mean on this machine.
-
-    Raises:
-        BackendError: SGLC503, no such device.
-    """
-    import torch
-
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BackendError("SGLC503", "there is no CUDA device here", hint="run with `--device cpu`")
-    if options.dtype != "auto":
-        return device, options.dtype
-    return device, "bfloat16" if device == "cuda" else "float32"
+def _on_cuda(options: LocalOptions) -> bool:
+    return options.device != "cpu" and _may_have_cuda()
 
 
-class _Segments(Protocol):
-    """What commands act on: a machine, or what stands in its place when there is none."""
-
-    def submit(self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None]) -> object: ...
-
-    def abort(self, run: object) -> None: ...
-
-
-class _Refusing:
-    """Fails every segment for the same reason."""
-
-    def __init__(self, error: SglcError) -> None:
-        self.error = error
-
-    def submit(self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None]) -> object:
-        for index in range(len(segment.nodes)):
-            emit(NodeFailed(index, self.error))
-        done()
-        return None
-
-    def abort(self, run: object) -> None:
-        return
+def _may_have_cuda() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    devices = Path("/dev")
+    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 
-def _begin(machine: _Segments, job: _Job) -> None:
-    if not job.aborted:
-        job.run = machine.submit(job.segment, job.emit, job.done)
+class _Mail:
+    """Events on their way into an event loop: those that come together wake it once."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: deque[tuple[asyncio.Queue[Event | None], Event | None]] = deque()
+        self._told = False  # whether the loop is going to look
 
-def _abort(machine: _Segments, job: _Job) -> None:
-    if job.run is not None:
-        machine.abort(job.run)
+    def put(self, queue: asyncio.Queue[Event | None], event: Event | None) -> None:
+        """Have `event` put into `queue`; from any thread."""
+        self._items.append((queue, event))
+        if self._told:
+            return
+        self._told = True
+        with suppress(RuntimeError):  # the loop was closed: nobody listens
+            self.loop.call_soon_threadsafe(self._hand_out)
 
-
-def _flush(machine: Machine) -> None:
-    while machine.engine.tree.evictable:
-        machine.engine.tree.evict()
-
-
-def _counts(machine: Machine) -> dict[str, Any]:
-    engine = machine.engine
-    pool = engine.placement.pool
-    return {
-        "page_size": engine.executor.page_size,  # tokens
-        "pages": engine.executor.pages,
-        "free_pages": pool.free,
-        "cached_pages": engine.tree.evictable,  # of prefixes that no run uses now
-        "max_rows": engine.config.max_rows,
-        "running_rows": len(engine.placement.work),
-        "token_budget": engine.config.token_budget,
-        "max_len": engine.config.max_len,
-        "vocab_size": engine.executor.vocab_size,
-        "submits": machine.submits,
-    }
+    def _hand_out(self) -> None:
+        self._told = False  # before the look: who comes behind it tells again
+        while self._items:
+            queue, event = self._items.popleft()
+            queue.put_nowait(event)

@@ -1,0 +1,297 @@
+"""The runtime in a process of its own, seen from the program: segments go there, events come back.
+
+A thread begins the process, follows it, and is the last to leave: it reads the reports, notices the end of
+the process whatever ended it, and fails what that leaves behind. So nobody waits for a process that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from sglc.errors import BackendError, SglcError
+from sglc.ir.plan import Delta, Event, Segment
+from sglc.runtime import wire
+from sglc.runtime.failures import closed, refuse, unloadable
+from sglc.runtime.loading import LocalOptions
+
+_CLOSE_S = 5.0  # how long a process may take to end when it is told to
+_CONNECT_MS = 5_000  # how long its second socket may take behind the first
+_LAST_WORDS_MS = 100  # what a process that died had sent may still be on its way
+
+_Socket = zmq.Socket[bytes]
+
+
+@dataclass(slots=True)
+class _Run:
+    """A segment in progress; `open` are the nodes whose last event has not come."""
+
+    emit: Callable[[Event], None]
+    done: Callable[[], None]
+    open: set[int]
+
+
+class RuntimeProcess:
+    """A process with a model. What it is asked before it listens waits.
+
+    Args:
+        folder: gives the model's files; called in another thread, and may take long.
+    """
+
+    def __init__(self, options: LocalOptions, folder: Callable[[], Path]) -> None:
+        self._options = options
+        self._folder = folder
+        self._program = os.getpid()
+        self._lock = threading.Lock()  # over all that follows
+        self._runs: dict[int, _Run] = {}
+        self._questions: dict[int, Future[dict[str, str | int]]] = {}
+        self._numbers = itertools.count()
+        self._outbox: list[bytes] = []
+        self._commands: _Socket | None = None  # while the process listens
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False  # the model is loaded
+        self._died = False
+        self._closing = False
+        self._end: SglcError | None = None  # why nothing more is taken
+        self._thread = threading.Thread(target=self._work, name="sglc-local-process", daemon=True)
+        atexit.register(self.close)
+        self._thread.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the process died after it had begun well, so that another one may do better."""
+        return self._ready and self._died
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it was begun."""
+        return None if self._process is None else self._process.pid
+
+    def submit(
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool = True,
+    ) -> object:
+        """Start a segment, together with the others of this turn of the event loop; a token for `abort`.
+
+        `emit` receives its events, and `done` is called once after the last; both in another thread, or
+        before this returns.
+        """
+        run = next(self._numbers)
+        nodes = range(len(segment.nodes))
+        try:
+            command = wire.encode_submit(run, segment, streams=streams)
+        except SglcError as error:
+            refuse(nodes, error, emit, done)
+            return run
+        with self._lock:
+            end = self._end
+            if end is None:
+                self._runs[run] = _Run(emit, done, set(nodes))
+                self._outbox.append(command)
+        if end is not None:
+            refuse(nodes, end, emit, done)
+        else:
+            asyncio.get_running_loop().call_soon(self._send)
+        return run
+
+    def abort(self, run: object) -> None:
+        """Stop what is left of a segment: no further events."""
+        assert isinstance(run, int)
+        with self._lock:
+            if self._runs.pop(run, None) is not None:
+                self._outbox.append(wire.encode(wire.Abort(run)))
+        self._send()
+
+    def flush(self) -> None:
+        """Forget every cached prefix that no run uses now. Waits until it is done.
+
+        Raises:
+            SglcError: the model does not load, or the process died.
+        """
+        self._ask(wire.Flush)
+
+    def info(self) -> dict[str, Any]:
+        """What `describe` says of the machine there. Waits until the model is loaded.
+
+        Raises:
+            SglcError: the model does not load, or the process died.
+        """
+        return dict(self._ask(wire.Info))
+
+    def close(self) -> None:
+        """End the process; what still runs fails with SGLC505. Idempotent."""
+        if os.getpid() != self._program:
+            return  # a fork of the program leaves its process alone
+        with self._lock:
+            self._closing = True
+            self._outbox.append(wire.encode(wire.Close()))
+            if self._process is not None and not self._ready:
+                self._process.kill()  # it is loading, and has nothing to tell
+        self._send()
+        self._thread.join(_CLOSE_S)
+        with self._lock:
+            process = self._process
+            if process is not None and self._end is None:
+                process.kill()
+        if process is not None:  # else the model is being fetched, and no process will follow
+            self._thread.join()
+
+    def _ask(self, question: type[wire.Flush | wire.Info]) -> dict[str, str | int]:
+        number = next(self._numbers)
+        answer: Future[dict[str, str | int]] = Future()
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            self._questions[number] = answer
+            self._outbox.append(wire.encode(question(number)))
+        self._send()
+        return answer.result()
+
+    def _send(self) -> None:
+        """Send what waits as one message, which arrives as a whole; later, if nobody listens."""
+        with self._lock:
+            if self._commands is not None and self._outbox:
+                try:
+                    self._commands.send_multipart(self._outbox, zmq.NOBLOCK)
+                except zmq.Again:
+                    return  # the process is gone, which the thread is about to find
+                self._outbox.clear()
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            end = self._live()
+        except SglcError as error:
+            end = error
+        except Exception as error:
+            end = unloadable(self._options.model, error)
+        with self._lock:
+            self._end = end
+            runs, self._runs = self._runs, {}
+            questions, self._questions = self._questions, {}
+            self._outbox.clear()
+        for run in runs.values():
+            refuse(sorted(run.open), end, run.emit, run.done)
+        for question in questions.values():
+            question.set_exception(end)
+        atexit.unregister(self.close)
+
+    def _live(self) -> SglcError:
+        """Begin the process, and follow it until it is gone; gives the reason."""
+        model_folder = self._folder()
+        folder = Path(tempfile.mkdtemp(prefix="sglc-"))  # nobody else may enter it
+        try:
+            with zmq.Context() as context:
+                try:
+                    commands = _bound(context, zmq.PUSH, folder / wire.COMMANDS)
+                    reports = _bound(context, zmq.PULL, folder / wire.REPORTS)
+                    process = self._begin(folder, model_folder)
+                    return closed() if process is None else self._follow(process, commands, reports, folder)
+                finally:
+                    context.destroy(linger=0)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _begin(self, folder: Path, model_folder: Path) -> subprocess.Popen[bytes] | None:
+        """Begin the process, unless it is not wanted any more.
+
+        The kernel ends it with the thread that calls this.
+        """
+        options = msgspec.json.encode(self._options).decode()
+        with self._lock:
+            if self._closing:
+                return None
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "sglc.runtime.service", str(folder), str(model_folder), options],
+                stdin=subprocess.PIPE,  # which closes with the program
+                stdout=2,  # results are the program's alone to print
+                # It imports what the program would.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                process_group=0,  # Ctrl-C is not for it
+            )
+            return self._process
+
+    def _follow(
+        self, process: subprocess.Popen[bytes], commands: _Socket, reports: _Socket, folder: Path
+    ) -> SglcError:
+        assert process.stdin is not None
+        poller = zmq.Poller()
+        poller.register(reports, zmq.POLLIN)
+        poller.register(process.stdin, zmq.POLLERR)  # the pipe breaks when the process ends
+        try:
+            while True:
+                if reports not in dict(poller.poll()) and not reports.poll(_LAST_WORDS_MS):
+                    return self._dead(process.wait())
+                match wire.decode_report(reports.recv()):
+                    case wire.Hello():
+                        commands.poll(_CONNECT_MS, zmq.POLLOUT)
+                        shutil.rmtree(folder)  # both are connected: no socket outlives the processes
+                        with self._lock:
+                            self._commands = commands
+                        self._send()
+                    case wire.Ready():
+                        with self._lock:
+                            self._ready = True
+                    case wire.Events() as events:
+                        for number, event in wire.decode_events(events):
+                            self._take(number, event)
+                    case wire.Answer(question, content):
+                        self._questions.pop(question).set_result(content)
+                    case wire.Ended(problem):
+                        return closed() if problem is None else wire.error_of(problem)
+        finally:
+            with self._lock:
+                self._commands = None
+            process.kill()
+            process.wait()
+            process.stdin.close()
+
+    def _take(self, number: int, event: Event | None) -> None:
+        run = self._runs.get(number)
+        if run is None:
+            return  # it was aborted
+        if event is None:
+            self._runs.pop(number, None)
+            run.done()
+            return
+        if not isinstance(event, Delta):
+            run.open.discard(event.node)
+        run.emit(event)
+
+    def _dead(self, status: int) -> SglcError:
+        if self._closing:
+            return closed()
+        with self._lock:
+            self._died = True
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        when = "while this ran" if self._ready else "before the model was loaded"
+        hint = "it may have been ended for want of memory" if status == -signal.SIGKILL else "run it again"
+        return BackendError("SGLC506", f"the runtime's process ended {how} {when}", hint=hint)
+
+
+def _bound(context: zmq.Context[_Socket], kind: int, path: Path) -> _Socket:
+    socket = context.socket(kind)
+    socket.set_hwm(0)  # nothing is ever dropped, and nobody blocks
+    socket.bind(f"ipc://{path}")
+    return socket

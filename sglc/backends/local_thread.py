@@ -1,0 +1,169 @@
+"""The runtime in a thread of the program's process: for the CPU, and for tests."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from sglc.errors import SglcError
+from sglc.ir.plan import Event, Segment
+from sglc.runtime.failures import broken, closed, refuse, unloadable
+from sglc.runtime.loading import LocalOptions, describe, flush
+
+if TYPE_CHECKING:
+    from sglc.runtime.segments import Machine
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Job:
+    segment: Segment
+    emit: Callable[[Event], None]
+    done: Callable[[], None]
+    streams: bool
+    run: object = None
+    aborted: bool = False
+
+
+class _Segments(Protocol):
+    """What commands act on: a machine, or what stands in its place when there is none."""
+
+    def submit(
+        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], *, streams: bool
+    ) -> object: ...
+
+    def abort(self, run: object) -> None: ...
+
+
+class _Refusing:
+    """Fails every segment for the same reason."""
+
+    def __init__(self, error: SglcError) -> None:
+        self.error = error
+
+    def submit(
+        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], *, streams: bool
+    ) -> object:
+        refuse(range(len(segment.nodes)), self.error, emit, done)
+        return None
+
+    def abort(self, run: object) -> None:
+        return
+
+
+class RuntimeThread:
+    """The runtime in a thread of this process. `load` is called in it."""
+
+    lost = False
+
+    def __init__(self, load: Callable[[], Machine], options: LocalOptions) -> None:
+        self.machine: Machine | None = None
+        self._options = options
+        self._lock = threading.Lock()
+        self._closed = False
+        # The last entry is None.
+        self._inbox: queue.SimpleQueue[Callable[[_Segments], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, args=(load,), name="sglc-local", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool = True,
+    ) -> object:
+        """Start a segment; gives a token for `abort`."""
+        job = _Job(segment, emit, done, streams)
+        self._tell(lambda machine: _begin(machine, job))
+        return job
+
+    def abort(self, run: object) -> None:
+        """Stop what is left of a segment: no further events."""
+        assert isinstance(run, _Job)
+        run.aborted = True
+        self._tell(lambda machine: _abort(machine, run))
+
+    def flush(self) -> None:
+        """Forget every cached prefix that no run uses now."""
+        self._ask(flush)
+
+    def info(self) -> dict[str, Any]:
+        """What `describe` says of the machine."""
+        return dict(self._ask(lambda machine: describe(machine, self._options)))
+
+    def close(self) -> None:
+        """End the thread after the commands it has; what still runs then fails with SGLC505."""
+        with self._lock:
+            self._closed = True
+            self._inbox.put(None)
+        self._thread.join()
+
+    def _tell(self, command: Callable[[_Segments], None]) -> None:
+        """Have a command done in the thread, or refused if that is ending."""
+        with self._lock:
+            if not self._closed:
+                self._inbox.put(command)
+                return
+        command(_Refusing(closed()))
+
+    def _ask(self, question: Callable[[Machine], _T]) -> _T:
+        """What `question` says in the thread, between two steps."""
+        answer: Future[_T] = Future()
+
+        def command(machine: _Segments) -> None:
+            if isinstance(machine, _Refusing):
+                answer.set_exception(machine.error)
+            else:
+                answer.set_result(question(cast("Machine", machine)))
+
+        self._tell(command)
+        return answer.result()
+
+    def _work(self, load: Callable[[], Machine]) -> None:
+        try:
+            machine = load()
+        except SglcError as error:
+            self._refuse(error)
+            return
+        except Exception as error:
+            self._refuse(unloadable(self._options.model, error))
+            return
+        self.machine = machine
+        try:
+            while True:
+                # What lies in the inbox goes first: rows that come together start together.
+                while machine.idle or not self._inbox.empty():
+                    command = self._inbox.get()
+                    if command is None:
+                        machine.fail_all(closed())
+                        return
+                    command(machine)
+                machine.step()
+        except Exception as error:  # a bug of ours: nobody may be left waiting for it
+            problem = broken(error)
+            machine.fail_all(problem)
+            self._refuse(problem)
+        finally:
+            self.machine = None
+
+    def _refuse(self, error: SglcError) -> None:
+        """There is no machine: every segment fails with the reason, until the back end is closed."""
+        while (command := self._inbox.get()) is not None:
+            command(_Refusing(error))
+
+
+def _begin(machine: _Segments, job: _Job) -> None:
+    if not job.aborted:
+        job.run = machine.submit(job.segment, job.emit, job.done, streams=job.streams)
+
+
+def _abort(machine: _Segments, job: _Job) -> None:
+    if job.run is not None:
+        machine.abort(job.run)

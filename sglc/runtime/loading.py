@@ -1,0 +1,173 @@
+"""From options to a machine that runs segments, and what it says of itself. Torch comes in with `load`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sglc.errors import BackendError
+from sglc.ir.target import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from sglc.runtime.model_config import ModelConfig
+    from sglc.runtime.segments import Machine
+
+_KV_BYTES = 2 << 30  # on the CPU; a CUDA device gives what it has free
+_PAGE_SIZE = 16  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """How the runtime is set up. `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16.
+
+    `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
+    a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it runs in a process of its own; None means on CUDA only.
+    """
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    kv_bytes: int | None = None
+    max_rows: int | None = None
+    token_budget: int | None = None
+    cache: bool = True
+    page_size: int = _PAGE_SIZE
+    process: bool | None = None
+
+
+def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Machine:
+    """The model in `folder`, ready to run segments.
+
+    Raises:
+        BackendError: no such device, or files that are not what they should be.
+    """
+    # Torch takes over a second to import, so only a process that runs a model does it.
+    import torch
+
+    from sglc.runtime.engine import Engine, EngineConfig
+    from sglc.runtime.segments import Machine
+    from sglc.runtime.torch_executor import TorchExecutor
+    from sglc.runtime.weights import load_config, load_weights
+
+    assert tokenizer is not None
+    device, name = placed(options)
+    dtype: torch.dtype = getattr(torch, name)
+    config = load_config(folder)
+    weights = load_weights(folder, config, dtype, device)
+    max_rows, token_budget = limits(options, device)
+    if device == "cuda":
+        return _on_cuda(options, config, weights, tokenizer)
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+    pages = (options.kv_bytes or _KV_BYTES) // (token_bytes * options.page_size)
+    executor = TorchExecutor(
+        config,
+        weights,
+        device=device,
+        dtype=dtype,
+        page_size=options.page_size,
+        pages=pages,
+        eos_ids=tokenizer.eos_ids,
+    )
+    max_len = min(config.max_len, pages * options.page_size)
+    engine_config = EngineConfig(
+        token_budget=token_budget, max_rows=max_rows, cache=options.cache, max_len=max_len
+    )
+    return Machine(Engine(executor, engine_config), tokenizer)
+
+
+def _on_cuda(
+    options: LocalOptions, config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer
+) -> Machine:
+    import torch
+
+    from sglc.runtime.cuda_executor import CudaExecutor
+    from sglc.runtime.engine import Engine, EngineConfig
+    from sglc.runtime.segments import Machine
+
+    max_rows, token_budget = limits(options, "cuda")
+    kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else next(iter(weights.values())).dtype
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * kv_dtype.itemsize
+    pages = None if options.kv_bytes is None else options.kv_bytes // (token_bytes * options.page_size)
+    executor = CudaExecutor(
+        config,
+        weights,
+        kv_dtype=kv_dtype,
+        page_size=options.page_size,
+        pages=pages,
+        max_rows=max_rows,
+        max_tokens=token_budget,
+        eos_ids=tokenizer.eos_ids,
+        depth=2,  # more would put off what follows the end of a sample
+    )
+    engine_config = EngineConfig(
+        token_budget=token_budget,
+        max_rows=max_rows,
+        cache=options.cache,
+        max_len=min(config.max_len, executor.pages * options.page_size),
+        cost=executor.warm_up(max_rows),
+    )
+    return Machine(Engine(executor, engine_config), tokenizer)
+
+
+def limits(options: LocalOptions, device: str) -> tuple[int, int]:
+    """Rows in flight, and tokens of a step."""
+    rows, tokens = (256, 8192) if device == "cuda" else (64, 2048)
+    return options.max_rows or rows, options.token_budget or tokens
+
+
+def placed(options: LocalOptions) -> tuple[str, str]:
+    """The device and the dtype that `options` mean on this machine.
+
+    Raises:
+        BackendError: SGLC503, no such device.
+    """
+    import torch
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendError("SGLC503", "there is no CUDA device here", hint="run with `--device cpu`")
+    if options.kv_dtype == "fp8" and device == "cpu":
+        raise BackendError(
+            "SGLC509",
+            "keys and values of 8 bits need a CUDA device",
+            hint="leave out `kv_dtype`, or use another device",
+        )
+    if options.dtype != "auto":
+        return device, options.dtype
+    return device, "bfloat16" if device == "cuda" else "float32"
+
+
+def flush(machine: Machine) -> None:
+    """Forget every cached prefix that no run uses now."""
+    while machine.engine.tree.evictable:
+        machine.engine.tree.evict()
+
+
+def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
+    """Device, sizes and counters of a machine that was made from `options`."""
+    device, dtype = placed(options)
+    engine = machine.engine
+    return {
+        "backend": "local",
+        "model": options.model,
+        "device": device,
+        "dtype": dtype,
+        "page_size": engine.executor.page_size,  # tokens
+        "pages": engine.executor.pages,
+        "free_pages": engine.placement.pool.free,
+        "cached_pages": engine.tree.evictable,  # of prefixes that no run uses now
+        "max_rows": engine.config.max_rows,
+        "running_rows": len(engine.placement.work),
+        "token_budget": engine.config.token_budget,
+        "max_len": engine.config.max_len,
+        "vocab_size": engine.executor.vocab_size,
+        "submits": machine.submits,
+    }

@@ -1,0 +1,204 @@
+"""The runtime as a process: `python -m sglc.runtime.service FOLDER MODEL_FOLDER OPTIONS`.
+
+`FOLDER` has the program's two sockets, one for commands and one for reports (`sglc.runtime.wire`); `OPTIONS`
+is a `LocalOptions` as JSON. The other end of standard input is the program's: when it closes, the program
+is gone, and so is this process. Everything that is printed goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import zmq
+
+from sglc.errors import BackendError, SglcError
+from sglc.ir.plan import Event
+from sglc.runtime import wire
+from sglc.runtime.failures import broken, closed, refuse, unloadable
+from sglc.runtime.loading import LocalOptions, describe, flush, load
+from sglc.runtime.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from sglc.runtime.segments import Machine
+
+_LINGER_MS = 2_000  # how long the last report may take to be read
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Link:
+    """The program's end of the two sockets. Single-threaded; the events of a step leave as one frame."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
+        self._commands = context.socket(zmq.PULL)
+        self._reports = context.socket(zmq.PUSH)
+        for socket, name in ((self._commands, wire.COMMANDS), (self._reports, wire.REPORTS)):
+            socket.set_hwm(0)  # nothing is ever dropped, and nobody blocks
+            socket.connect(f"ipc://{folder / name}")
+        self._batch: list[tuple[int, Event | None]] = []
+
+    def say(self, report: wire.Report) -> None:
+        """Send a report, behind the events so far."""
+        self.flush()
+        self._reports.send(wire.encode(report))
+
+    def put(self, run: int, event: Event | None) -> None:
+        """Have an event of a run (None: there are no more) sent with the next `flush`."""
+        self._batch.append((run, event))
+
+    def flush(self) -> None:
+        """Send the events that were put."""
+        if self._batch:
+            self._reports.send(wire.encode_events(self._batch))
+            self._batch.clear()
+
+    def commands(self, *, wait: bool) -> Iterator[bytes]:
+        """What has come; with `wait`, at least one."""
+        if wait:
+            yield from self._commands.recv_multipart()
+        while self._commands.poll(0):
+            yield from self._commands.recv_multipart()
+
+
+class Service:
+    """A machine that does what comes over a link."""
+
+    def __init__(self, machine: Machine, options: LocalOptions, link: Link) -> None:
+        self._machine = machine
+        self._options = options
+        self._link = link
+        self._runs: dict[int, object] = {}
+
+    def serve(self) -> None:
+        """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
+
+        Raises:
+            SglcError: SGLC504, a step failed; everything that ran was failed with it.
+        """
+        try:
+            while True:
+                for frame in self._link.commands(wait=self._machine.idle):
+                    if not self._obey(frame):
+                        self._machine.fail_all(closed())
+                        return
+                self._link.flush()
+                if not self._machine.idle:
+                    self._machine.step()
+                    self._link.flush()
+        except Exception as error:  # a bug of ours: nobody may be left waiting for it
+            traceback.print_exception(error)  # only its message goes to the program
+            problem = broken(error)
+            self._machine.fail_all(problem)
+            raise problem from error
+
+    def _obey(self, frame: bytes) -> bool:
+        """Do what a frame says; False if that is to end."""
+        try:
+            command = wire.decode_command(frame)
+        except BackendError as error:
+            print(f"sglc: {error.message}", file=sys.stderr, flush=True)
+            return True
+        match command:
+            case wire.Submit(run=run):
+                self._submit(run, command)
+            case wire.Abort(run) if run in self._runs:
+                self._machine.abort(self._runs.pop(run))
+            case wire.Abort():
+                pass  # it ended meanwhile
+            case wire.Flush(question):
+                flush(self._machine)
+                self._link.say(wire.Answer(question, {}))
+            case wire.Info(question):
+                self._link.say(wire.Answer(question, describe(self._machine, self._options)))
+            case wire.Close():
+                return False
+        return True
+
+    def _submit(self, run: int, command: wire.Submit) -> None:
+        ended = False
+
+        def emit(event: Event) -> None:
+            self._link.put(run, event)
+
+        def done() -> None:
+            nonlocal ended
+            ended = True
+            self._runs.pop(run, None)
+            self._link.put(run, None)
+
+        try:
+            segment = wire.decode_segment(command)
+        except BackendError as error:
+            refuse(range(len(command.nodes)), error, emit, done)
+            return
+        token = self._machine.submit(segment, emit, done, streams=command.streams)
+        if not ended:
+            self._runs[run] = token
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Load the model and serve it; gives the exit status."""
+    parent = os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's, which says what to stop
+    folder, model_folder = Path(arguments[0]), Path(arguments[1])
+    options = msgspec.json.decode(arguments[2], type=LocalOptions)
+    threading.Thread(target=_end_with_the_program, args=(folder,), daemon=True).start()
+    with zmq.Context() as context:
+        context.linger = _LINGER_MS
+        link = Link(context, folder)
+        link.say(wire.Hello())
+        problem: SglcError | None = None
+        try:
+            _run(options, model_folder, link, parent)
+        except SglcError as error:
+            problem = error
+        link.say(wire.Ended(None if problem is None else wire.problem_of(problem)))
+        context.destroy()
+    return 0 if problem is None else 1
+
+
+def _run(options: LocalOptions, model_folder: Path, link: Link, parent: int) -> None:
+    try:
+        machine = load(options, model_folder, load_tokenizer(model_folder))
+    except SglcError:
+        raise
+    except Exception as error:
+        raise unloadable(options.model, error) from None
+    # What a model consists of never becomes garbage, so no collection has to look at it.
+    gc.collect()
+    gc.freeze()
+    _die_with(parent)
+    link.say(wire.Ready())
+    Service(machine, options, link).serve()
+
+
+def _end_with_the_program(folder: Path) -> None:
+    """Wait for the end of standard input, and then end at once, in the middle of whatever runs."""
+    while os.read(0, 1):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process with the thread of `parent` that began it.
+
+    For what standard input does not tell: a fork of the program may hold its other end.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

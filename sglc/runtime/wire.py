@@ -1,0 +1,377 @@
+"""What goes between a program and the runtime's process: commands there, reports back, as msgpack.
+
+msgspec writes and checks the plan's dataclasses by their annotations. It has no unions of dataclasses, so
+a member of a union is written as `[kind, fields]`, and text as itself. `KINDS` numbers the members: a new
+node, part or event needs an entry. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw, Struct
+
+from sglc.errors import (
+    BackendError,
+    LegalizeError,
+    Loc,
+    MissingVariable,
+    RunError,
+    SglcError,
+    TraceError,
+    UsageError,
+    VerifyError,
+)
+from sglc.ir.plan import (
+    ControlText,
+    Delta,
+    Event,
+    ExtendNode,
+    ForkNode,
+    GenDone,
+    GenNode,
+    ImagePart,
+    KeepNode,
+    Node,
+    NodeFailed,
+    OpenNode,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectDone,
+    SelectNode,
+    Slot,
+    reads,
+)
+
+COMMANDS, REPORTS = "commands", "reports"  # names of the two sockets in their folder
+_RUN_DONE = 0  # instead of an event: no more will come
+_HALF_PAIRS = 0  # instead of a part: text that is no UTF-8
+KINDS: Mapping[int, type] = {
+    1: OpenNode,
+    2: ExtendNode,
+    3: GenNode,
+    4: SelectNode,
+    5: ForkNode,
+    6: KeepNode,
+    7: ReleaseNode,
+    20: ControlText,
+    21: Slot,
+    22: Result,
+    23: ImagePart,
+    40: Delta,
+    41: GenDone,
+    42: SelectDone,
+    43: NodeFailed,
+}
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
+ERRORS: Mapping[str, type[SglcError]] = {
+    kind.__name__: kind
+    for kind in (
+        SglcError,
+        UsageError,
+        TraceError,
+        MissingVariable,
+        VerifyError,
+        LegalizeError,
+        RunError,
+        BackendError,
+    )
+}
+
+_T = TypeVar("_T")
+_Tagged = tuple[int, Raw]
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
+class Submit(Struct, tag=True, array_like=True, frozen=True):
+    """Start a segment; `run` names it from now on. Without `streams` no deltas are wanted."""
+
+    run: int
+    nodes: Sequence[_Tagged]
+    gives: tuple[tuple[str, int], ...] = ()
+    streams: bool = True
+
+
+class Abort(Struct, tag=True, array_like=True, frozen=True):
+    """Stop what is left of a run: no further events are wanted."""
+
+    run: int
+
+
+class Flush(Struct, tag=True, array_like=True, frozen=True):
+    """Forget every cached prefix that no run uses; an `Answer` without content says when."""
+
+    question: int
+
+
+class Info(Struct, tag=True, array_like=True, frozen=True):
+    """Tell device, sizes and counters in an `Answer`."""
+
+    question: int
+
+
+class Close(Struct, tag=True, array_like=True, frozen=True):
+    """Fail what runs, and end."""
+
+
+Command = Submit | Abort | Flush | Info | Close
+
+
+class Hello(Struct, tag=True, array_like=True, frozen=True):
+    """The process listens; the model is being loaded."""
+
+
+class Ready(Struct, tag=True, array_like=True, frozen=True):
+    """The model is loaded."""
+
+
+class Events(Struct, tag=True, array_like=True, frozen=True):
+    """What one step brought, in order: (run, kind, event)."""
+
+    batch: Sequence[tuple[int, int, Raw]]
+
+
+class Answer(Struct, tag=True, array_like=True, frozen=True):
+    """To `Flush` or `Info`."""
+
+    question: int
+    content: dict[str, str | int]
+
+
+class Problem(Struct, array_like=True, frozen=True):
+    """An error of `SglcError`'s tree; `kind` is its class."""
+
+    kind: str
+    code: str
+    message: str
+    loc: Loc | None
+    note: str
+    hint: str
+
+
+class Ended(Struct, tag=True, array_like=True, frozen=True):
+    """The last frame: the process ends, for `problem` if it was not told to."""
+
+    problem: Problem | None
+
+
+Report = Hello | Ready | Events | Answer | Ended
+
+_ENCODER = msgspec.msgpack.Encoder()
+_COMMANDS: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_REPORTS: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
+
+
+def encode(frame: Command | Report) -> bytes:
+    """A frame as msgpack."""
+    return _ENCODER.encode(frame)
+
+
+def decode_command(frame: bytes) -> Command:
+    """What the program says.
+
+    Raises:
+        BackendError: SGLC507, these bytes are no command.
+    """
+    return _decoded(_COMMANDS, frame)
+
+
+def decode_report(frame: bytes) -> Report:
+    """What the runtime's process says.
+
+    Raises:
+        BackendError: SGLC507, these bytes are no report.
+    """
+    return _decoded(_REPORTS, frame)
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+def encode_submit(run: int, segment: Segment, *, streams: bool = True) -> bytes:
+    """The command that starts `segment`.
+
+    Raises:
+        BackendError: SGLC508, it holds what cannot be written.
+    """
+    try:
+        try:
+            nodes = [_tagged(node) for node in segment.nodes]
+            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams))
+        except UnicodeEncodeError:
+            # Half of a surrogate pair in a prompt: which node fails for it is the runtime's to say.
+            nodes = [_tagged(node, half_pairs=True) for node in segment.nodes]
+            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams))
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise BackendError("SGLC508", f"the runtime's process cannot be told this: {error}") from None
+
+
+def decode_segment(command: Submit) -> Segment:
+    """The segment of a command, fit to be run.
+
+    Raises:
+        BackendError: SGLC507, not a node, or one that reads what is not before it.
+    """
+    nodes: list[Node] = []
+    for number, raw in command.nodes:
+        node = _untagged(number, raw)
+        if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
+            raise _malformed(f"node {len(nodes)} of a segment")
+        nodes.append(node)
+    return Segment(tuple(nodes), command.gives)
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def encode_events(batch: Iterable[tuple[int, Event | None]]) -> bytes:
+    """A frame of (run, event); None is said last of a run."""
+    written = [(run, _RUN_DONE, None) if event is None else (run, *_tagged(event)) for run, event in batch]
+    return _ENCODER.encode(Events(cast(Any, written)))
+
+
+def decode_events(frame: Events) -> list[tuple[int, Event | None]]:
+    """The (run, event) that `encode_events` took.
+
+    Raises:
+        BackendError: SGLC507, not an event.
+    """
+    return [(run, _event(number, raw)) for run, number, raw in frame.batch]
+
+
+def _event(number: int, raw: Raw) -> Event | None:
+    if number == _RUN_DONE:
+        return None
+    event = _untagged(number, raw)
+    if not isinstance(event, Event):
+        raise _malformed("an event")
+    return event
+
+
+def problem_of(error: SglcError) -> Problem:
+    """An error as data; one of a class that is not in `ERRORS` becomes its nearest base."""
+    kind = next(base for base in type(error).__mro__ if ERRORS.get(base.__name__) is base)
+    message, note, hint = (
+        text.encode("utf-8", "backslashreplace").decode() for text in (error.message, error.note, error.hint)
+    )
+    return Problem(kind.__name__, error.code, message, error.loc, note, hint)
+
+
+def error_of(problem: Problem) -> SglcError:
+    """The error that `problem_of` took.
+
+    Raises:
+        BackendError: SGLC507, there is no such class.
+    """
+    kind = ERRORS.get(problem.kind)
+    if kind is None:
+        raise _malformed("an error")
+    return kind(problem.code, problem.message, problem.loc, note=problem.note, hint=problem.hint)
+
+
+# -- members of unions -----------------------------------------------------------------------------
+
+
+class _Failed(Struct, array_like=True, frozen=True):
+    node: int
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a kind is written: as msgspec does, or with its `unions` (names of fields) as tagged values."""
+
+    decoder: msgspec.msgpack.Decoder[Any]
+    unions: frozenset[str] = frozenset()
+
+
+def _tagged(item: object, *, half_pairs: bool = False) -> Any:
+    """[kind, fields], for msgspec to write."""
+    kind = type(item)
+    unions = _LAYOUTS[kind].unions
+    if isinstance(item, NodeFailed):
+        return _NUMBERS[kind], _Failed(item.node, problem_of(item.error))
+    if not unions:
+        return _NUMBERS[kind], item
+    written = {
+        name: _parts(value, half_pairs) if name in unions else value
+        for name, value in ((field.name, getattr(item, field.name)) for field in fields(cast(Any, item)))
+    }
+    return _NUMBERS[kind], written
+
+
+def _parts(value: Any, half_pairs: bool) -> Any:
+    if isinstance(value, tuple):
+        return [_parts(part, half_pairs) for part in value]
+    if not isinstance(value, str):
+        return _tagged(value, half_pairs=half_pairs)
+    return (_HALF_PAIRS, value.encode("utf-8", "surrogatepass")) if half_pairs else value
+
+
+def _untagged(number: int, raw: Raw) -> Any:
+    kind = KINDS.get(number)
+    if kind is None:
+        raise _malformed(f"kind {number}")
+    layout = _LAYOUTS[kind]
+    made = _decoded(layout.decoder, raw)
+    if isinstance(made, _Failed):
+        return NodeFailed(made.node, error_of(made.problem))
+    if not layout.unions:
+        return made
+    values = {name: getattr(made, name) for name in made.__struct_fields__}
+    return kind(**{n: _unparted(value) if n in layout.unions else value for n, value in values.items()})
+
+
+def _unparted(value: Any) -> Any:
+    match value:
+        case (int(number), Raw() as raw) if number == _HALF_PAIRS:
+            return _decoded(_BYTES, raw).decode("utf-8", "surrogatepass")
+        case (int(number), Raw() as raw):
+            return _untagged(number, raw)
+        case tuple():
+            return tuple([_unparted(part) for part in value])
+    return value
+
+
+def _layout(kind: type) -> _Layout:
+    if kind is NodeFailed:
+        return _Layout(msgspec.msgpack.Decoder(_Failed))
+    hints = get_type_hints(kind)
+    written = {name: _written_type(hint) for name, hint in hints.items()}
+    unions = frozenset(name for name, hint in hints.items() if written[name] != hint)
+    if not unions:
+        return _Layout(msgspec.msgpack.Decoder(kind))
+    twin = msgspec.defstruct(kind.__name__, list(written.items()))
+    return _Layout(msgspec.msgpack.Decoder(twin), unions)
+
+
+def _written_type(hint: Any) -> Any:
+    """`hint` with tagged values where it has a union of ours."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType) and _NUMBERS.keys() & set(args):
+        return str | _Tagged
+    if origin is tuple and args[-1] is Ellipsis:
+        return types.GenericAlias(tuple, (_written_type(args[0]), ...))
+    return hint
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes | Raw) -> _T:
+    try:
+        return decoder.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(str(error)) from None
+
+
+def _malformed(what: str) -> BackendError:
+    return BackendError("SGLC507", f"a message of the runtime's process is malformed: {what}")
+
+
+_LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
+_BYTES = msgspec.msgpack.Decoder(bytes)

@@ -1,0 +1,645 @@
+"""The runtime in a process of its own: the same answers as in a thread, and an end to every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends import local
+from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.backends.local_process import RuntimeProcess
+from sglc.backends.local_thread import RuntimeThread
+from sglc.errors import BackendError, Loc, SglcError
+from sglc.ir.core import Site
+from sglc.ir.plan import (
+    Delta,
+    Event,
+    ExtendNode,
+    ForkNode,
+    GenDone,
+    GenNode,
+    KeepNode,
+    NodeFailed,
+    OpenNode,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectNode,
+)
+from sglc.ir.sampling import Sampling
+from sglc.runtime import wire
+from sglc.runtime.service import Service
+from tests.runtime.tiny_model import save_tiny_model
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parent.parent
+LOC = Loc("program.py", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny_model(folder, max_position_embeddings=4096)
+    return folder
+
+
+def options(folder: Path, **changes: Any) -> LocalOptions:
+    given: dict[str, Any] = {"device": "cpu", "kv_bytes": 1 << 22, "process": True, **changes}
+    return LocalOptions(str(folder), **given)
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBackend]:
+    """A process that tests use which leave it as it was."""
+    backend = LocalBackend(options(folder))
+    place = tmp_path_factory.mktemp("sockets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
+        backend.start()
+        backend.server_info()
+    assert list(place.iterdir()) == []  # no socket is in the file system, not even while it runs
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def frail(folder: Path) -> Iterator[LocalBackend]:
+    """A back end whose process tests may break, because the next one gets another."""
+    backend = LocalBackend(options(folder))
+    yield backend
+    backend.close()
+
+
+def gen(stream: int, name: str = "x", **sampling: Any) -> GenNode:
+    return GenNode(stream, Site("f", (), name), Sampling(**{"max_tokens": 6, **sampling}), LOC, 7)
+
+
+def asks(text: str, **sampling: Any) -> Segment:
+    return Segment((OpenNode(), ExtendNode(0, (text,)), gen(1, **sampling)))
+
+
+async def events(backend: LocalBackend, segment: Segment) -> list[Event]:
+    return [event async for event in backend.submit(segment)]
+
+
+def run(backend: LocalBackend, segment: Segment) -> list[Event]:
+    return asyncio.run(events(backend, segment))
+
+
+def codes(of: list[Event]) -> list[str]:
+    """One for each node, all of which failed."""
+    assert all(isinstance(event, NodeFailed) for event in of)
+    return [event.error.code for event in of if isinstance(event, NodeFailed)]
+
+
+def process_of(backend: LocalBackend) -> RuntimeProcess:
+    assert isinstance(backend._runtime, RuntimeProcess)
+    return backend._runtime
+
+
+def pid_of(backend: LocalBackend) -> int:
+    """The process, with the model loaded."""
+    backend.server_info()
+    pid = process_of(backend).pid
+    assert pid is not None
+    return pid
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def wait(until: Callable[[], bool], what: str) -> None:
+    deadline = time.perf_counter() + 10
+    while not until():
+        assert time.perf_counter() < deadline, what
+        time.sleep(0.005)
+
+
+def no_zombies() -> bool:
+    """Whether this process has no child that ended and was not waited for."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return True
+
+
+async def long_run(backend: LocalBackend) -> AsyncIterator[Event]:
+    """A generation that goes on for long, seen up to its first text."""
+    segment = asks("once upon", max_tokens=3_000, ignore_eos=True, temperature=0.0)
+    async for event in backend.submit(segment):
+        yield event
+
+
+# -- the same as in a thread -----------------------------------------------------------------------
+
+
+def everything() -> list[Segment]:
+    """Segments that use every node, in an order in which they may run."""
+    trunk = (OpenNode(), ExtendNode(0, ("The", " the question")), ForkNode(1, 2))
+    first = gen(2, "a", n=2, temperature=1.0, top_p=0.9, logprobs_from=0, top_logprobs=2, logprob_text=True)
+    return [
+        Segment((*trunk, first, gen(2, "b", regex="[0-9]{2,4}"), KeepNode(3, 1), KeepNode(4, 2))),
+        Segment(
+            (
+                OpenNode(1),
+                ExtendNode(0, ("more",)),
+                gen(1, stop=("e",)),
+                ExtendNode(2, (Result(2), "!")),
+                gen(3),
+            )
+        ),
+        Segment(
+            (OpenNode(2), SelectNode(0, Site("f", (), "s"), ("yes", "no"), "token_length_normalized", LOC))
+        ),
+        Segment((ReleaseNode(1), ReleaseNode(2))),
+        Segment((OpenNode(1), gen(0))),  # it is not kept any more
+        asks("half a pair \ud800"),
+        asks("too long " * 2_000),
+        Segment(()),
+    ]
+
+
+def told(of: list[Event]) -> list[object]:
+    return [
+        (
+            event.node,
+            type(event.error),
+            event.error.code,
+            event.error.message,
+            event.error.loc,
+            event.error.hint,
+        )
+        if isinstance(event, NodeFailed)
+        else event
+        for event in of
+    ]
+
+
+def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -> None:
+    thread = LocalBackend(options(folder, process=False))
+    try:
+        for segment in everything():
+            expected = told(run(thread, segment))
+            assert told(run(shared, segment)) == expected
+            assert bool(expected) == any(isinstance(n, GenNode | SelectNode) for n in segment.nodes)
+        there, here = shared.server_info(), thread.server_info()
+        assert isinstance(thread._runtime, RuntimeThread)
+        assert thread.machine is not None
+        assert shared.machine is None
+        for info in (there, here):
+            assert info.pop("submits") >= len(everything())
+            assert info.pop("free_pages") + info.pop("cached_pages") == info["pages"]
+        assert there == here
+    finally:
+        thread.close()
+
+
+def test_programs_run_there(shared: LocalBackend) -> None:
+    @sgl.function
+    def program(s: Any, number: int) -> None:
+        s += f"number {number}: " + sgl.gen("x", max_tokens=5, regex="[a-z]{1,3}")
+        forks = s.fork(2)
+        for fork in forks:
+            fork += "and" + sgl.gen("y", max_tokens=4)
+        forks.join()
+
+    rows = [{"number": number} for number in range(20)]
+    results = program.run_batch(rows, backend=shared, seed=1)
+    assert all(result.error() is None for result in results)
+    assert len({result["x"] for result in results}) > 1
+    again = program.run_batch(rows, backend=shared, seed=1)
+    assert [result.text() for result in again] == [result.text() for result in results]
+
+
+def test_segments_of_one_turn_arrive_as_one_message(
+    shared: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.server_info()
+    process = process_of(shared)
+    frames: list[list[bytes]] = []
+
+    class Watched:
+        def send_multipart(self, parts: list[bytes], flags: int) -> None:
+            frames.append(list(parts))
+            socket.send_multipart(parts, flags)
+
+    socket: Any = process._commands
+    monkeypatch.setattr(process, "_commands", Watched())
+
+    async def rows() -> list[list[Event]]:
+        return await asyncio.gather(*[events(shared, asks(f"row {number}")) for number in range(16)])
+
+    assert all(isinstance(answer[-1], GenDone) for answer in asyncio.run(rows()))
+    assert [len(parts) for parts in frames] == [16]
+
+
+def test_without_streams_there_are_no_deltas(shared: LocalBackend) -> None:
+    async def quiet() -> list[Event]:
+        return [event async for event in shared.submit(asks("abc", ignore_eos=True), streams=False)]
+
+    shared.flush_cache()
+    (event,) = asyncio.run(quiet())
+    shared.flush_cache()
+    said = run(shared, asks("abc", ignore_eos=True))
+    assert event == said[-1]
+    assert any(isinstance(event, Delta) for event in said)
+
+
+def test_the_cache_is_emptied_there(shared: LocalBackend) -> None:
+    run(shared, asks("a long beginning, long enough for some pages of its own"))
+    assert shared.server_info()["cached_pages"] > 0
+    shared.flush_cache()
+    assert shared.server_info()["cached_pages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "process", "cuda", "apart"),
+    [
+        ("auto", None, True, True),
+        ("auto", None, False, False),
+        ("cuda", None, True, True),
+        ("cpu", None, True, False),
+        ("cpu", True, False, True),
+        ("cuda", False, True, False),
+    ],
+)
+def test_where_the_runtime_goes(
+    device: str, process: bool | None, cuda: bool, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_may_have_cuda", lambda: cuda)
+    assert local._apart(LocalOptions("m", device=device, process=process)) is apart
+
+
+@pytest.mark.parametrize("devices", ["", "-1"])
+def test_a_program_that_hides_its_devices_has_none(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    assert not local._may_have_cuda()
+
+
+# -- one run that stops, others that go on ---------------------------------------------------------
+
+
+def test_a_run_is_stopped_in_the_middle_and_others_go_on(shared: LocalBackend) -> None:
+    async def main() -> list[Event]:
+        other = asyncio.create_task(events(shared, asks("go on", max_tokens=60, ignore_eos=True)))
+        async with aclosing(shared.submit(asks("stop", max_tokens=3_000, ignore_eos=True))) as stopped:
+            async for event in stopped:
+                assert isinstance(event, Delta)
+                break
+        return await other
+
+    done = asyncio.run(main())[-1]
+    assert isinstance(done, GenDone)
+    assert len(done.samples[0].ids) == 60
+    wait(lambda: shared.server_info()["running_rows"] == 0, "a stopped row still runs")
+    assert not process_of(shared)._runs
+
+
+def test_a_run_that_is_stopped_before_it_begins_never_begins(shared: LocalBackend) -> None:
+    before = shared.server_info()["submits"]
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(events(shared, asks(f"row {number}"))) for number in range(5)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+    wait(lambda: shared.server_info()["running_rows"] == 0, "a stopped row still runs")
+    assert shared.server_info()["submits"] <= before + 5
+    assert isinstance(run(shared, asks("and on"))[-1], GenDone)
+
+
+def test_events_for_a_loop_that_is_gone_are_dropped(shared: LocalBackend) -> None:
+    loop = asyncio.new_event_loop()
+    gone = loop.run_until_complete(_begun(shared))
+    loop.close()
+    assert isinstance(run(shared, asks("next", max_tokens=10, ignore_eos=True))[-1], GenDone)
+    process_of(shared).abort(gone)
+
+
+async def _begun(backend: LocalBackend) -> object:
+    mail = backend._mail_to(asyncio.get_running_loop())
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
+    segment = asks("nobody listens", max_tokens=300, ignore_eos=True)
+    token = process_of(backend).submit(segment, lambda event: mail.put(queue, event), lambda: None)
+    await queue.get()
+    return token
+
+
+# -- rubbish -----------------------------------------------------------------------------------------
+
+
+RUBBISH = (b"\xc1", b"", wire.encode(wire.Ready()))
+
+
+def test_a_malformed_command_is_refused_and_the_process_lives(shared: LocalBackend) -> None:
+    pid = pid_of(shared)
+    process = process_of(shared)
+    process._outbox += [*RUBBISH, wire.encode(wire.Abort(10**6))]
+    process._send()
+    assert isinstance(run(shared, asks("still here"))[-1], GenDone)
+    assert pid_of(shared) == pid
+
+
+def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing: Any = None
+    service = Service(nothing, LocalOptions("m"), nothing)
+    assert all(service._obey(frame) for frame in RUBBISH)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(RUBBISH)
+    assert all(line.startswith("sglc: a message of the runtime's process is malformed: ") for line in lines)
+
+
+def test_a_malformed_segment_fails_and_the_process_lives(shared: LocalBackend) -> None:
+    assert codes(run(shared, Segment((OpenNode(), ExtendNode(5, ("a",)), gen(1))))) == ["SGLC507"] * 3
+    assert codes(run(shared, asks("a", max_tokens=10**30))) == ["SGLC508"] * 3
+    assert isinstance(run(shared, asks("still here"))[-1], GenDone)
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
+    """Have `code` run instead of the runtime's process."""
+    (tmp_path / "fake.py").write_text(code)
+    start = tmp_path / "python"
+    start.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/fake.py" "$@"\n')
+    start.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(start))
+
+
+SAYS = """
+import sys, time, zmq
+context = zmq.Context()
+reports, commands = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+reports.connect(f"ipc://{sys.argv[4]}/reports")
+commands.connect(f"ipc://{sys.argv[4]}/commands")
+for report in REPORTS:
+    reports.send(report)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_talks_rubbish_is_ended(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, tmp_path, SAYS.replace("REPORTS", repr([b"\xc1"])))
+    backend = LocalBackend(options(folder))
+    assert codes(run(backend, asks("a"))) == ["SGLC507"] * 3
+    pid = process_of(backend).pid
+    assert pid is not None
+    assert not alive(pid)
+    backend.close()
+
+
+# -- a process that does not begin -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["no weights", "no device", "no model"])
+def test_a_model_that_does_not_load_fails_as_in_a_thread(folder: Path, tmp_path: Path, kind: str) -> None:
+    changes: dict[str, Any] = {"device": "cuda"} if kind == "no device" else {}
+    place = tmp_path / "missing" if kind == "no model" else folder
+    if kind == "no weights":
+        place = tmp_path
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            (place / name).write_bytes((folder / name).read_bytes())
+    seen = []
+    for process in (True, False):
+        backend = LocalBackend(options(place, process=process, **changes))
+        backend.start()
+        first, second = run(backend, asks("a")), run(backend, asks("b"))
+        assert told(first) == told(second)  # it stays so, and is not tried again
+        with pytest.raises(SglcError) as caught:
+            backend.server_info()
+        assert caught.value.code == codes(first)[0]
+        with pytest.raises(SglcError):
+            backend.flush_cache()
+        backend.close()
+        seen.append(told(first))
+    assert seen[0] == seen[1]
+    expected = {"no weights": "SGLC518", "no device": "SGLC503", "no model": "SGLC510"}[kind]
+    assert [item[2] for item in seen[0] if isinstance(item, tuple)] == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("raise SystemExit(3)", "with exit status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "by signal SIGKILL"),
+    ],
+)
+def test_a_process_that_ends_at_once_is_an_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str
+) -> None:
+    replaced(monkeypatch, tmp_path, code)
+    backend = LocalBackend(options(folder))
+    for _ in range(2):  # the reason stays, and no further process is begun
+        (*_, last) = run(backend, asks("a"))
+        assert isinstance(last, NodeFailed)
+        assert last.error.code == "SGLC506"
+        assert last.error.message == f"the runtime's process ended {how} before the model was loaded"
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+    backend.close()
+
+
+def test_no_python_to_begin_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    backend = LocalBackend(options(folder))
+    assert codes(run(backend, asks("a"))) == ["SGLC501"] * 3
+    backend.close()
+
+
+# -- a process that dies -----------------------------------------------------------------------------
+
+
+def test_a_process_that_dies_fails_what_ran_and_the_next_run_has_another(frail: LocalBackend) -> None:
+    pid = pid_of(frail)
+    question: list[BaseException] = []
+
+    async def main() -> list[list[Event]]:
+        runs = [
+            asyncio.create_task(events(frail, asks(f"{i}", max_tokens=3_000, ignore_eos=True)))
+            for i in range(4)
+        ]
+        async for event in long_run(frail):
+            if isinstance(event, Delta):
+                os.kill(pid, signal.SIGKILL)
+                break
+        try:
+            await asyncio.to_thread(process_of(frail).info)
+        except SglcError as error:
+            question.append(error)
+        return await asyncio.gather(*runs)
+
+    for answer in asyncio.run(main()):
+        last = answer[-1]
+        assert isinstance(last, NodeFailed)
+        assert last.node == 2
+        assert last.error.code == "SGLC506"
+        assert "by signal SIGKILL while this ran" in last.error.message
+        assert last.error.hint == "it may have been ended for want of memory"
+    assert [error.code for error in question if isinstance(error, SglcError)] == ["SGLC506"]
+    assert no_zombies()
+    assert isinstance(run(frail, asks("again"))[-1], GenDone)
+    assert pid_of(frail) != pid
+    failed = run(frail, Segment((OpenNode(1), gen(0))))[-1]  # what the first one kept is gone
+    assert isinstance(failed, NodeFailed)
+    assert failed.error.code == "SGLC403"
+
+
+def test_a_row_of_a_dead_process_fails_and_the_program_goes_on(frail: LocalBackend) -> None:
+    pid = pid_of(frail)
+
+    @sgl.function
+    def program(s: Any, tokens: int) -> None:
+        s += "a" + sgl.gen("x", max_tokens=tokens, ignore_eos=True)
+
+    results = [program.run(3_000, backend=frail, seed=1) for _ in range(3)]
+    wait(lambda: bool(process_of(frail)._runs), "nothing was submitted")
+    os.kill(pid, signal.SIGTERM)
+    for result in results:
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC506"
+        assert "SIGTERM" in error.message
+    assert program.run(3, backend=frail, seed=1).error() is None
+
+
+# -- closing -----------------------------------------------------------------------------------------
+
+
+def test_what_runs_when_it_is_closed_fails(frail: LocalBackend) -> None:
+    pid = pid_of(frail)
+
+    async def main() -> list[Event]:
+        answer: list[Event] = []
+        async for event in long_run(frail):
+            if not answer:
+                closing = asyncio.create_task(asyncio.to_thread(frail.close))
+            answer.append(event)
+        await closing
+        return answer
+
+    last = asyncio.run(main())[-1]
+    assert isinstance(last, NodeFailed)
+    assert last.error.code == "SGLC505"
+    assert not alive(pid)
+    assert no_zombies()
+    frail.close()  # once more does nothing
+
+
+def test_closing_ends_a_process_that_is_loading(folder: Path) -> None:
+    backend = LocalBackend(options(folder))
+    backend.start()
+    process = process_of(backend)
+    wait(lambda: process.pid is not None, "no process was begun")
+    backend.close()
+    assert process.pid is not None
+    assert not alive(process.pid)
+    assert not process.lost
+
+
+def test_closing_ends_a_process_that_hangs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sglc.backends.local_process._CLOSE_S", 0.1)
+    says = [wire.encode(wire.Hello()), wire.encode(wire.Ready())]
+    replaced(monkeypatch, tmp_path, SAYS.replace("REPORTS", repr(says)))
+    backend = LocalBackend(options(folder))
+    backend.start()
+    process = process_of(backend)
+    wait(lambda: process._ready, "the process says nothing")
+    backend.close()
+    assert process.pid is not None
+    assert not alive(process.pid)
+    assert no_zombies()
+
+
+# -- signals, and a program that ends ----------------------------------------------------------------
+
+
+def test_an_interrupt_is_the_program_s(shared: LocalBackend) -> None:
+    pid = pid_of(shared)
+    assert os.getpgid(pid) != os.getpgid(0)  # the terminal's Ctrl-C does not reach it
+    for _ in range(3):
+        os.kill(pid, signal.SIGINT)
+    assert isinstance(run(shared, asks("go on"))[-1], GenDone)
+    assert pid_of(shared) == pid
+
+
+PROGRAM = """
+import os, sys, time
+from sglc.backends.local import LocalBackend, LocalOptions
+backend = LocalBackend(LocalOptions(sys.argv[1], device="cpu", kv_bytes=1 << 22, process=True))
+backend.start()
+while backend._runtime.pid is None:
+    time.sleep(0.005)
+if sys.argv[2] in ("serving", "forked"):
+    backend.server_info()
+if sys.argv[2] == "forked" and os.fork() == 0:
+    time.sleep(60)  # with everything open that its parent had
+print(backend._runtime.pid, flush=True)
+if sys.argv[2] != "ends":
+    time.sleep(60)
+backend.target
+print(*sorted({"torch", "xgrammar", "sglc.runtime.engine"} & sys.modules.keys()))
+"""
+
+
+def program(folder: Path, stage: str, tmp_path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), stage],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["loading", "forked"])
+def test_the_process_ends_with_the_program(folder: Path, tmp_path: Path, stage: str) -> None:
+    with program(folder, stage, tmp_path) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        assert alive(pid)
+        running.kill()
+        wait(lambda: not alive(pid), "the process outlives the program")
+        os.killpg(running.pid, signal.SIGKILL)  # the fork
+    wait(lambda: list(tmp_path.iterdir()) == [], "a socket outlives the program")
+
+
+def test_a_program_that_ends_without_closing_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    with program(folder, "ends", tmp_path) as running:
+        out, err = running.communicate(timeout=50)
+    assert (running.returncode, err) == (0, "")
+    pid, heavy = out.splitlines()
+    assert not alive(int(pid))
+    assert heavy == ""  # what only the process needs was not loaded here
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: Path) -> None:
+    with program(folder, "serving", tmp_path) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        os.killpg(running.pid, signal.SIGINT)
+        os.kill(pid, signal.SIGINT)
+        _, err = running.communicate(timeout=50)
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    wait(lambda: not alive(pid), "the process outlives the program")
