@@ -1,14 +1,14 @@
 """Runs steps with torch, on the CPU or on one CUDA device: copies, forward pass, sampling.
 
-Owns the KV pool and the last sampled id of every row. On the CPU `launch` does all the work. On CUDA
-it only queues work on the current stream, so the order of launches is the order of effects.
+Owns the KV pool and the last sampled id of every row; a `Mirror` keeps the rest. On the CPU `launch`
+does all the work. On CUDA it only queues work on the current stream, so the order of launches is the
+order of effects.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,25 +18,11 @@ from torch import Tensor
 from sglc.errors import BackendError
 from sglc.runtime.attention import PagedAttention
 from sglc.runtime.attention_plan import plan_attention
+from sglc.runtime.mirror import Mirror
 from sglc.runtime.model import Llama
 from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
-from sglc.runtime.step import I32, SAMPLED, Step, StepResult
-
-_HEAD_ROWS = 256  # positions whose logits exist at one time
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A launched step: what it will give, and the event behind it (None: done already)."""
-
-    index: int
-    tokens: Tensor
-    logprobs: Tensor
-    scores: Tensor
-    top_ids: Tensor
-    top_logprobs: Tensor
-    done: torch.Event | None
+from sglc.runtime.outcome import Outcome, outcome, wanted_tokens
+from sglc.runtime.step import I32, SAMPLED, Batch, Step, StepResult
 
 
 class TorchExecutor:
@@ -70,6 +56,7 @@ class TorchExecutor:
         self.depth = depth
         self.vocab_size = config.vocab_size
         self._device = torch.device(device)
+        self._mirror = Mirror(page_size)
         with torch.inference_mode():
             self._model = Llama(config, weights)
             self._pool = _pool(config, pages * page_size, dtype, self._device)
@@ -82,31 +69,24 @@ class TorchExecutor:
         """Size of the KV pool."""
         return self._pool.numel() * self._pool.element_size()
 
-    def launch(self, step: Step) -> Ticket:
+    def launch(self, step: Step) -> Outcome:
         """Run `step` (CUDA: queue it)."""
+        batch = self._mirror.expand(step)
         with torch.inference_mode():
-            if len(step.copies):
-                self._copy(step.copies)
-            hidden, places = self._forward(step)
-            wanted = len(step.top_rows) + len(step.top_scores)
-            top_ids = torch.zeros((wanted, step.tops), dtype=torch.int64, device=self._device)
-            tops = top_ids, torch.zeros((wanted, step.tops), device=self._device)
-            scores = self._score(hidden, step, places, tops)
-            tokens, logprobs = self._sample(hidden, step, places, tops)
-            return self._ticket(step.index, (tokens, logprobs, scores, *tops))
+            if len(batch.copies):
+                self._copy(batch.copies)
+            hidden = self._forward(batch)
+            made = outcome(batch, hidden, self._model.logits, self._eos_ids)
+            if batch.sample.any():
+                self._reserve(int(batch.rows.max()))
+                sampled = self._put(np.flatnonzero(batch.sample))
+                rows = self._put(batch.rows[batch.sample].astype(np.int64))
+                self._last[rows] = made.tokens[sampled]
+            return made if self._device.type == "cpu" else made.on_host()
 
-    def drain(self, ticket: Ticket) -> StepResult:
+    def drain(self, ticket: Outcome) -> StepResult:
         """The outcome of the oldest undrained step."""
-        if ticket.done is not None:
-            ticket.done.synchronize()
-        return StepResult(
-            ticket.index,
-            ticket.tokens.numpy().astype(np.int32),
-            ticket.logprobs.numpy(),
-            ticket.scores.numpy(),
-            ticket.top_ids.numpy().astype(np.int32),
-            ticket.top_logprobs.numpy(),
-        )
+        return ticket.result()
 
     def _copy(self, copies: I32) -> None:
         counts = copies[:, 2].astype(np.int64)
@@ -117,15 +97,14 @@ class TorchExecutor:
         )
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
-    def _forward(self, step: Step) -> tuple[Tensor, NDArray[np.int64]]:
-        """Hidden states of the distinct tokens that are sampled from or scored, and those tokens' offsets."""
-        last = step.starts[1:] - 1
-        wanted = np.unique(np.concatenate((last[step.sample], step.score_at))).astype(np.int64)
+    def _forward(self, batch: Batch) -> Tensor:
+        """Hidden states of the tokens that are sampled from or scored."""
+        wanted = wanted_tokens(batch)
         c = self.config
-        plan = plan_attention(step.starts, step.positions, step.pages, self.page_size)
+        plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size)
         attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, self.page_size, self._model.like)
-        arrays = [step.tokens.astype(np.int64), step.positions.astype(np.int64), step.slots.astype(np.int64)]
-        rows = np.repeat(step.rows.astype(np.int64), np.diff(step.starts))
+        arrays = [batch.tokens.astype(np.int64), batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
+        rows = np.repeat(batch.rows.astype(np.int64), np.diff(batch.starts))
         places = wanted
         if plan.order is not None:
             arrays = [values[plan.order] for values in arrays]
@@ -134,88 +113,10 @@ class TorchExecutor:
             place_of[plan.order] = np.arange(len(plan.order))
             places = place_of[wanted]
         tokens, positions, slots = (self._put(values) for values in arrays)
-        if (step.tokens == SAMPLED).any():
-            self._reserve(int(step.rows.max()))
+        if (batch.tokens == SAMPLED).any():
+            self._reserve(int(batch.rows.max()))
             tokens = torch.where(tokens == SAMPLED, self._last[self._put(rows)], tokens)
-        hidden = self._model.forward(tokens, positions, slots, self._pool, attention, self._put(places))
-        return hidden, wanted
-
-    def _score(
-        self, hidden: Tensor, step: Step, places: NDArray[np.int64], tops: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """float32 [S]. The likeliest ids of scores go into their part of `tops`."""
-        scores = torch.zeros(len(step.score_at), device=self._device)
-        if not len(step.score_at):
-            return scores
-        owner = np.searchsorted(places, step.score_at)
-        for begin, end in _blocks(len(places)):
-            inside = np.flatnonzero((owner >= begin) & (owner < end))
-            if len(inside):
-                logits = self._model.logits(hidden[begin:end])
-                of_score = logits[self._put(owner[inside] - begin)]
-                ids = self._put(step.score_ids[inside].astype(np.int64))
-                scores[self._put(inside)] = log_probabilities(of_score, ids)
-                wanted = np.isin(inside, step.top_scores)
-                at = np.searchsorted(step.top_scores, inside[wanted]) + len(step.top_rows)
-                self._keep_tops(of_score, np.flatnonzero(wanted), at, tops)
-        return scores
-
-    def _keep_tops(
-        self, logits: Tensor, rows: NDArray[np.intp], at: NDArray[np.intp], tops: tuple[Tensor, Tensor]
-    ) -> None:
-        """The likeliest ids of the rows `rows` of `logits` become the rows `at` of `tops`."""
-        if not len(rows):
-            return
-        target = self._put(at)
-        tops[0][target], tops[1][target] = likeliest(logits[self._put(rows)], tops[0].shape[1])
-
-    def _sample(
-        self, hidden: Tensor, step: Step, places: NDArray[np.int64], tops: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """int64 [R] and float32 [R]; -1 and 0 where nothing is sampled. `tops` as in `_score`."""
-        tokens = torch.full((len(step.rows),), -1, dtype=torch.int64, device=self._device)
-        logprobs = torch.zeros(len(step.rows), device=self._device)
-        sampled = np.flatnonzero(step.sample)
-        last = step.starts[1:] - 1
-        mask_of = np.full(len(step.rows), -1)
-        mask_of[step.masked] = np.arange(len(step.masked))
-        self._reserve(int(step.rows.max(initial=0)))
-        for begin, end in _blocks(len(sampled)):
-            rows = sampled[begin:end]
-            logits = self._model.logits(hidden[self._put(np.searchsorted(places, last[rows]))])
-            masked = np.flatnonzero(mask_of[rows] >= 0)
-            biased = np.isin(step.bias_at, rows)
-            choice = Choice(
-                step.temperature[rows],
-                step.top_k[rows],
-                step.top_p[rows],
-                step.min_p[rows],
-                step.no_eos[rows],
-                noise_keys(step.seeds[rows], step.positions[last[rows]] + 1),
-                masked,
-                step.masks[mask_of[rows[masked]]],
-                np.searchsorted(rows, step.bias_at[biased]),
-                step.bias_ids[biased],
-                step.bias[biased],
-            )
-            target = self._put(rows)
-            tokens[target], logprobs[target] = choose(logits, choice, self._eos_ids)
-            wanted = np.isin(rows, step.top_rows)
-            at = np.searchsorted(step.top_rows, rows[wanted])
-            self._keep_tops(logits, np.flatnonzero(wanted), at, tops)
-            self._last[self._put(step.rows[rows].astype(np.int64))] = tokens[target]
-        return tokens, logprobs
-
-    def _ticket(self, index: int, made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> Ticket:
-        if self._device.type == "cpu":
-            return Ticket(index, *made, None)
-        host = []
-        for here in made:
-            host.append(torch.empty(here.shape, dtype=here.dtype, pin_memory=here.numel() > 0))
-            host[-1].copy_(here, non_blocking=True)
-        done = torch.Event(self._device)
-        done.record()
-        return Ticket(index, host[0], host[1], host[2], host[3], host[4], done)
+        return self._model.forward(tokens, positions, slots, self._pool, attention, self._put(places))
 
     def _reserve(self, row: int) -> None:
         if row >= len(self._last):
@@ -244,8 +145,3 @@ def _pool(config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.dev
             note=f"it needs {size / 2**30:.1f} GiB",
             hint="ask for a smaller pool",
         ) from None
-
-
-def _blocks(count: int) -> Iterator[tuple[int, int]]:
-    for begin in range(0, count, _HEAD_ROWS):
-        yield begin, min(begin + _HEAD_ROWS, count)

@@ -1,0 +1,80 @@
+"""The least time that work can take: bytes over bandwidth, or FLOPs over the rate of the matrix units.
+
+Each weight is read once in a step, each key and value once for every token that sees it (once for all
+rows of a shared prefix); a prompt is bound by its FLOPs. Nothing else is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglc.runtime.model_config import ModelConfig, tensor_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a device can do at most: bytes/s (of a copy, both ways counted), FLOP/s of bfloat16 products."""
+
+    name: str
+    bandwidth: float
+    flops: float
+
+
+# Measured on one such device with torch 2.11: a copy of 8 GB, a square product on random data.
+H200 = Device("NVIDIA H200", 4.226e12, 790e12)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a model's steps are made of."""
+
+    weight_bytes: int  # read by every step
+    weight_flops: int  # of a token: all products, the head included
+    body_flops: int  # of a token, without the head
+    kv_bytes: int  # of a token
+    attention_flops: int  # of a (query, key) pair
+
+
+def cost(config: ModelConfig, weight_size: int = 2, kv_size: int = 2) -> Cost:
+    """The costs of `config`, numbers of `weight_size` and `kv_size` bytes."""
+    counts = {name: _product(shape) for name, shape in tensor_shapes(config).items()}
+    embedding = counts["model.embed_tokens.weight"]
+    body = sum(counts.values()) - embedding - counts.get("lm_head.weight", 0)
+    head = config.vocab_size * config.hidden
+    return Cost(
+        weight_bytes=(body + head) * weight_size,
+        weight_flops=2 * (body + head),
+        body_flops=2 * body,
+        kv_bytes=2 * config.layers * config.kv_heads * config.head_dim * kv_size,
+        attention_flops=4 * config.layers * config.heads * config.head_dim,
+    )
+
+
+def prefill_s(cost: Cost, prompts: Sequence[int], device: Device) -> float:
+    """Seconds for prompts of so many tokens, nothing shared."""
+    pairs = sum(n * (n + 1) // 2 for n in prompts)
+    return (sum(prompts) * cost.body_flops + pairs * cost.attention_flops) / device.flops
+
+
+def decode_step_s(cost: Cost, rows: int, keys: int, device: Device) -> float:
+    """Seconds of a step of `rows` tokens that see `keys` keys in all."""
+    products = max(cost.weight_bytes / device.bandwidth, rows * cost.weight_flops / device.flops)
+    return products + keys * cost.kv_bytes / device.bandwidth
+
+
+def offline_s(cost: Cost, prompts: Sequence[int], outs: Sequence[int], device: Device) -> dict[str, float]:
+    """Seconds of `prefill`, `products` and `keys` when all requests start together."""
+    products = keys = 0.0
+    for step in range(1, max(outs, default=0)):
+        lengths = [prompt + step for prompt, out in zip(prompts, outs, strict=True) if out > step]
+        keys += sum(lengths) * cost.kv_bytes / device.bandwidth
+        products += max(cost.weight_bytes / device.bandwidth, len(lengths) * cost.weight_flops / device.flops)
+    return {"prefill": prefill_s(cost, prompts, device), "products": products, "keys": keys}
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result

@@ -1,0 +1,402 @@
+"""Runs steps on one CUDA device: the rows' state stays there, and a step is one CUDA graph.
+
+A step that changes nothing but the rows' lengths copies nothing to the device: a graph is replayed and
+its outputs are copied back. Changes (rows that begin, pages handed out, another set of rows) travel as one
+packed buffer, and the cut into tiles as another. Everything is queued on one stream, so the order of
+launches is the order of effects; pinned buffers are a ring, each used again only when its event is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sglc.errors import BackendError
+from sglc.runtime.cuda_model import CudaModel, Kind, TileArguments, Tokens
+from sglc.runtime.kernels.decode_attention import Tiles
+from sglc.runtime.kernels.pages import copy_tokens
+from sglc.runtime.kernels.rows import (
+    batch_lists,
+    finish,
+    keeps_lists,
+    pack,
+    packed_words,
+    prepare,
+    row_state,
+    stage,
+)
+from sglc.runtime.kernels.sample import sample, sample_scratch
+from sglc.runtime.mirror import Mirror
+from sglc.runtime.model_config import ModelConfig
+from sglc.runtime.outcome import Outcome, outcome, wanted_tokens
+from sglc.runtime.scheduler import StepCost
+from sglc.runtime.step import Batch, Step, StepResult
+from sglc.runtime.tile_plan import ITEM, LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
+
+# Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
+# the device longer than the launches take the host.
+BUCKETS = (
+    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
+    *range(768, 2049, 256), *range(2560, 4097, 512),
+)  # fmt: skip
+_FREE_SHARE = 0.9  # of the free memory, for the KV pool
+_HEADER = 8  # words of a plan before its arrays: the number of items, and padding
+_MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
+_DECODE = Kind(decode=True, cascade=False, prompts=False, cut=False, samples=True)
+_PROMPTS = Kind(decode=False, cascade=False, prompts=True, cut=False, samples=True)
+_PREFILL_FLOPS = 200e12  # a second, of the tile kernel on an H200
+_NO_FLOATS = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A launched step: where its outputs will be, int32 [2 * R'], pinned, and the event behind them."""
+
+    index: int
+    rows: int
+    out: Tensor
+    done: torch.Event | None
+
+    def result(self) -> StepResult:
+        """Waits for the device."""
+        if self.done is not None:
+            self.done.synchronize()
+        out = self.out.numpy().reshape(2, -1)[:, : self.rows].copy()
+        return StepResult(self.index, out[0], out[1].view(np.float32), _NO_FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Pinned buffers of one step in flight, and the event behind their last use (None: on the CPU)."""
+
+    words: Tensor
+    plan: Tensor
+    out: Tensor
+    done: torch.Event | None
+
+
+class CudaExecutor:
+    """An `Executor` of a Llama-family model on a CUDA device; on the CPU only in Triton's interpreter.
+
+    Args:
+        weights: under Hugging Face's names, on `device`, in the type to compute in.
+        kv_dtype: of the KV pool: that type, or float8_e4m3fn.
+        pages: of the pool; None: what fits into nine tenths of the free memory.
+        max_rows, max_tokens: rows in flight, and tokens of a step, at most.
+        max_len: longest sequence.
+        depth: steps that may be undrained.
+        cascade: prefixes that rows share are read once.
+        graphs: False launches every kernel by itself.
+
+    Raises:
+        BackendError: the pool does not fit into the device's memory (SGLC530).
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, Tensor],
+        *,
+        device: torch.device | str = "cuda",
+        kv_dtype: torch.dtype | None = None,
+        page_size: int = 16,
+        pages: int | None = None,
+        max_rows: int = 256,
+        max_tokens: int = 8192,
+        max_len: int | None = None,
+        eos_ids: Sequence[int] | None = None,
+        depth: int = 2,
+        cascade: bool = True,
+        graphs: bool = True,
+    ) -> None:
+        self.config = config
+        self.page_size = page_size
+        self.depth = depth
+        self.vocab_size = config.vocab_size
+        self._device = torch.device(device)
+        on_cuda = self._device.type == "cuda"
+        self._cascade = cascade
+        self._graphs = graphs and on_cuda
+        self._max_rows, self._max_tokens = max_rows, max_tokens
+        max_len = min(max_len or config.max_len, config.max_len)
+        processors = torch.cuda.get_device_properties(self._device).multi_processor_count if on_cuda else 2
+        with torch.inference_mode():
+            dtype = next(iter(weights.values())).dtype
+            kv_dtype = kv_dtype or dtype
+            self._model = CudaModel(config, weights, max_tokens, max_rows, processors, kv_dtype)
+            tile = self._model.tile
+            group = config.heads // config.kv_heads
+            self._shape = Shape(tile.rows, group, config.kv_heads, page_size, self._model.tile_programs)
+            self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
+            self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
+            self._out = self._empty(2 * max_rows, dtype=torch.int32)
+            ids = config.eos_ids if eos_ids is None else eos_ids
+            self._eos_ids = torch.tensor(list(ids), dtype=torch.int32, device=self._device)
+            self._scratch = sample_scratch(max_rows, self._device)
+            # Prefixes on one level have at least two rows each; cutting keys adds a piece for each program.
+            self._parts = max_rows + 2 * self._shape.programs // config.kv_heads
+            partial = self._parts * config.kv_heads * tile.rows
+            self._tile_values = self._empty(partial, config.head_dim, dtype=torch.float32)
+            self._tile_sums = self._empty(partial, dtype=torch.float32)
+            items = self._parts + max_tokens // self._shape.tokens + max_rows
+            plan = _HEADER + (1 + 2 * LEVELS + _MEMBERS) * max_tokens + ITEM * items
+            self._plan_words = torch.zeros(plan, dtype=torch.int32, device=self._device)
+            columns = -(-max_len // page_size) + 1
+            # All rows may begin at once, and every page of their prefixes be new to the device.
+            words = packed_words(max_rows, 2 * max_rows * columns, max_rows, max_tokens, max_rows)
+            self._words = self._empty(words, dtype=torch.int32)
+            self._slots = [self._slot(words, plan) for _ in range(depth + 1)]
+            self._pool, self.pages = self._make_pool(kv_dtype, pages)
+            self._state = row_state(max_rows, columns, self.pages, self._device)
+            self._lists = batch_lists(max_tokens, max_rows, self._state.dummy, self._device)
+        self._mirror = Mirror(page_size)
+        self._captured: dict[tuple[int, int, Kind], torch.cuda.CUDAGraph | None] = {}
+        self._before: Step | None = None
+        self._bucket = (0, 0)
+        self._kind = _DECODE
+        self._prefixes: list[Prefix] = []
+        self._launched = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        """Size of the KV pool."""
+        return self._pool.numel() * self._pool.element_size()
+
+    def _empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self._device)
+
+    def _slot(self, words: int, plan: int) -> _Slot:
+        def pinned(size: int) -> Tensor:
+            return torch.zeros(size, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+
+        done = torch.Event(self._device) if self._device.type == "cuda" else None
+        return _Slot(pinned(words), pinned(plan), pinned(2 * self._max_rows), done)
+
+    def _make_pool(self, dtype: torch.dtype, pages: int | None) -> tuple[Tensor, int]:
+        """[layers, pages + 1, 2, kv_heads, page_size, D] of zeros, the last page for padding; and `pages`."""
+        c = self.config
+        page = (2, c.kv_heads, self.page_size, c.head_dim)
+        size = 2 * c.kv_heads * self.page_size * c.head_dim * dtype.itemsize * c.layers
+        free = torch.cuda.mem_get_info(self._device)[0] if self._device.type == "cuda" else 1 << 30
+        if pages is None:
+            pages = int(free * _FREE_SHARE) // size - 1
+        if pages < 1 or (pages + 1) * size > free:
+            raise BackendError(
+                "SGLC530",
+                f"a KV pool of {max(pages, 0) * self.page_size} tokens does not fit into the memory of `{self._device}`",
+                note=f"{free / 2**30:.1f} GiB are free, and a page takes {size / 2**20:.1f} MiB",
+                hint="ask for a smaller pool, or a smaller model",
+            )
+        raw = torch.zeros(
+            (c.layers, pages + 1, *page),
+            dtype=torch.uint8 if dtype.itemsize == 1 else dtype,
+            device=self._device,
+        )
+        return raw.view(dtype), pages
+
+    # -- a step
+
+    def launch(self, step: Step) -> Ticket | Outcome:
+        """Queue `step` on the device's current stream."""
+        slot = self._slots[self._launched % len(self._slots)]
+        if slot.done is not None:
+            slot.done.synchronize()
+        self._launched += 1
+        batch = None
+        if len(step.score_at) or len(step.masked) or len(step.bias_at) or step.tops:
+            batch = self._mirror.expand(step)
+        else:
+            self._mirror.follow(step)
+        with torch.inference_mode():
+            tokens, rows = step.decoding + len(step.ids), len(step.rows)
+            bucket = self._bucket_of(tokens, rows)
+            self._stage(step, slot, bucket)
+            if batch is not None:
+                return self._steered(batch, bucket, slot)
+            self._execute(bucket, self._kind)
+            size = 2 * bucket[1]
+            slot.out[:size].copy_(self._out[:size], non_blocking=True)
+            if slot.done is not None:
+                slot.done.record()
+            return Ticket(step.index, rows, slot.out[:size], slot.done)
+
+    def drain(self, ticket: Ticket | Outcome) -> StepResult:
+        """The outcome of the oldest undrained step."""
+        return ticket.result()
+
+    def _steered(self, batch: Batch, bucket: tuple[int, int], slot: _Slot) -> Outcome:
+        """A step with masks, biases or scores: its forward pass as any other's, what follows in torch."""
+        self._execute(bucket, replace(self._kind, samples=False))
+        wanted = torch.from_numpy(wanted_tokens(batch)).to(self._device)
+        made = outcome(batch, self._model.hidden(bucket[0])[wanted], self._model.logits, self._eos_ids.long())
+        rows = len(batch.rows)
+        finish(
+            made.tokens, made.logprobs, self._lists, self._state,
+            self._out[:rows], self._out[rows : 2 * rows].view(torch.float32),
+        )  # fmt: skip
+        if slot.done is not None:
+            slot.done.record()
+        return made if self._device.type == "cpu" else made.on_host()
+
+    def _bucket_of(self, tokens: int, rows: int) -> tuple[int, int]:
+        """Tokens and rows that a step is padded to. Above the last bucket it is not padded."""
+        padded = next((size for size in BUCKETS if size >= tokens), tokens)
+        if padded > self._max_tokens or padded > BUCKETS[-1]:
+            return tokens, rows
+        return padded, min(padded, self._max_rows)
+
+    def _stage(self, step: Step, slot: _Slot, bucket: tuple[int, int]) -> None:
+        """Bring what the step changes to the device."""
+        before, self._before = self._before, step
+        same = before is not None and bucket == self._bucket and keeps_lists(before, step)
+        self._bucket = bucket
+        packed = pack(step, None if same else bucket, self._state.dummy, slot.words.numpy())
+        if count := len(packed.words):
+            self._words[:count].copy_(slot.words[:count], non_blocking=True)
+            stage(self._words[:count], packed, self._state, self._lists)
+            if packed.copies:
+                copies = self._words[packed.copies_at : packed.copies_at + 3 * packed.copies]
+                copy_tokens(self._pool, copies.view(-1, 3))
+        if not same:
+            self._prefixes = self._shared(step)
+            plan = self._plan(step)
+            self._put_plan(plan, slot, bucket[0])
+            # Captured steps are ready for cuts whether there are any or not.
+            cut = bucket[0] <= BUCKETS[-1] or (plan is not None and bool(plan.splits[step.decoding :].any()))
+            prompts = len(step.lengths) > 0
+            self._kind = Kind(
+                decode=step.decoding > 0, cascade=len(self._prefixes) > 0, prompts=prompts, cut=prompts and cut,
+                samples=True,
+            )  # fmt: skip
+
+    def _shared(self, step: Step) -> list[Prefix]:
+        """Prefixes that decoding rows share. Their pages are whole, so they stay right while the rows grow."""
+        rows = step.rows[: step.decoding]
+        if step.decoding < 2 or not self._cascade:
+            return []
+        # The mirror has counted the step's token: of the page that it is written to nothing is shared.
+        whole = (self._mirror.seq_len[rows] - 1) // self.page_size
+        return shared_prefixes(self._mirror.table[rows, : int(whole.max())], whole, self.page_size)
+
+    def _plan(self, step: Step) -> TilePlan | None:
+        if not self._prefixes and not len(step.lengths):
+            return None
+        prompts = step.rows[step.decoding :]
+        firsts = self._mirror.seq_len[prompts] - step.lengths
+        chunks = list(zip(prompts.tolist(), firsts.tolist(), step.lengths.tolist(), strict=True))
+        return plan_tiles(step.rows[: step.decoding].tolist(), self._prefixes, chunks, self._shape)
+
+    def _put_plan(self, plan: TilePlan | None, slot: _Slot, tokens: int) -> None:
+        """Bring a plan (none: no tiles) for a bucket of `tokens` to the device, all of it in one copy."""
+        words = slot.plan.numpy()
+        lists = _HEADER + (1 + 2 * LEVELS) * tokens
+        words[:lists] = 0
+        used = lists
+        if plan is not None:
+            assert plan.parts <= self._parts, (plan.parts, self._parts)
+            words[0] = len(plan.items)
+            at = _HEADER
+            for values, width in ((plan.shared, 1), (plan.splits, LEVELS), (plan.first, LEVELS)):
+                words[at : at + values.size] = values.ravel()
+                at += width * tokens
+            words[at : at + len(plan.members)] = plan.members
+            at += _MEMBERS * tokens
+            used = at + plan.items.size
+            words[at:used] = plan.items.ravel()
+        self._plan_words[:used].copy_(slot.plan[:used], non_blocking=True)
+
+    def _tiles(self, tokens: int) -> TileArguments:
+        """Where `_put_plan` brings the plan of a bucket of `tokens`."""
+        words, at = self._plan_words, _HEADER
+        shared = words[at : at + tokens]
+        at += tokens
+        splits, first = (
+            words[at + LEVELS * tokens * i :][: LEVELS * tokens].view(tokens, LEVELS) for i in (0, 1)
+        )
+        at += 2 * LEVELS * tokens
+        left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shape.rows)
+        return TileArguments(shared, words[at + _MEMBERS * tokens :], words[:1], words[at:], left)
+
+    def _execute(self, bucket: tuple[int, int], kind: Kind) -> None:
+        """Run the step that is staged: as a graph, from the second of its kind on."""
+        key = (*bucket, kind)
+        if not self._graphs or bucket[0] > BUCKETS[-1]:
+            self._run(bucket, kind, pdl=False)
+        elif key not in self._captured:
+            self._captured[key] = None
+            self._run(bucket, kind, pdl=True)
+        else:
+            graph = self._captured[key]
+            if graph is None:
+                graph = self._captured[key] = self._capture(bucket, kind)
+            graph.replay()
+
+    def _capture(self, bucket: tuple[int, int], kind: Kind) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            self._run(bucket, kind, pdl=True)
+            graph.capture_end()
+        return graph
+
+    def _run(self, bucket: tuple[int, int], kind: Kind, *, pdl: bool) -> None:
+        """Launch the kernels of a step: forward pass, head, sampling, and the growth of the rows."""
+        tokens, rows = bucket
+        ids, positions, slots = (self._inputs[i, :tokens] for i in range(3))
+        prepare(self._lists, self._state, self.page_size, tokens, (ids, positions, slots))
+        arguments = Tokens(ids, positions, slots, self._lists.token_rows[:tokens], self._lists.decoding)
+        # Only of a step without prompts is every token the last of its row.
+        wanted = self._lists.ends[:rows] if kind.prompts and kind.samples else None
+        hidden = self._model.forward(
+            arguments, self._pool, self._state.table, self._tiles(tokens), kind, wanted, pdl=pdl
+        )
+        if not kind.samples:
+            return
+        logits = self._model.logits(hidden, self._logits[:rows], pdl=pdl)
+        out = self._out[:rows], self._out[rows : 2 * rows].view(torch.float32)
+        sample(logits[:rows], self._lists, self._state, self._eos_ids, self._scratch, *out)
+
+    def warm_up(self, rows: int) -> StepCost:
+        """Compile kernels and capture the graphs of decode steps of up to `rows` rows; gives what steps cost.
+
+        Measured with nothing but padding, whose attention is next to nothing. Before the first step only.
+        """
+        with torch.inference_mode():
+            self._lists.tokens.zero_()[0] = self._state.dummy
+            self._lists.rows.zero_()[0] = self._state.dummy
+            self._lists.decoding.zero_()
+            for size in BUCKETS:
+                if size <= min(rows, self._max_tokens):
+                    self._captured[size, min(size, self._max_rows), _DECODE] = None
+                    self._run((size, min(size, self._max_rows)), _DECODE, pdl=True)
+                    self._execute((size, min(size, self._max_rows)), _DECODE)
+            self._before = None
+            step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))
+            many = min(2048, self._max_tokens)
+            token_s = self._seconds(lambda: self._run((many, 1), _PROMPTS, pdl=False)) / many
+            source = torch.empty(1 << 28, dtype=torch.uint8, device=self._device)
+            target = torch.empty_like(source)
+            byte_s = self._seconds(lambda: target.copy_(source)) / (2 * source.numel())
+        c = self.config
+        pair_flops = 4 * c.layers * c.heads * c.head_dim
+        key_bytes = 2 * c.layers * c.kv_heads * c.head_dim * self._pool.element_size()
+        return StepCost(step_s, token_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        """Median time of `run` on the device."""
+        run()
+        times: list[float] = []
+        for _ in range(5):
+            begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        return sorted(times)[2]

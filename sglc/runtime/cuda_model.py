@@ -1,0 +1,217 @@
+"""The forward pass of the Llama family on a CUDA device: our kernels on buffers of fixed addresses.
+
+As `model.Llama`, but nothing here waits for the device, allocates, or depends on anything but the number
+of tokens and rows, so a forward pass can be captured in a CUDA graph. The number of tokens is padded to a
+bucket; what padding computes lands in the dummy row and page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sglc.runtime.kernels import gemm
+from sglc.runtime.kernels.decode_attention import (
+    DecodeConfig,
+    Tiles,
+    count_blocks,
+    decode_attention,
+    decode_scratch,
+    merge,
+)
+from sglc.runtime.kernels.pointwise import embed
+from sglc.runtime.kernels.rope_store import rope_store, rotation_table
+from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
+from sglc.runtime.model_config import ModelConfig
+from sglc.runtime.rope import pair_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    head_norms: tuple[Tensor, Tensor, float] | None
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of a step on the device, int32. `decoding` [1]: how many, the first ones, decode."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    rows: Tensor
+    decoding: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TileArguments:
+    """A `tile_plan.TilePlan` on the device, at fixed addresses. items_count: int32 [1]."""
+
+    shared: Tensor
+    items: Tensor
+    items_count: Tensor
+    members: Tensor
+    left: Tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
+    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`: tokens are
+    sampled in the same pass; else hidden states are all that is wanted."""
+
+    decode: bool
+    cascade: bool
+    prompts: bool
+    cut: bool
+    samples: bool
+
+
+class CudaModel:
+    """A model's weights on one device, with buffers for steps of up to `max_tokens` tokens.
+
+    Args:
+        weights: tensors under Hugging Face's names, on the device and in the type to compute in.
+        processors: multiprocessors of the device.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, Tensor],
+        max_tokens: int,
+        max_decoding: int,
+        processors: int,
+        kv_dtype: torch.dtype,
+    ) -> None:
+        self.config = config
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._norm = weights["model.norm.weight"].float()
+        self._head = self._embedding if config.tied else weights["lm_head.weight"]
+        self._layers = [_layer(config, weights, f"model.layers.{i}") for i in range(config.layers)]
+        device, dtype = self._embedding.device, self._embedding.dtype
+        self._rotations = rotation_table(
+            config.head_dim, config.rope_theta, config.rope_scaling, config.max_len
+        ).to(device)
+        gemm.prepare(device)
+        c = config
+        self._x = torch.zeros(max_tokens, c.hidden, dtype=dtype, device=device)
+        self._qkv = torch.zeros(max_tokens, (c.heads + 2 * c.kv_heads) * c.head_dim, dtype=dtype, device=device)
+        self._attended = torch.zeros(max_tokens, c.heads, c.head_dim, dtype=dtype, device=device)
+        self._gated = torch.zeros(max_tokens, c.intermediate, dtype=dtype, device=device)
+        self._few_x = torch.zeros_like(self._x)
+        self._few_attended = torch.zeros_like(self._attended)
+        self.decode = DecodeConfig(per_sm=8 if kv_dtype.itemsize == 1 else 6)
+        self.tile = tile_config(dtype)
+        self.tile_programs = self.tile.per_sm * processors
+        self._scratch = decode_scratch(
+            self.decode, max_decoding, c.heads, c.kv_heads, c.head_dim, device, processors
+        )
+
+    def forward(
+        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind, wanted: Tensor | None,
+        *, pdl: bool,
+    ) -> Tensor:  # fmt: skip
+        """Write the KV of all tokens to `pool`; give the last hidden states, before their norm.
+
+        Args:
+            tokens: T tokens, their rows' page tables in `table`.
+            pool: [layers, pages, 2, kv_heads, page_size, D].
+            wanted: int32 or int64 [W] tokens whose hidden states are wanted; None: all.
+
+        Returns:
+            [W, hidden], a buffer that the next forward pass overwrites: what `logits` takes.
+        """
+        c = self.config
+        count = len(tokens.ids)
+        if kind.decode:
+            count_blocks(tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch, self.decode)
+        x, attended = self._x[:count], self._attended[:count]
+        embed(tokens.ids, self._embedding, x)
+        for index, layer in enumerate(self._layers):
+            qkv = gemm.linear(
+                x,
+                layer.qkv,
+                norm=(layer.input_norm, c.rms_eps),
+                bias=layer.qkv_bias,
+                out=self._qkv[:count],
+                pdl=pdl,
+            )
+            queries = rope_store(
+                qkv.view(count, -1, c.head_dim), tokens.positions, tokens.slots, self._rotations, pool[index],
+                c.heads, norm=layer.head_norms, pdl=pdl,
+            )  # fmt: skip
+            self._attend(queries, pool[index], table, tokens, tiles, kind, attended, pdl)
+            if index == c.layers - 1 and wanted is not None:
+                x = torch.index_select(x, 0, wanted, out=self._few_x[: len(wanted)])
+                attended = torch.index_select(attended, 0, wanted, out=self._few_attended[: len(wanted)])
+                pdl_here = False
+            else:
+                pdl_here = pdl
+            x = gemm.linear(attended.flatten(1), layer.out, residual=x, out=x, pdl=pdl_here)
+            gated = gemm.gated(
+                x, layer.gate_up, norm=(layer.mlp_norm, c.rms_eps), out=self._gated[: len(x)], pdl=pdl
+            )
+            x = gemm.linear(gated, layer.down, residual=x, out=x, pdl=pdl)
+        return x
+
+    def _attend(
+        self, queries: Tensor, pool: Tensor, table: Tensor, tokens: Tokens, tiles: TileArguments, kind: Kind,
+        out: Tensor, pdl: bool,
+    ) -> None:  # fmt: skip
+        count = len(out)
+        if kind.cascade or kind.prompts:
+            tile_attention(
+                queries, pool, table, tokens.positions, tiles.items, tiles.items_count, tiles.members, out,
+                tiles.left.values, tiles.left.sums, self.tile, self.tile_programs, pdl=pdl,
+            )  # fmt: skip
+        if kind.decode:
+            decode_attention(
+                queries, pool, table, tokens.rows, tokens.positions, tiles.shared[:count], tokens.decoding, out,
+                self._scratch, self.decode, tiles=tiles.left if kind.cascade else None, pdl=pdl,
+            )  # fmt: skip
+        if kind.cut:
+            merge(out, tokens.decoding, tiles.left, self.config.kv_heads, pdl=pdl)
+
+    def hidden(self, tokens: int) -> Tensor:
+        """[tokens, hidden] that the last forward pass left, if it was asked for those of all tokens."""
+        return self._x[:tokens]
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None, *, pdl: bool = False) -> Tensor:
+        """[W, hidden] from `forward` -> [W, vocab]."""
+        return gemm.linear(hidden, self._head, norm=(self._norm, self.config.rms_eps), out=out, pdl=pdl)
+
+
+def _layer(config: ModelConfig, weights: Mapping[str, Tensor], name: str) -> _Layer:
+    """One layer, with q, k and v as one product and rotated features side by side."""
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+
+    def merged(kind: str) -> Tensor:
+        q, k, v = (weights[f"{attention}.{part}_proj.{kind}"] for part in "qkv")
+        return torch.cat((pair_rows(q, config.head_dim), pair_rows(k, config.head_dim), v))
+
+    head_norms = None
+    if config.qk_norm:
+        q_norm, k_norm = (
+            pair_rows(weights[f"{attention}.{part}_norm.weight"], config.head_dim).contiguous() for part in "qk"
+        )
+        head_norms = (q_norm, k_norm, config.rms_eps)
+    return _Layer(
+        input_norm=weights[f"{name}.input_layernorm.weight"].float(),
+        qkv=merged("weight"),
+        qkv_bias=merged("bias") if config.qkv_bias else None,
+        head_norms=head_norms,
+        out=weights[f"{attention}.o_proj.weight"],
+        mlp_norm=weights[f"{name}.post_attention_layernorm.weight"].float(),
+        gate_up=gemm.pack_gate_up(weights[f"{mlp}.gate_proj.weight"], weights[f"{mlp}.up_proj.weight"]),
+        down=weights[f"{mlp}.down_proj.weight"],
+    )

@@ -1,0 +1,1 @@
+"""Device code in Triton; each kernel has a reference in torch in its tests."""

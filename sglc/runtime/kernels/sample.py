@@ -1,0 +1,266 @@
+"""Sampling in three kernels: the lowest logit that filters keep, a race over the vocabulary, its outcome.
+
+The meaning is `sampler.choose`'s: an exponential race whose noise is a hash of (seed, position, token).
+Both compute in float32, the race here as noise / weight with weights relative to the best token seen so
+far; so they choose the same token up to rounding, that is unless the two best of a race are equal to
+about 1e-6.
+
+`_race` reads the logits once, several programs to a row. `filter_rows` returns at once for rows without
+top_k, top_p and min_p, so one CUDA graph serves all. A row that does not sample costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sglc.runtime.kernels.rows import (
+    ROW,
+    SAMPLES,
+    SEED_HIGH,
+    SEED_LOW,
+    TEMPERATURE,
+    BatchLists,
+    RowState,
+    finish_rows,
+)
+from sglc.runtime.kernels.sample_filter import LOG2E, LOWEST, filter_rows, load_tile, row_ban, row_field
+from sglc.runtime.step import I32, Bool
+
+_PROGRAMS = 792  # of a race: 6 for each of 132 multiprocessors, as many as their registers hold
+_REGISTERS = 80
+_MOST_PARTS = 128  # of a row
+_BLOCK = 2048  # tokens
+_FILTER_BLOCK = 4096
+# How many low bits of a float32 are 0 when it was widened from the type.
+_IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleScratch:
+    """Partial results of races, values float32 [4, N] and ids int32 [N]; of filters, lowest float32 [R] and
+    likely float32 [R, _FILTER_BLOCK]."""
+
+    values: Tensor
+    ids: Tensor
+    lowest: Tensor
+    likely: Tensor
+
+
+def sample_scratch(rows: int, device: torch.device | str) -> SampleScratch:
+    """Scratch for batches of up to `rows` rows."""
+    parts = max(_PROGRAMS, rows)
+    return SampleScratch(
+        torch.empty(4, parts, dtype=torch.float32, device=device),
+        torch.empty(parts, dtype=torch.int32, device=device),
+        torch.empty(rows, dtype=torch.float32, device=device),
+        torch.empty(rows, _FILTER_BLOCK, dtype=torch.float32, device=device),
+    )
+
+
+def pack_masks(masks: Bool) -> I32:
+    """Bits of `masks` bool [M, V]: int32 [M, ceil(V / 32)], token v is bit v % 32 of word v // 32."""
+    count, vocab = masks.shape
+    words = -(-vocab // 32)
+    packed = np.zeros((count, 4 * words), np.uint8)
+    packed[:, : -(-vocab // 8)] = np.packbits(masks, axis=1, bitorder="little")
+    return packed.view("<i4")
+
+
+@triton.jit
+def _mix64(x):
+    """The finaliser of splitmix64."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def _mix32(x):
+    """The finaliser lowbias32."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _unit(ids, key_low, key_high):
+    """Noise as uniform numbers above 0, float32: its exponentials are -log(1 - u)."""
+    x = _mix32(ids.to(tl.uint32) * 0x9E3779B9 ^ key_low)
+    x = _mix32(x ^ key_high)
+    return ((x & 0x7FFFFFFF).to(tl.int32).to(tl.float32) + 0.5) * (2.0**-31)
+
+
+@triton.jit
+def _exponential(u):
+    """-log(1 - u), which is never below u; small ones keep all their digits."""
+    series = u * (1 / 11)
+    for term in tl.static_range(10, 0, -1):
+        series = u * (series + 1 / term)
+    return tl.where(u < 0.25, series, -tl.log(tl.maximum(1 - u, 1e-30)))
+
+
+@triton.jit
+def _race(
+    logits, rows, fields, eos, masks, mask_of, lowest, values, winners,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, parts, chunk,
+    BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """values: of a part of a row the largest logit, the sum of exp(logit - it), the largest that may be
+    sampled, and the winner's noise / weight, relative to that one."""
+    r = tl.program_id(0)
+    part = r * tl.num_programs(1) + tl.program_id(1)
+    if tl.load(rows + SAMPLES * row_stride + r) == 0:
+        return
+    row = tl.load(rows + ROW * row_stride + r)
+    banned, position = row_ban(fields, capacity, rows, row_stride, r, row)
+    temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
+    scale = LOG2E / tl.maximum(temperature, 1e-30)
+    seed = row_field(fields, capacity, row, SEED_LOW).to(tl.uint32, bitcast=True).to(tl.uint64)
+    seed += row_field(fields, capacity, row, SEED_HIGH).to(tl.uint32, bitcast=True).to(tl.uint64) << 32
+    key = _mix64(seed + _mix64(position.to(tl.uint64) + 0x9E3779B97F4A7C15))
+    key_low = key.to(tl.uint32)
+    key_high = (key >> 32).to(tl.uint32)
+    floor = tl.maximum(tl.load(lowest + r), LOWEST)
+    mask_row = -1
+    if MASKED:
+        mask_row = tl.load(mask_of + r)
+        masks += mask_row.to(tl.int64) * mask_stride
+    logits += r.to(tl.int64) * logits_stride
+
+    begin = tl.program_id(1) * chunk
+    end = tl.minimum(begin + chunk, vocab)
+    top = tl.full([], LOWEST, tl.float32)
+    # Sums stay apart until the end: added up inside a thread they cost no barrier.
+    totals = tl.zeros([BLOCK // 8], tl.float32)
+    ceiling = tl.full([], LOWEST, tl.float32)
+    score = tl.full([], float("inf"), tl.float32)
+    winner = begin
+    for start in range(begin, end, BLOCK):
+        x, allowed, barred = load_tile(
+            logits, start, end, banned, eos, eos_count, masks, mask_row, BLOCK, MASKED
+        )
+        ids = start + tl.arange(0, BLOCK)
+        peak = tl.max(x, 0)
+        above = tl.maximum(top, peak)
+        weights = tl.reshape(tl.exp2((x - above) * LOG2E), [BLOCK // 8, 8])
+        totals = totals * tl.exp2((top - above) * LOG2E) + tl.sum(weights, 1)
+        top = above
+        if barred:
+            peak = tl.max(allowed, 0)
+        highest = tl.maximum(ceiling, peak)
+        if temperature > 0:
+            score *= tl.exp2((highest - ceiling) * scale)
+            u = _unit(ids, key_low, key_high)
+            handicap = tl.where(allowed >= floor, tl.exp2((highest - allowed) * scale), float("inf"))
+            # The exponential is never below u, so few tiles can hold a better one, and only they cost more.
+            if tl.min(u * handicap, 0) < score:
+                scores = _exponential(u) * handicap
+                least = tl.min(scores, 0)
+                if least < score:
+                    score = least
+                    winner = tl.min(tl.where(scores == least, ids, vocab), 0)
+        else:
+            if highest > ceiling:
+                winner = tl.min(tl.where(allowed == highest, ids, vocab), 0)
+        ceiling = highest
+    tl.store(values + part, top)
+    tl.store(values + parts + part, tl.sum(totals, 0))
+    tl.store(values + 2 * parts + part, ceiling)
+    tl.store(values + 3 * parts + part, score)
+    tl.store(winners + part, winner)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _decide(
+    logits, rows, fields, values, winners, ids, logprobs,
+    vocab, logits_stride, row_stride, capacity, parts, splits, SPLITS: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0)
+    token = 0
+    logprob = 0.0
+    if tl.load(rows + SAMPLES * row_stride + r) != 0:
+        row = tl.load(rows + ROW * row_stride + r)
+        temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
+        at = tl.arange(0, SPLITS)
+        live = at < splits
+        part = r * splits + at
+        tops = tl.load(values + part, mask=live, other=LOWEST)
+        totals = tl.load(values + parts + part, mask=live, other=0.0)
+        ceilings = tl.load(values + 2 * parts + part, mask=live, other=LOWEST)
+        scores = tl.load(values + 3 * parts + part, mask=live, other=float("inf"))
+        tokens = tl.load(winners + part, mask=live, other=vocab)
+        ceiling = tl.max(ceilings, 0)
+        if temperature > 0:
+            scale = LOG2E / tl.maximum(temperature, 1e-30)
+            scores *= tl.exp2((ceiling - ceilings) * scale)
+            wins = scores == tl.min(scores, 0)
+        else:
+            wins = ceilings == ceiling
+        # Garbage (all logits NaN) still gives a token that exists.
+        token = tl.minimum(tl.min(tl.where(wins, tokens, vocab), 0), vocab - 1)
+        top = tl.max(tops, 0)
+        total = tl.sum(totals * tl.exp2((tops - top) * LOG2E), 0)
+        logit = tl.load(logits + r.to(tl.int64) * logits_stride + token).to(tl.float32)
+        logprob = logit - top - tl.log(total)
+    finish_rows(r, r >= 0, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
+
+
+def race_parts(rows: int, vocab: int) -> tuple[int, int]:
+    """Into how many parts each of `rows` rows is cut, and their length in tokens, a multiple of the block."""
+    wanted = min(max(_PROGRAMS // rows, 1), triton.cdiv(vocab, _BLOCK), _MOST_PARTS)
+    chunk = triton.cdiv(triton.cdiv(vocab, wanted), _BLOCK) * _BLOCK
+    return triton.cdiv(vocab, chunk), chunk
+
+
+def sample(
+    logits: Tensor,
+    lists: BatchLists,
+    state: RowState,
+    eos_ids: Tensor,
+    scratch: SampleScratch,
+    ids: Tensor,
+    logprobs: Tensor,
+    *,
+    masks: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Choose a token for each row of the lists that samples, and end the step (`rows.finish`).
+
+    Args:
+        logits: [R, V] of bfloat16, float16 or float32, a row contiguous: of the first R rows of the lists.
+        eos_ids: int32 [E], what a row may not sample before its `eos_from`.
+        ids, logprobs: int32 and float32 [R], get the chosen tokens and the natural logarithm of their
+            probability in the model's own distribution; -1 and 0 where a row does not sample.
+        masks: bits int32 [M, ceil(V / 32)] as `pack_masks` gives them, rows contiguous; and of each row
+            of the batch its row of bits, int32 [R], -1 for none.
+    """
+    rows, vocab = logits.shape
+    if not rows:
+        return
+    assert logits.stride(1) == 1, logits.stride()
+    assert len(ids) == len(logprobs) == rows, (len(ids), len(logprobs), rows)
+    bits, mask_of = masks or (eos_ids, eos_ids)
+    given = masks is not None
+    mask_stride = bits.stride(0)
+    splits, chunk = race_parts(rows, vocab)
+    row_stride, capacity = lists.rows.shape[1], state.fields.shape[1]
+    filter_rows[(rows,)](
+        logits, lists.rows, state.fields, eos_ids, bits, mask_of, scratch.lowest, scratch.likely,
+        vocab, logits.stride(0), row_stride, capacity, len(eos_ids), mask_stride,
+        IDLE=_IDLE_BITS[logits.dtype], BLOCK=_FILTER_BLOCK, MASKED=given, num_warps=8,
+    )  # fmt: skip
+    _race[(rows, splits)](
+        logits, lists.rows, state.fields, eos_ids, bits, mask_of, scratch.lowest, scratch.values, scratch.ids,
+        vocab, logits.stride(0), row_stride, capacity, len(eos_ids), mask_stride, scratch.ids.shape[0], chunk,
+        BLOCK=_BLOCK, MASKED=given, num_warps=4, maxnreg=_REGISTERS,
+    )  # fmt: skip
+    _decide[(rows,)](
+        logits, lists.rows, state.fields, scratch.values, scratch.ids, ids, logprobs,
+        vocab, logits.stride(0), row_stride, capacity, scratch.ids.shape[0], splits,
+        SPLITS=_MOST_PARTS, num_warps=1,
+    )  # fmt: skip

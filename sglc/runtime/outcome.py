@@ -1,0 +1,154 @@
+"""From hidden states to what a step gives: samples, log-probabilities, likeliest ids. All of it in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sglc.runtime.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
+from sglc.runtime.step import Batch, StepResult
+
+_HEAD_ROWS = 256  # positions whose logits exist at one time
+
+Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A `StepResult` as tensors, ids int64, the others float32. `done` is behind them (None: they are there)."""
+
+    index: int
+    tokens: Tensor
+    logprobs: Tensor
+    scores: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+    done: torch.Event | None = None
+
+    def result(self) -> StepResult:
+        """The same as arrays; waits for a device."""
+        if self.done is not None:
+            self.done.synchronize()
+        return StepResult(
+            self.index,
+            self.tokens.numpy().astype(np.int32),
+            self.logprobs.numpy(),
+            self.scores.numpy(),
+            self.top_ids.numpy().astype(np.int32),
+            self.top_logprobs.numpy(),
+        )
+
+    def on_host(self) -> Outcome:
+        """A copy in pinned memory, queued behind what the device still does."""
+
+        def pinned(here: Tensor) -> Tensor:
+            there = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.numel() > 0)
+            return there.copy_(here, non_blocking=True)
+
+        tokens, logprobs, scores = pinned(self.tokens), pinned(self.logprobs), pinned(self.scores)
+        top_ids, top_logprobs = pinned(self.top_ids), pinned(self.top_logprobs)
+        done = torch.Event(self.tokens.device)
+        done.record()
+        return Outcome(self.index, tokens, logprobs, scores, top_ids, top_logprobs, done)
+
+
+def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
+    """The tokens whose logits a step needs, ascending: those sampled from, and those scored."""
+    last = batch.starts[1:] - 1
+    return np.unique(np.concatenate((last[batch.sample], batch.score_at))).astype(np.int64)
+
+
+def outcome(batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> Outcome:
+    """What `batch` gives.
+
+    Args:
+        hidden: [W, hidden] of `wanted_tokens(batch)`.
+        eos_ids: int64 [E], what rows with `no_eos` may not sample.
+    """
+    made = _Made(batch, hidden, head, eos_ids)
+    made.score()
+    made.sample()
+    return Outcome(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
+
+
+class _Made:
+    """The outcome of a batch while it is filled in."""
+
+    def __init__(self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> None:
+        self._batch, self._hidden, self._head, self._eos_ids = batch, hidden, head, eos_ids
+        self._places = wanted_tokens(batch)
+        self._device = device = hidden.device
+        wanted = len(batch.top_rows) + len(batch.top_scores)
+        self.tokens = torch.full((len(batch.rows),), -1, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(len(batch.rows), device=device)
+        self.scores = torch.zeros(len(batch.score_at), device=device)
+        self.tops = (
+            torch.zeros((wanted, batch.tops), dtype=torch.int64, device=device),
+            torch.zeros((wanted, batch.tops), device=device),
+        )
+
+    def score(self) -> None:
+        batch = self._batch
+        if not len(batch.score_at):
+            return
+        owner = np.searchsorted(self._places, batch.score_at)
+        for begin, end in _blocks(len(self._places)):
+            inside = np.flatnonzero((owner >= begin) & (owner < end))
+            if len(inside):
+                logits = self._head(self._hidden[begin:end])
+                of_score = logits[self._put(owner[inside] - begin)]
+                ids = self._put(batch.score_ids[inside].astype(np.int64))
+                self.scores[self._put(inside)] = log_probabilities(of_score, ids)
+                wanted = np.isin(inside, batch.top_scores)
+                at = np.searchsorted(batch.top_scores, inside[wanted]) + len(batch.top_rows)
+                self._keep_tops(of_score, np.flatnonzero(wanted), at)
+
+    def sample(self) -> None:
+        batch = self._batch
+        sampled = np.flatnonzero(batch.sample)
+        last = batch.starts[1:] - 1
+        mask_of = np.full(len(batch.rows), -1)
+        mask_of[batch.masked] = np.arange(len(batch.masked))
+        for begin, end in _blocks(len(sampled)):
+            rows = sampled[begin:end]
+            logits = self._head(self._hidden[self._put(np.searchsorted(self._places, last[rows]))])
+            masked = np.flatnonzero(mask_of[rows] >= 0)
+            biased = np.isin(batch.bias_at, rows)
+            choice = Choice(
+                batch.temperature[rows],
+                batch.top_k[rows],
+                batch.top_p[rows],
+                batch.min_p[rows],
+                batch.no_eos[rows],
+                noise_keys(batch.seeds[rows], batch.positions[last[rows]] + 1),
+                masked,
+                batch.masks[mask_of[rows[masked]]],
+                np.searchsorted(rows, batch.bias_at[biased]),
+                batch.bias_ids[biased],
+                batch.bias[biased],
+            )
+            target = self._put(rows)
+            self.tokens[target], self.logprobs[target] = choose(logits, choice, self._eos_ids)
+            wanted = np.isin(rows, batch.top_rows)
+            at = np.searchsorted(batch.top_rows, rows[wanted])
+            self._keep_tops(logits, np.flatnonzero(wanted), at)
+
+    def _keep_tops(self, logits: Tensor, rows: NDArray[np.intp], at: NDArray[np.intp]) -> None:
+        """The likeliest ids of the rows `rows` of `logits` become the rows `at` of `tops`."""
+        if not len(rows):
+            return
+        target = self._put(at)
+        self.tops[0][target], self.tops[1][target] = likeliest(logits[self._put(rows)], self.tops[0].shape[1])
+
+    def _put(self, values: NDArray[np.integer]) -> Tensor:
+        return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def _blocks(count: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, count, _HEAD_ROWS):
+        yield begin, min(begin + _HEAD_ROWS, count)

@@ -1,0 +1,184 @@
+"""Which attention of a step is done in tiles (`kernels.tile_attention`): pure functions of the page tables.
+
+New tokens of prompts are always tiles. Rows that decode and begin with the same pages read those once,
+together, where that saves more than it costs; prefixes may be nested. The others, and what follows a
+prefix, are left to `kernels.decode_attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from sglc.runtime.step import I32
+
+LEVELS = 2  # nested prefixes of a row
+ITEM = 6  # fields of an item
+LEAST_KEYS = 256  # keys of a tile that is split no further
+# A tile kernel costs a launch in every layer, some 3 us, in which 4,096 keys of 8 heads could be read.
+LEAST_SAVED = 4096  # keys that all prefixes of a step must save together
+LEAST_SAVED_BY_PREFIX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the cut depends on: packed query rows of a tile, query heads per kv head, kv heads, tokens of a
+    page, and how many programs share the tiles."""
+
+    rows: int
+    group: int
+    kv_heads: int
+    page_size: int
+    programs: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a full tile."""
+        return self.rows // self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The rows `rows` of a batch have pages begin : end of their tables in common."""
+
+    rows: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """Arguments of the kernels, all int32.
+
+    items [I, ITEM]: first member, members, page table row, first key, end of the keys, and place of the
+    partial result (-1: none, the tile has all keys). members [N]: tokens. Of every token, shared [T]: leading
+    keys that prefixes cover; splits, first [T, LEVELS]: as `kernels.decode_attention.Tiles` has them.
+    parts: places of partial results.
+    """
+
+    items: I32
+    members: I32
+    shared: I32
+    splits: I32
+    first: I32
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Tokens `members` over keys begin : end of a page table, in tiles of their own."""
+
+    members: I32
+    row: int
+    begin: int
+    end: int
+    level: int
+    cut: bool  # the keys are not all that its tokens have
+
+
+def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVELS) -> list[Prefix]:
+    """Nested prefixes of the rows of `table` [R, K] that save most keys, each row in at most `levels` of them.
+
+    `limits` int32 [R]: how many pages of each row may be shared; there is at least one row.
+    """
+    rows = len(limits)
+    if rows < 2 or not table.shape[1] or np.unique(table[:, 0]).size == rows:
+        return []
+    # Big-endian bytes compare as the page ids do, so equal prefixes become neighbours.
+    keys = table.astype(">i4")
+    order = sorted(range(rows), key=lambda r: (keys[r, : limits[r]].tobytes(), r))
+    sorted_table, sorted_limits = table[order], limits[order]
+    equal = np.logical_and.accumulate(sorted_table[1:] == sorted_table[:-1], axis=1).sum(axis=1)
+    common = np.minimum(equal, np.minimum(sorted_limits[1:], sorted_limits[:-1])).tolist()
+    least = -(-LEAST_SAVED_BY_PREFIX // page_size)
+
+    @cache
+    def best(begin: int, end: int, depth: int, left: int) -> tuple[int, tuple[Prefix, ...]]:
+        """Pages saved among the rows order[begin:end], which have `depth` pages behind them, and by what."""
+        if end - begin < 2 or not left:
+            return 0, ()
+        shared = min(common[begin : end - 1])
+        cuts = [begin, *(i + 1 for i in range(begin, end - 1) if common[i] == shared), end]
+
+        def below(reached: int, remaining: int) -> tuple[int, tuple[Prefix, ...]]:
+            found = [best(a, b, reached, remaining) for a, b in pairwise(cuts) if b - a > 1]
+            return sum(saved for saved, _ in found), tuple(prefix for _, some in found for prefix in some)
+
+        without = below(depth, left)
+        saved = (end - begin - 1) * (shared - depth)
+        if saved < least:
+            return without
+        deeper = below(shared, left - 1)
+        mine = Prefix(tuple(order[begin:end]), depth, shared)
+        return max(without, (saved + deeper[0], (mine, *deeper[1])), key=lambda choice: choice[0])
+
+    saved, prefixes = best(0, rows, 0, levels)
+    return list(prefixes) if saved * page_size >= LEAST_SAVED else []
+
+
+def plan_tiles(
+    rows: Sequence[int], prefixes: Sequence[Prefix], chunks: Sequence[tuple[int, int, int]], shape: Shape
+) -> TilePlan:
+    """The tiles of a step whose first tokens decode, one for each of `rows`, followed by chunks.
+
+    Args:
+        rows: page table rows of the decoding tokens.
+        prefixes: of these, offsets into `rows`.
+        chunks: (page table row, first position, tokens) of rows with new tokens, in the step's order.
+    """
+    tokens = len(rows) + sum(count for _, _, count in chunks)
+    shared = np.zeros(tokens, np.int32)
+    level = np.zeros(tokens, np.int32)
+    work: list[_Work] = []
+    for prefix in prefixes:  # an outer prefix comes before those inside of it
+        members = np.array(prefix.rows, np.int32)
+        at = int(level[members[0]])
+        begin, end = prefix.begin * shape.page_size, prefix.end * shape.page_size
+        row = rows[prefix.rows[0]]
+        work += [_Work(some, row, begin, end, at, True) for some in _tiles(members, shape)]
+        level[members] += 1
+        shared[members] = end
+    start = len(rows)
+    for row, first, count in chunks:
+        members = np.arange(start, start + count, dtype=np.int32)
+        for some in _tiles(members, shape):
+            end = first + int(some[-1]) - start + 1
+            work.append(_Work(some, row, 0, end, 0, False))
+        start += count
+    return _cut(work, tokens, shared, shape)
+
+
+def _tiles(members: I32, shape: Shape) -> list[I32]:
+    return [members[at : at + shape.tokens] for at in range(0, len(members), shape.tokens)]
+
+
+def _cut(work: list[_Work], tokens: int, shared: I32, shape: Shape) -> TilePlan:
+    """Cut the keys of tiles so that there are enough pieces for all programs, the longest pieces first."""
+    keys = sum(tile.end - tile.begin for tile in work) * shape.kv_heads
+    longest = max(LEAST_KEYS, -(-keys // shape.programs // 64) * 64)
+    splits = np.zeros((tokens, LEVELS), np.int32)
+    first = np.zeros((tokens, LEVELS), np.int32)
+    items: list[tuple[int, int, int, int, int, int]] = []
+    members: list[I32] = []
+    start = parts = 0
+    size = shape.kv_heads * shape.rows
+    for tile in work:
+        pieces = -(-(tile.end - tile.begin) // longest)
+        partial = tile.cut or pieces > 1
+        for piece in range(pieces):
+            begin = tile.begin + piece * longest
+            place = parts + piece if partial else -1
+            items.append((start, len(tile.members), tile.row, begin, min(begin + longest, tile.end), place))
+        if partial:
+            splits[tile.members, tile.level] = pieces
+            first[tile.members, tile.level] = parts * size + np.arange(len(tile.members)) * shape.group
+            parts += pieces
+        members.append(tile.members)
+        start += len(tile.members)
+    table = np.array(items, np.int32).reshape(-1, ITEM)
+    table = table[np.argsort(table[:, 3] - table[:, 4], kind="stable")]
+    return TilePlan(table, np.concatenate([np.empty(0, np.int32), *members]), shared, splits, first, parts)

@@ -1,0 +1,317 @@
+"""The sampling kernels choose what `sampler.choose` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sglc.runtime.kernels.rows import BatchLists, RowState, batch_lists, pack, row_state, stage
+from sglc.runtime.kernels.sample import pack_masks, race_parts, sample, sample_scratch
+from sglc.runtime.sampler import Choice, choose, exponentials, filtered, noise_keys
+from sglc.runtime.step import Opened, Step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Triton's interpreter rounds to bfloat16 by cutting digits off; logits are only read here.
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+VOCAB = 5003  # three blocks, the last one cut; no multiple of anything
+EOS = (7, 2048, 5002)
+
+
+@pytest.fixture(autouse=True)
+def numpy_overflows_silently() -> Iterator[None]:
+    """The interpreter computes with numpy, which warns where a weight is meant to become 0 or infinite."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        yield
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows that sample, as the device and as `choose` see them."""
+
+    choice: Choice
+    state: RowState
+    lists: BatchLists
+
+
+def case(*rows: dict[str, float], seeds: int = 0, samples: list[bool] | None = None, bucket: int = 0) -> Case:
+    """One row of the batch per mapping; "at" is the position sampled for, from "eos_from" on eos may end it."""
+    count = len(rows)
+    rng = np.random.default_rng(seeds)
+
+    def column(key: str, default: float, dtype: type) -> np.ndarray:
+        return np.array([row.get(key, default) for row in rows], dtype)
+
+    at, eos_from = column("at", 9, np.int32), column("eos_from", 0, np.int32)
+    numbers = rng.permutation(40)[:count].astype(np.int32)
+    opened = Opened(
+        rows=numbers,
+        seq_len=at - 2,
+        temperature=column("temperature", 1.0, np.float32),
+        top_p=column("top_p", 1.0, np.float32),
+        top_k=column("top_k", -1, np.int32),
+        min_p=column("min_p", 0.0, np.float32),
+        seeds=rng.integers(0, 2**64 - 1, count, np.uint64, endpoint=True),
+        eos_from=eos_from,
+    )
+    step = Step(
+        index=0,
+        rows=numbers,
+        decoding=0,
+        sample=np.array(samples or [True] * count),
+        lengths=np.full(count, 2, np.int32),
+        ids=np.zeros(2 * count, np.int32),
+        opened=opened,
+    )
+    state = row_state(40, 1, 0, DEVICE)
+    lists = batch_lists(128, 64, state.dummy, DEVICE)
+    packed = pack(step, (2 * count, max(count, bucket)), state.dummy, np.zeros(4096, np.int32))
+    stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, state, lists)
+    choice = Choice(
+        opened.temperature,
+        opened.top_k,
+        opened.top_p,
+        opened.min_p,
+        at < eos_from,
+        noise_keys(opened.seeds, at),
+    )
+    return Case(choice, state, lists)
+
+
+def random_logits(
+    count: int, dtype: torch.dtype = torch.float32, vocab: int = VOCAB, spread: float = 2.5
+) -> Tensor:
+    generator = torch.Generator().manual_seed(count + vocab)
+    return (torch.randn(count, vocab, generator=generator) * spread).to(DEVICE, dtype)
+
+
+def run(logits: Tensor, case: Case, masks: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    count = len(logits)
+    ids = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
+    logprobs = torch.full((count,), float("nan"), device=DEVICE)
+    scratch = sample_scratch(64, DEVICE)
+    for poisoned in (scratch.values, scratch.lowest, scratch.likely):
+        poisoned.fill_(float("nan"))
+    scratch.ids.fill_(10**9)
+    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
+    sample(logits, case.lists, case.state, eos, scratch, ids, logprobs, masks=masks)
+    return ids.cpu(), logprobs.cpu()
+
+
+def check(logits: Tensor, case: Case) -> Tensor:
+    ids, logprobs = run(logits, case)
+    count = len(case.choice.temperature)
+    wanted, wanted_logprobs = choose(logits[:count], case.choice, torch.tensor(EOS, device=DEVICE))
+    assert ids[:count].tolist() == wanted.tolist()
+    torch.testing.assert_close(logprobs[:count], wanted_logprobs.cpu(), atol=2e-5, rtol=1e-5)
+    return ids
+
+
+@pytest.mark.parametrize(("dtype", "programs"), [(DTYPES[0], 792), (DTYPES[1], 1), (DTYPES[2], 24)])
+def test_chooses_as_the_sampler(dtype: torch.dtype, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each block its own part, with all in one, and with two of three together."""
+    monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", programs)
+    rows = [{"temperature": t, "at": at} for t in (0.0, 1e-6, 0.3, 1.0, 1.7, 30.0) for at in (2, 1000)]
+    assert race_parts(len(rows), VOCAB)[0] == {792: 3, 24: 2, 1: 1}[programs]
+    logits = random_logits(len(rows), dtype)
+    # The best ones so far rise from block to block, also for what may be sampled.
+    logits += torch.arange(VOCAB, device=DEVICE) // 2048 * 3
+    ids = check(logits, case(*rows))
+    assert len(set(ids.tolist())) > 8
+    falling = logits.flip(1).contiguous()
+    check(falling, case(*rows, seeds=1))
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 2047, 2048, 2049, 4096])
+def test_vocabularies_around_blocks(vocab: int) -> None:
+    check(random_logits(4, vocab=vocab), case({}, {"temperature": 0.0}, {"temperature": 4.0}, {"min_p": 0.5}))
+
+
+def test_one_row_and_many_are_cut_differently_and_choose_the_same() -> None:
+    logits = random_logits(40)
+    rows = [{"temperature": 0.5 + row / 20} for row in range(40)]
+    together = check(logits, case(*rows))
+    assert race_parts(1, 151_936)[0] > race_parts(256, 151_936)[0] > 1
+    everything = case(*rows)
+    for row in (0, 17, 39):
+        alone = BatchLists(
+            everything.lists.tokens,
+            everything.lists.rows[:, row:].contiguous(),
+            everything.lists.decoding,
+            everything.lists.token_rows,
+            everything.lists.ends,
+        )
+        ids, _ = run(logits[row : row + 1], Case(everything.choice, everything.state, alone))
+        assert ids.tolist() == together[row : row + 1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab"), [(1, 151_936), (256, 151_936), (512, 128_256), (2000, 50_257), (3, 5)]
+)
+def test_parts_cover_the_vocabulary(rows: int, vocab: int) -> None:
+    parts, chunk = race_parts(rows, vocab)
+    assert (parts - 1) * chunk < vocab <= parts * chunk
+    assert parts * rows <= max(792, rows)
+
+
+def test_ends_only_from_its_position_on() -> None:
+    logits = random_logits(8)
+    logits[:, list(EOS)] = 40.0
+    rows = [
+        {"temperature": t, "at": at, "eos_from": 10, "top_k": k}
+        for t in (0.0, 1.0)
+        for at in (9, 10)
+        for k in (-1, 2)
+    ]
+    ids = check(logits, case(*rows))
+    assert [token in EOS for token in ids.tolist()] == [row["at"] >= 10 for row in rows]
+
+
+FILTERS = [
+    {"top_k": 1},
+    {"top_k": 50},
+    {"top_k": VOCAB - 1},
+    {"top_k": VOCAB},
+    {"top_k": 0, "top_p": 0.9},
+    {"top_p": 0.01},
+    {"top_p": 0.0},
+    {"top_p": 0.999},
+    {"top_k": 20, "top_p": 0.8},
+    {"min_p": 0.1},
+    {"min_p": 1.0},
+    {"top_k": 100, "top_p": 0.9, "min_p": 0.05},
+]
+
+
+@pytest.mark.parametrize(("dtype", "temperature"), list(zip(DTYPES, (2.0, 0.4, 1.0), strict=True)))
+def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: float) -> None:
+    """And so does the race among them."""
+    rows = [{**row, "temperature": temperature, "at": 5} for row in FILTERS]
+    logits = random_logits(len(rows), dtype)
+    this = case(*rows)
+    kept = filtered(logits.float(), this.choice, np.arange(len(rows))) > 0
+    scratch = sample_scratch(64, DEVICE)
+    scratch.lowest.fill_(float("nan"))
+    ids = torch.empty(len(rows), dtype=torch.int32, device=DEVICE)
+    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
+    sample(logits, this.lists, this.state, eos, scratch, ids, torch.empty(len(rows), device=DEVICE))
+    assert torch.equal(logits.float() >= scratch.lowest[: len(rows), None], kept)
+    wanted, _ = choose(logits, this.choice, eos.long())
+    assert ids.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_filters_keep_ties_and_see_one_zero(dtype: torch.dtype) -> None:
+    logits = torch.full((4, VOCAB), -3.0, dtype=dtype, device=DEVICE)
+    logits[:, 100:140] = 0.0
+    logits[:, 120:140] = -0.0
+    logits[:, 4000] = 2.0
+    rows = [{"top_k": 2}, {"top_k": 41}, {"top_k": 42}, {"top_k": 30, "top_p": 0.5}]
+    this = case(*rows)
+    kept = filtered(logits.float(), this.choice, np.arange(4)) > 0
+    assert kept.sum(1).tolist() == [41, 41, VOCAB, 41]
+    scratch = sample_scratch(64, DEVICE)
+    out = torch.empty(4, dtype=torch.int32, device=DEVICE)
+    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
+    sample(logits, this.lists, this.state, eos, scratch, out, torch.empty(4, device=DEVICE))
+    assert torch.equal(logits.float() >= scratch.lowest[:4, None], kept)
+
+
+def test_masks() -> None:
+    rng = np.random.default_rng(4)
+    masks = rng.random((3, VOCAB)) < 0.01
+    masks[1] = False
+    masks[1, VOCAB - 1] = True
+    mask_of = np.array([2, -1, 1, 0, 2, 0], np.int32)
+    rows: list[dict[str, float]] = [
+        {},
+        {},
+        {},
+        {"temperature": 0.0},
+        {"top_k": 3},
+        {"top_p": 0.5, "eos_from": 50},
+    ]
+    this = case(*rows)
+    logits = random_logits(len(rows), torch.float16)
+    bits = torch.from_numpy(pack_masks(masks)).to(DEVICE)
+    wide = torch.zeros(3, bits.shape[1] + 5, dtype=torch.int32, device=DEVICE)
+    wide[:, : bits.shape[1]] = bits
+    given = (wide[:, : bits.shape[1]], torch.from_numpy(mask_of).to(DEVICE))
+    ids, logprobs = run(logits, this, given)
+    choice = this.choice
+    masked = np.flatnonzero(mask_of >= 0)
+    choice = Choice(
+        choice.temperature, choice.top_k, choice.top_p, choice.min_p, choice.no_eos, choice.keys,
+        masked, masks[mask_of[masked]],
+    )  # fmt: skip
+    wanted, wanted_logprobs = choose(logits, choice, torch.tensor(EOS, device=DEVICE))
+    assert ids.tolist() == wanted.tolist()
+    assert ids[2] == VOCAB - 1
+    torch.testing.assert_close(logprobs, wanted_logprobs.cpu(), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [1, 8, 31, 32, 33, 64, 100])
+def test_pack_masks(vocab: int) -> None:
+    masks = np.random.default_rng(vocab).random((3, vocab)) < 0.5
+    words = pack_masks(masks)
+    assert words.shape == (3, -(-vocab // 32))
+    assert words.dtype == np.int32
+    at = np.arange(vocab)
+    assert ((words[:, at // 32] >> (at % 32) & 1) == masks).all()
+
+
+def test_strided_logits_rows_that_do_not_sample_and_padding() -> None:
+    rows = [{"temperature": 0.7}, {}, {"top_k": 5}]
+    this = case(*rows, samples=[True, False, True], bucket=6)
+    wide = random_logits(6, torch.bfloat16, VOCAB + 13)
+    logits = wide[:, 2 : VOCAB + 2]
+    before = this.state.fields.clone()
+    ids, logprobs = run(logits, this)
+    wanted, _ = choose(logits[:3], this.choice, torch.tensor(EOS, device=DEVICE))
+    assert ids.tolist() == [wanted[0].item(), -1, wanted[2].item(), -1, -1, -1]
+    assert logprobs[[1, 3, 4, 5]].tolist() == [0.0] * 4
+    # The step has ended: three rows have two tokens more, two of them a last token; nothing else changed.
+    numbers = this.lists.rows[0, :3].long()
+    after = this.state.fields.clone()
+    assert this.state.last[numbers].tolist() == [wanted[0].item(), 0, wanted[2].item()]
+    after[8, numbers] = 0
+    after[0, numbers] -= 2
+    assert torch.equal(after, before)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
+def test_banned_everything_and_nan_give_a_token_that_exists() -> None:
+    logits = random_logits(3)
+    logits[0] = float("-inf")
+    logits[1] = float("nan")
+    logits[2, :] = float("-inf")
+    logits[2, 4321] = 1.0
+    ids, logprobs = run(logits, case({}, {}, {}))
+    assert all(0 <= token < VOCAB for token in ids.tolist())
+    assert ids[2] == 4321
+    assert logprobs[2] == 0.0
+
+
+def test_noise_is_the_samplers() -> None:
+    """With equal logits the race is decided by the noise alone."""
+    this = case(*[{"at": at} for at in range(2, 26)], seeds=3)
+    ids, _ = run(torch.zeros(24, VOCAB, device=DEVICE), this)
+    assert ids.tolist() == exponentials(this.choice.keys, VOCAB, torch.device(DEVICE)).argmin(-1).tolist()
+
+
+def test_two_equal_tokens_in_different_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their noise is not small, where its lower bound says little."""
+    monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", 1)
+    logits = torch.zeros(24, VOCAB, device=DEVICE)
+    logits[:, [11, 3000]] = 60.0
+    ids = check(logits, case(*[{"at": at} for at in range(2, 26)]))
+    assert set(ids.tolist()) == {11, 3000}
+
+
+def test_no_rows() -> None:
+    ids, _ = run(torch.empty(0, VOCAB, device=DEVICE), case({}))
+    assert ids.tolist() == []
