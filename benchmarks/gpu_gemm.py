@@ -2,7 +2,8 @@
 
 Every product of three models, at 1 to 256 rows, through cuBLAS and through candidate configs of
 `sglc.runtime.kernels.gemm`, each replayed from a CUDA graph over rotating weights so that the L2 cache
-does not hide the reads. A candidate counts only if it agrees with float32. Then whole layers as a chain.
+does not hide the reads. A candidate counts only if it agrees with float32. Then whole layers as a chain,
+in which the fastest few of each product compete once more: there they overlap with their neighbours.
 Writes one JSON report (argument 1) as it goes, and the table of winners (--table); it stops when
 --seconds have passed and keeps what it has. Candidates are compiled by processes that never see the
 device, ahead of their turn.
@@ -17,15 +18,15 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from gemm_candidates import EPS, MODELS, Product, compile_config, every_config
+from gemm_candidates import EPS, MODELS, Operands, Product, compile_config, every_config, head_store
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,65 +35,20 @@ from sglc.runtime.kernels.gemm_configs import (
     LIBRARY,
     M_BUCKETS,
     GemmConfig,
-    Op,
     read_table,
     table_key,
     table_text,
 )
+from sglc.runtime.kernels.pointwise import empty_squares, row_squares
 
 BANDWIDTH = 4.226e12  # bytes a second: a device copy on the H200
 ROTATE_BYTES = 400 << 20  # weights of one graph: several times the L2 cache
 REPLAYS = 6
 FINALISTS = 6  # of the configs for 16 rows, that fewer rows are tried with
 CHAIN_LAYERS = 28
-CHAIN_ROWS = (1, 8, 64, 256)
+CHAIN_BYTES = 1 << 31  # of the weights of a chain, at most
+CHAIN_ALTERNATIVES = 3  # of each product, that are tried in the chain
 TOLERANCE = 2e-2  # relative norm of the error
-
-
-class Operands:
-    """One product's weights, several times, and what goes with them."""
-
-    def __init__(self, product: Product, m: int, weights: list[Tensor]) -> None:
-        generator = torch.Generator("cuda").manual_seed(m)
-        kinds: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
-        self.product, self.weights = product, weights
-        self.x = torch.randn(m, product.k, **kinds)
-        self.out = torch.empty(m, product.n, device="cuda", dtype=torch.bfloat16)
-        self.residual = torch.randn(m, product.n, **kinds) if product.op == "residual" else None
-        self.norm_weight = torch.rand(product.k, device="cuda", generator=generator) + 0.5
-        self.half_norm = self.norm_weight.to(torch.bfloat16)
-        self.normed = product.op in ("norm", "gated")
-
-    def run(self, config: GemmConfig, weight: Tensor, pdl: bool = False) -> None:
-        if config == LIBRARY:
-            library(self.product.op, self.x, weight, self.half_norm, self.residual)
-            return
-        norm = (self.norm_weight, EPS) if self.normed else None
-        gated = self.product.op == "gated"
-        gemm.launch(config, self.x, weight, self.out, norm=norm, residual=self.residual, gated=gated, pdl=pdl)
-
-    def reference(self) -> Tensor:
-        x, weight = self.x.float(), self.weights[0]
-        if self.normed:
-            x = x * torch.rsqrt(x.square().mean(1, keepdim=True) + EPS) * self.norm_weight
-        y = torch.cat([x @ rows.float().T for rows in weight.split(16384)], dim=1)
-        if self.product.op == "gated":
-            gate, up = y.chunk(2, dim=1)
-            y = functional.silu(gate) * up
-        return y if self.residual is None else y + self.residual.float()
-
-
-def library(op: Op, x: Tensor, weight: Tensor, norm_weight: Tensor, residual: Tensor | None) -> Tensor:
-    """cuBLAS with separate kernels of torch."""
-    if op in ("norm", "gated"):
-        x = functional.rms_norm(x, norm_weight.shape, norm_weight, EPS)
-    if residual is not None:
-        return torch.addmm(residual, x, weight.t())
-    y = functional.linear(x, weight)
-    if op == "gated":
-        gate, up = y.chunk(2, dim=1)
-        y = functional.silu(gate) * up
-    return y
 
 
 def graph_us(body: Callable[[], object], parts: int) -> float:
@@ -113,9 +69,8 @@ def graph_us(body: Callable[[], object], parts: int) -> float:
     return statistics.median(times[1:])
 
 
-def time_product(operands: Operands, call: Callable[[Tensor], object]) -> float:
+def time_product(weights: list[Tensor], call: Callable[[Tensor], object]) -> float:
     """Microseconds of `call` with one weight, each of several used in turn."""
-    weights = operands.weights
     weight_bytes = weights[0].numel() * 2
     rounds = max(1, min(96 // len(weights), 2 * ROTATE_BYTES // (len(weights) * weight_bytes)))
 
@@ -127,29 +82,31 @@ def time_product(operands: Operands, call: Callable[[Tensor], object]) -> float:
     return graph_us(body, rounds * len(weights))
 
 
-def measure(operands: Operands, m: int, configs: list[GemmConfig]) -> dict[str, Any]:
+def measure(product: Product, m: int, weights: list[Tensor], configs: list[GemmConfig]) -> dict[str, Any]:
     """Every config checked and timed; the fastest, and what the library takes."""
-    product = operands.product
-    wanted = operands.reference()
+    operands = Operands(product, m, "cuda")
+    wanted = operands.reference(weights[0])
     norm = wanted.norm()
     tried, refused = [], []
     for config in configs:
         operands.out.fill_(float("nan"))
+        if operands.store is not None:
+            operands.store.pool.fill_(float("nan"))
         try:
-            operands.run(config, operands.weights[0], True)
-            error = float((operands.out.float() - wanted).norm() / norm)
+            operands.run(config, weights[0], True)
+            error = float((operands.result() - wanted).norm() / norm)
             if not error < TOLERANCE:
                 refused.append({"config": asdict(config), "error": error})
                 continue
-            us = time_product(operands, partial(operands.run, config, pdl=True))
+            us = time_product(weights, partial(operands.run, config, pdl=True))
             tried.append((us, error, config))
         except Exception as failure:  # too much shared memory, say
             refused.append(
                 {"config": asdict(config), "failure": f"{type(failure).__name__}: {str(failure)[:160]}"}
             )
     tried.sort(key=lambda entry: entry[0])
-    library_us = time_product(operands, partial(operands.run, LIBRARY))
-    bare_us = time_product(operands, partial(functional.linear, operands.x))
+    library_us = time_product(weights, partial(operands.run, LIBRARY, pdl=True))
+    bare_us = time_product(weights, partial(functional.linear, operands.x))
     floor_us = 1e6 * (product.weight_rows * product.k + m * (product.k + product.n)) * 2 / BANDWIDTH
     best = tried[0] if tried else (float("inf"), 0.0, LIBRARY)
     winner = best[2] if best[0] < library_us else LIBRARY
@@ -172,57 +129,97 @@ def random_weights(product: Product, cache: dict[tuple[int, int], list[Tensor]])
     return cache[shape]
 
 
-def chain_us(model: str, m: int, configs: dict[str, GemmConfig], pdl: bool) -> float:
-    """Microseconds of a layer: norm+qkv, o+residual, norm+gate_up+silu, down+residual; no attention."""
+class Chain:
+    """Layers of a model at `m` rows without their attention, whose queries stand for its result."""
+
+    def __init__(self, model: str, m: int, weights: list[list[Tensor]]) -> None:
+        self.products = MODELS[model][:4]
+        self.weights = weights
+        options: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+        hidden = self.products[0].k
+        self.x = torch.randn(m, hidden, **options)
+        self.squares = empty_squares(m, hidden, "cuda")
+        self.qkv, self.up = (torch.empty(m, product.n, **options) for product in self.products[:3:2])
+        self.store = head_store(self.products[0], m, "cuda")
+
+    def us(self, configs: Sequence[GemmConfig], pdl: bool) -> float:
+        """Microseconds of a layer."""
+        first, second, third, fourth = configs
+        scale, x = (self.squares, EPS), self.x
+
+        def body() -> None:
+            row_squares(x, self.squares)
+            for qkv, o, gate_up, down in self.weights:
+                queries = gemm.qkv(
+                    x, qkv, self.store, scale=scale, out=self.qkv, pdl=pdl, config=first
+                ).flatten(1)
+                gemm.linear(queries, o, residual=x, squares=self.squares, out=x, pdl=pdl, config=second)
+                gemm.gated(x, gate_up, scale=scale, out=self.up, pdl=pdl, config=third)
+                gemm.linear(self.up, down, residual=x, squares=self.squares, out=x, pdl=pdl, config=fourth)
+
+        return graph_us(body, len(self.weights))
+
+
+def chain_weights(model: str) -> list[list[Tensor]]:
+    """Weights of layers; of as many as fit into `CHAIN_BYTES`."""
     products = MODELS[model][:4]
-    names = [product.name for product in products]
+    layer_bytes = 2 * sum(product.weight_rows * product.k for product in products)
     options: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [
+    return [
         [torch.randn(product.weight_rows, product.k, **options).mul_(0.02) for product in products]
-        for _ in range(CHAIN_LAYERS)
+        for _ in range(max(2, min(CHAIN_LAYERS, CHAIN_BYTES // layer_bytes)))
     ]
-    hidden, attended = products[0].k, products[1].k
-    half, full = (torch.ones(hidden, device="cuda", dtype=t) for t in (torch.bfloat16, torch.float32))
-    x = torch.randn(m, hidden, **options)
-    qkv, up = (torch.empty(m, product.n, **options) for product in products[:3:2])
-
-    def step(name: str, op: Op, given: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        residual = out if op == "residual" else None
-        if not configs or configs[name] == LIBRARY:
-            return library(op, given, weight, half, residual)
-        norm = None if residual is not None else (full, EPS)
-        gated = op == "gated"
-        gemm.launch(configs[name], given, weight, out, norm=norm, residual=residual, gated=gated, pdl=pdl)
-        return out
-
-    def body() -> None:
-        h = x
-        for weights in layers:
-            q = step(names[0], "norm", h, weights[0], qkv)
-            h = step(names[1], "residual", q[:, :attended], weights[1], h)
-            u = step(names[2], "gated", h, weights[2], up)
-            h = step(names[3], "residual", u, weights[3], h)
-
-    return graph_us(body, CHAIN_LAYERS)
 
 
-def time_chain(model: str, found: dict[str, GemmConfig]) -> Iterator[dict[str, Any]]:
-    """Chains at `CHAIN_ROWS`: cuBLAS with torch's kernels, and the winners with and without PDL."""
-    floor = sum(product.weight_rows * product.k for product in MODELS[model][:4]) * 2 / BANDWIDTH * 1e6
-    for m in CHAIN_ROWS:
-        configs = {
-            product.name: found[table_key(product.op, m, product.n, product.k, "bfloat16")]
-            for product in MODELS[model][:4]
-            if table_key(product.op, m, product.n, product.k, "bfloat16") in found
-        }
-        if len(configs) == 4:
-            yield {
-                "model": model, "m": m, "floor_us": round(floor, 2),
-                "library_us": round(chain_us(model, m, {}, False), 2),
-                "ours_us": round(chain_us(model, m, configs, False), 2),
-                "ours_pdl_us": round(chain_us(model, m, configs, True), 2),
-                "configs": {name: asdict(config) for name, config in configs.items()},
-            }  # fmt: skip
+def refine(chain: Chain, configs: list[GemmConfig], others: list[list[GemmConfig]], deadline: float) -> float:
+    """Replace each of `configs` by whichever of its `others` makes the chain faster; microseconds then."""
+    best = chain.us(configs, True)
+    for at, alternatives in enumerate(others):
+        for config in alternatives:
+            if time.monotonic() > deadline:
+                return best
+            if config == configs[at]:
+                continue
+            us = chain.us([*configs[:at], config, *configs[at + 1 :]], True)
+            if us < 0.995 * best:
+                best, configs[at] = us, config
+    return best
+
+
+def time_chain(
+    model: str, points: list[dict[str, Any]], found: dict[str, GemmConfig], deadline: float
+) -> Iterator[dict[str, Any]]:
+    """Chains at every number of rows: the library, the products' winners, and these refined, into `found`."""
+    products = MODELS[model][:4]
+    floor = sum(product.weight_rows * product.k for product in products) * 2 / BANDWIDTH * 1e6
+    weights = chain_weights(model)
+    tried = {table_key_of(point): [GemmConfig(*row[1:]) for row in point["tried"]] for point in points}
+    for m in M_BUCKETS:
+        keys = [table_key(product.op, m, product.n, product.k, "bfloat16") for product in products]
+        if not all(key in tried for key in keys):
+            continue
+        chain = Chain(model, m, weights)
+        configs = [found[key] for key in keys]
+        library, apart, alone = (
+            chain.us([LIBRARY] * 4, False),
+            chain.us(configs, False),
+            chain.us(configs, True),
+        )
+        others = [tried[key][:CHAIN_ALTERNATIVES] for key in keys]
+        if m <= 16:
+            others = [[*few, *(replace(config, early=True) for config in few[:1])] for few in others]
+        refined = refine(chain, configs, others, deadline)
+        found |= dict(zip(keys, configs, strict=True))
+        yield {
+            "model": model, "m": m, "floor_us": round(floor, 2), "library_us": round(library, 2),
+            "ours_us": round(apart, 2), "ours_pdl_us": round(alone, 2), "refined_us": round(refined, 2),
+            "configs": {product.name: asdict(c) for product, c in zip(products, configs, strict=True)},
+        }  # fmt: skip
+
+
+def table_key_of(point: dict[str, Any]) -> str:
+    product = Product(**point["product"])
+    return table_key(product.op, point["m"], product.n, product.k, "bfloat16")
 
 
 def main() -> None:
@@ -237,7 +234,7 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     rows = sorted(options.rows, key=lambda m: (m != 16, m))  # 16 first: fewer rows start from its results
     points = [(p, m) for name in options.models for p in MODELS[name] for m in rows]
-    tasks = list(dict.fromkeys((p, c, True) for p, m in points for c in every_config(p, m)))
+    tasks = list(dict.fromkeys((p, c) for p, m in points for c in every_config(p, m)))
     report: dict[str, Any] = {
         "what": "products of decode steps, bfloat16, CUDA graphs",
         "points": [],
@@ -265,7 +262,8 @@ def main() -> None:
         for product, m in points:
             if model != product.model:
                 if model:
-                    report["chains"] += time_chain(model, found)
+                    report["chains"] += time_chain(model, report["points"], found, deadline)
+                    save()
                 model, cache = product.model, {}
             configs = []
             for config in every_config(product, m, finalists.get(product)):
@@ -273,7 +271,7 @@ def main() -> None:
                 if left <= 0:
                     break
                 try:
-                    failure = compiled[product, config, True].get(timeout=left)
+                    failure = compiled[product, config].get(timeout=left)
                 except multiprocessing.TimeoutError:
                     break
                 if failure:
@@ -282,11 +280,11 @@ def main() -> None:
                     configs.append(config)
             if time.monotonic() > deadline:
                 break
-            point = measure(Operands(product, m, random_weights(product, cache)), m, configs)
+            point = measure(product, m, random_weights(product, cache), configs)
             report["points"].append(point)
             if m == 16:
                 finalists[product] = [GemmConfig(*row[1:]) for row in point["tried"][:FINALISTS]]
-            found[table_key(product.op, m, product.n, product.k, "bfloat16")] = GemmConfig(**point["winner"])
+            found[table_key_of(point)] = GemmConfig(**point["winner"])
             line = [
                 product.model,
                 product.name,
@@ -297,7 +295,7 @@ def main() -> None:
             save()
         pool.terminate()
         if model:
-            report["chains"] += time_chain(model, found)
+            report["chains"] += time_chain(model, report["points"], found, deadline)
         for chain in report["chains"]:
             print({key: value for key, value in chain.items() if key != "configs"}, flush=True)
         save()

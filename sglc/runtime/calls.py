@@ -73,7 +73,8 @@ class GenCall:
     """One generation: `sampling.n` samples of the same prompt.
 
     The engine reports tokens one by one only where text is streamed or looked through for its end;
-    else the text is made once, from all the ids. With `max_tokens` 0 one token is sampled to see the log-probabilities at its place, and dropped.
+    else the text is made once, from all the ids. With `max_tokens` 0 one token is
+    sampled to see the log-probabilities at its place, and dropped.
     """
 
     def __init__(

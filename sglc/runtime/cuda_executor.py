@@ -187,7 +187,7 @@ class CudaExecutor:
         if pages < 1 or (pages + 1) * size > free:
             raise BackendError(
                 "SGLC530",
-                f"a KV pool of {max(pages, 0) * self.page_size} tokens does not fit into the memory of `{self._device}`",
+                f"a KV pool of {max(pages, 0) * self.page_size} tokens does not fit on `{self._device}`",
                 note=f"{free / 2**30:.1f} GiB are free, and a page takes {size / 2**20:.1f} MiB",
                 hint="ask for a smaller pool, or a smaller model",
             )
@@ -328,7 +328,7 @@ class CudaExecutor:
             self._run(bucket, kind, pdl=False)
         elif key not in self._captured:
             self._captured[key] = None
-            self._run(bucket, kind, pdl=True)
+            self._run(bucket, kind, pdl=self._model.overlaps)
         else:
             graph = self._captured[key]
             if graph is None:
@@ -341,7 +341,7 @@ class CudaExecutor:
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")
-            self._run(bucket, kind, pdl=True)
+            self._run(bucket, kind, pdl=self._model.overlaps)
             graph.capture_end()
         return graph
 
@@ -374,7 +374,7 @@ class CudaExecutor:
             for size in BUCKETS:
                 if size <= min(rows, self._max_tokens):
                     self._captured[size, min(size, self._max_rows), _DECODE] = None
-                    self._run((size, min(size, self._max_rows)), _DECODE, pdl=True)
+                    self._run((size, min(size, self._max_rows)), _DECODE, pdl=self._model.overlaps)
                     self._execute((size, min(size, self._max_rows)), _DECODE)
             self._before = None
             step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))

@@ -15,28 +15,29 @@ from torch import Tensor
 
 from sglc.runtime.kernels import gemm
 from sglc.runtime.kernels.decode_attention import (
-    DecodeConfig,
     Tiles,
     count_blocks,
     decode_attention,
+    decode_config,
     decode_scratch,
     merge,
 )
-from sglc.runtime.kernels.pointwise import embed
-from sglc.runtime.kernels.rope_store import rope_store, rotation_table
+from sglc.runtime.kernels.pointwise import embed, empty_squares, rms_norm
+from sglc.runtime.kernels.rope_store import rotation_table
 from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
 from sglc.runtime.model_config import ModelConfig
 from sglc.runtime.rope import pair_rows
 
 
+_LONG_LAYER = 256 << 20  # bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    input_norm: Tensor
     qkv: Tensor
     qkv_bias: Tensor | None
-    head_norms: tuple[Tensor, Tensor, float] | None
+    head_norms: tuple[Tensor, float] | None
     out: Tensor
-    mlp_norm: Tensor
     gate_up: Tensor
     down: Tensor
 
@@ -66,8 +67,8 @@ class TileArguments:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
-    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`: tokens are
-    sampled in the same pass; else hidden states are all that is wanted."""
+    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`: tokens
+    are sampled in the same pass; else hidden states are all that is wanted."""
 
     decode: bool
     cascade: bool
@@ -99,6 +100,9 @@ class CudaModel:
         self._head = self._embedding if config.tied else weights["lm_head.weight"]
         self._layers = [_layer(config, weights, f"model.layers.{i}") for i in range(config.layers)]
         device, dtype = self._embedding.device, self._embedding.dtype
+        # Where a layer reads for long, a kernel that starts early gains nothing and is in the way.
+        layer = config.hidden * (config.heads * config.head_dim * 2 + 3 * config.intermediate)
+        self.overlaps = layer * dtype.itemsize < _LONG_LAYER
         self._rotations = rotation_table(
             config.head_dim, config.rope_theta, config.rope_scaling, config.max_len
         ).to(device)
@@ -108,9 +112,10 @@ class CudaModel:
         self._qkv = torch.zeros(max_tokens, (c.heads + 2 * c.kv_heads) * c.head_dim, dtype=dtype, device=device)
         self._attended = torch.zeros(max_tokens, c.heads, c.head_dim, dtype=dtype, device=device)
         self._gated = torch.zeros(max_tokens, c.intermediate, dtype=dtype, device=device)
+        self._squares = empty_squares(max_tokens, c.hidden, device)  # of the residual stream
         self._few_x = torch.zeros_like(self._x)
         self._few_attended = torch.zeros_like(self._attended)
-        self.decode = DecodeConfig(per_sm=8 if kv_dtype.itemsize == 1 else 6)
+        self.decode = decode_config(kv_dtype)
         self.tile = tile_config(dtype)
         self.tile_programs = self.tile.per_sm * processors
         self._scratch = decode_scratch(
@@ -118,8 +123,8 @@ class CudaModel:
         )
 
     def forward(
-        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind, wanted: Tensor | None,
-        *, pdl: bool,
+        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind,
+        wanted: Tensor | None, *, pdl: bool,
     ) -> Tensor:  # fmt: skip
         """Write the KV of all tokens to `pool`; give the last hidden states, before their norm.
 
@@ -136,20 +141,15 @@ class CudaModel:
         if kind.decode:
             count_blocks(tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch, self.decode)
         x, attended = self._x[:count], self._attended[:count]
-        embed(tokens.ids, self._embedding, x)
+        scale = self._squares, c.rms_eps
+        embed(tokens.ids, self._embedding, x, squares=self._squares)
         for index, layer in enumerate(self._layers):
-            qkv = gemm.linear(
-                x,
-                layer.qkv,
-                norm=(layer.input_norm, c.rms_eps),
-                bias=layer.qkv_bias,
-                out=self._qkv[:count],
-                pdl=pdl,
+            store = gemm.HeadStore(
+                c.heads, tokens.positions, tokens.slots, self._rotations, pool[index], layer.head_norms
             )
-            queries = rope_store(
-                qkv.view(count, -1, c.head_dim), tokens.positions, tokens.slots, self._rotations, pool[index],
-                c.heads, norm=layer.head_norms, pdl=pdl,
-            )  # fmt: skip
+            queries = gemm.qkv(
+                x, layer.qkv, store, scale=scale, bias=layer.qkv_bias, out=self._qkv[:count], pdl=pdl
+            )
             self._attend(queries, pool[index], table, tokens, tiles, kind, attended, pdl)
             if index == c.layers - 1 and wanted is not None:
                 x = torch.index_select(x, 0, wanted, out=self._few_x[: len(wanted)])
@@ -157,11 +157,11 @@ class CudaModel:
                 pdl_here = False
             else:
                 pdl_here = pdl
-            x = gemm.linear(attended.flatten(1), layer.out, residual=x, out=x, pdl=pdl_here)
-            gated = gemm.gated(
-                x, layer.gate_up, norm=(layer.mlp_norm, c.rms_eps), out=self._gated[: len(x)], pdl=pdl
+            x = gemm.linear(
+                attended.flatten(1), layer.out, residual=x, squares=self._squares, out=x, pdl=pdl_here
             )
-            x = gemm.linear(gated, layer.down, residual=x, out=x, pdl=pdl)
+            gated = gemm.gated(x, layer.gate_up, scale=scale, out=self._gated[: len(x)], pdl=pdl)
+            x = gemm.linear(gated, layer.down, residual=x, squares=self._squares, out=x, pdl=pdl)
         return x
 
     def _attend(
@@ -188,11 +188,12 @@ class CudaModel:
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, *, pdl: bool = False) -> Tensor:
         """[W, hidden] from `forward` -> [W, vocab]."""
-        return gemm.linear(hidden, self._head, norm=(self._norm, self.config.rms_eps), out=out, pdl=pdl)
+        normed = rms_norm(hidden, self._norm, self.config.rms_eps, pdl=pdl)
+        return gemm.linear(normed, self._head, out=out, pdl=pdl)
 
 
 def _layer(config: ModelConfig, weights: Mapping[str, Tensor], name: str) -> _Layer:
-    """One layer, with q, k and v as one product and rotated features side by side."""
+    """One layer, with q, k and v as one product, rotated features side by side, and norms folded in."""
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
 
     def merged(kind: str) -> Tensor:
@@ -201,17 +202,14 @@ def _layer(config: ModelConfig, weights: Mapping[str, Tensor], name: str) -> _La
 
     head_norms = None
     if config.qk_norm:
-        q_norm, k_norm = (
-            pair_rows(weights[f"{attention}.{part}_norm.weight"], config.head_dim).contiguous() for part in "qk"
-        )
-        head_norms = (q_norm, k_norm, config.rms_eps)
+        both = [pair_rows(weights[f"{attention}.{part}_norm.weight"], config.head_dim) for part in "qk"]
+        head_norms = (torch.stack(both), config.rms_eps)
+    gate_up = gemm.pack_gate_up(weights[f"{mlp}.gate_proj.weight"], weights[f"{mlp}.up_proj.weight"])
     return _Layer(
-        input_norm=weights[f"{name}.input_layernorm.weight"].float(),
-        qkv=merged("weight"),
+        qkv=gemm.fold_norm(merged("weight"), weights[f"{name}.input_layernorm.weight"]),
         qkv_bias=merged("bias") if config.qkv_bias else None,
         head_norms=head_norms,
         out=weights[f"{attention}.o_proj.weight"],
-        mlp_norm=weights[f"{name}.post_attention_layernorm.weight"].float(),
-        gate_up=gemm.pack_gate_up(weights[f"{mlp}.gate_proj.weight"], weights[f"{mlp}.up_proj.weight"]),
+        gate_up=gemm.fold_norm(gate_up, weights[f"{name}.post_attention_layernorm.weight"]),
         down=weights[f"{mlp}.down_proj.weight"],
     )

@@ -26,7 +26,8 @@ class LocalOptions:
     """How the runtime is set up. `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16.
 
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
-    a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it runs in a process of its own; None means on CUDA only.
+    a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
+    runs in a process of its own; None means on CUDA only.
     """
 
     model: str

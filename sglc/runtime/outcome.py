@@ -20,7 +20,7 @@ Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, voc
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A `StepResult` as tensors, ids int64, the others float32. `done` is behind them (None: they are there)."""
+    """A `StepResult` as tensors, ids int64, the others float32. `done` is behind them (None: no wait)."""
 
     index: int
     tokens: Tensor

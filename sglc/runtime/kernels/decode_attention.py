@@ -28,15 +28,17 @@ _SOME = 8  # tokens that a program of `merge` looks at
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """How the kernel runs: keys of one block, and programs per multiprocessor (all of them must fit at once).
-
-    Small blocks of two warps read the H200's memory fastest, at all numbers of rows.
-    """
+    """How the kernel runs: keys of one block, and programs per multiprocessor, which all fit at once."""
 
     block: int = 32
     per_sm: int = 6
     warps: int = 2
     stages: int = 3
+
+
+def decode_config(kv_dtype: torch.dtype) -> DecodeConfig:
+    """What reads an H200's memory fastest, at all numbers of rows: many programs of few warps."""
+    return DecodeConfig(per_sm=12, warps=1) if kv_dtype.itemsize == 1 else DecodeConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,16 +294,15 @@ def _decode(
                             )  # fmt: skip
                         if CASCADE:
                             all_top, all_weight, all_acc = _add_tiles(
-                                tiles, tile_at, tile_values, tile_sums, token, head * GROUP + g, all_top, all_weight,
-                                all_acc, KV_HEADS, GROUP, D, LEVELS, TILE, 16,
+                                tiles, tile_at, tile_values, tile_sums, token, head * GROUP + g, all_top,
+                                all_weight, all_acc, KV_HEADS, GROUP, D, LEVELS, TILE, 16,
                             )  # fmt: skip
                         whole_to = out + token.to(tl.int64) * out_stride + (head * GROUP + g) * D + feature
                         tl.store(whole_to, (all_acc / all_weight).to(out.dtype.element_ty))
                 tl.debug_barrier()
             unit += last - first
-            if last == count:
-                if head == KV_HEADS - 1:
-                    token += 1
+            if (last == count) & (head == KV_HEADS - 1):
+                token += 1
     elif PDL:
         tl.extra.cuda.gdc_wait()
 
@@ -400,13 +401,13 @@ def _merge(
 
 
 def merge(out: Tensor, begin: Tensor, tiles: Tiles, kv_heads: int, *, pdl: bool = False) -> None:
-    """Put the partial results of tiles together, for all tokens but the first `begin` int32 [1] of out [T, heads, D].
+    """Put the partial results of tiles together, of all tokens but the first `begin` int32 [1] of `out`.
 
-    Tokens without any are left as they are.
+    Tokens without any are left as they are. out: [T, heads, D].
     """
     tokens, heads, head_dim = out.shape
     _merge[(triton.cdiv(tokens, _SOME), heads)](
         out, tiles.splits, tiles.first, tiles.values, tiles.sums, begin, tokens, out.stride(0),
-        KV_HEADS=kv_heads, GROUP=heads // kv_heads, D=head_dim, LEVELS=LEVELS, TILE=tiles.rows, SOME=_SOME, PDL=pdl,
-        num_warps=2, **({"launch_pdl": True} if pdl else {}),
+        KV_HEADS=kv_heads, GROUP=heads // kv_heads, D=head_dim, LEVELS=LEVELS, TILE=tiles.rows, SOME=_SOME,
+        PDL=pdl, num_warps=2, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["vector", "tiled", "swapped", "library"]
-# A product alone, behind an RMS norm, added to a residual, or as the gated half of an MLP behind a norm.
-Op = Literal["plain", "norm", "residual", "gated"]
+# A product alone, added to a residual, the gated half of an MLP, or that of queries, keys and values.
+Op = Literal["plain", "residual", "gated", "qkv"]
 
 M_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)  # rows; more are not few
 PROCESSORS = 132  # multiprocessors of an H200
@@ -31,8 +31,7 @@ class GemmConfig:
     block_m, block_n, block_k: rows and columns of the output, and elements of K, at a time. Gated, a
         program reads twice `block_n` rows of the weight.
     split_k: programs that share the K of a tile. num_stages: tiles of K in flight in shared memory.
-    norm_apart: a norm in front is a kernel of its own; with many rows, norming them again for every tile
-        of the output costs more than that.
+    early: the next kernel may begin before this one waits for the one in front of it.
     """
 
     kind: Kind
@@ -42,7 +41,7 @@ class GemmConfig:
     split_k: int = 1
     num_warps: int = 4
     num_stages: int = 1
-    norm_apart: bool = False
+    early: bool = False
 
 
 LIBRARY = GemmConfig("library")

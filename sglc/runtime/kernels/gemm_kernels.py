@@ -2,11 +2,19 @@
 """Triton kernels of products with few rows, y = f(x W^T): bound by reading W, so built around that read.
 
 Weights do not depend on the kernel before. With `PDL` a program therefore asks for its part of them (into
-registers or the L2 cache) before it waits for that kernel, and reads everything else after.
+registers or the L2 cache) before it waits for that kernel, and reads everything else after. With `EARLY` the
+kernel after may begin before that wait: it waits for this one, so for all before. Else it begins after.
 
 Shapes: x [M, K], weight [N, K] or, gated, [2 * N, K] (gate rows, then up rows), out and residual [M, N],
-bias [N], norm_weight [K]. The last dimension of each is contiguous. Sums are float32, and the order of
-every sum is fixed: the same inputs give the same bits.
+bias [N]. The last dimension of each is contiguous. Sums are float32, and the order of every sum is fixed:
+the same inputs give the same bits.
+
+An RMS norm takes no pass of its own: its weight is a factor of W, and its scale a factor of the result.
+squares: float32 [tiles, M], whose sum over `tiles` (at most SQUARES) is the sum of squares of x's rows;
+None: no norm. squares_out: float32 [columns / BLOCK_N, M] of the same for `out`, or None.
+
+With HEADS, y is heads of D features, HEADS of queries and KV_HEADS each of keys and values, which go where
+`rope_store.store_heads` puts them.
 """
 
 from __future__ import annotations
@@ -14,14 +22,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from sglc.runtime.kernels.rope_store import store_heads
+
 PREFETCH_BYTES = tl.constexpr(128)  # one line of the L2 cache
+HELD = tl.constexpr(2048)  # sums of squares that a program loads ahead of its product
 
 
 @triton.jit
-def _wait(PDL: tl.constexpr):
-    """Until the kernel before is complete; then the next one may take free multiprocessors."""
+def _wait(EARLY: tl.constexpr, PDL: tl.constexpr):
+    """Until the kernel before is complete; the next one may take free multiprocessors."""
+    if PDL and EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     if PDL:
         tl.extra.cuda.gdc_wait()
+    if PDL and not EARLY:
         tl.extra.cuda.gdc_launch_dependents()
 
 
@@ -58,36 +72,90 @@ def _activated(acc, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _store(acc, out, bias, residual, rows, columns, M, N, out_stride, residual_stride):
-    """Add `bias` and `residual` where they are given; round once."""
+def _some_squares(squares, first, tiles, rows, M, COUNT: tl.constexpr):
+    """Sums of squares [COUNT, rows] from tile `first` on."""
+    tile = first + tl.arange(0, COUNT)[:, None]
+    return tl.load(squares + tile * M + rows[None, :], mask=(tile < tiles) & (rows < M)[None, :], other=0.0)
+
+
+@triton.jit
+def _scale(held, squares, tiles, rows, M, eps, K: tl.constexpr, COUNT: tl.constexpr, SQUARES: tl.constexpr):
+    """1 / rms of each row, from the first COUNT sums of squares, `held`, and the others."""
+    total = tl.sum(held, axis=0)
+    for first in tl.static_range(COUNT, SQUARES, COUNT):
+        total += tl.sum(_some_squares(squares, first, tiles, rows, M, COUNT), axis=0)
+    return tl.rsqrt(total / K + eps)
+
+
+@triton.jit
+def _arrive(arrivals, PARTS: tl.constexpr):
+    """Whether all other programs of the tile have stored their parts. Leaves zero for the next launch."""
+    tl.debug_barrier()  # every thread's part is written before the arrival is announced
+    last = tl.atomic_add(arrivals, 1, sem="acq_rel", scope="gpu") == PARTS - 1
+    if last:
+        tl.store(arrivals, 0)
+    return last
+
+
+@triton.jit
+def _store(acc, out, bias, residual, squares_out, rows, columns, tile_n, M, N, out_stride, residual_stride):
+    """Add `bias` and `residual` where they are given; round once; sum up the squares of what is stored."""
     mask = (rows < M)[:, None] & (columns < N)[None, :]
     if bias is not None:
         acc += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
     if residual is not None:
         at = residual + rows[:, None] * residual_stride + columns[None, :]
         acc += tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + rows[:, None] * out_stride + columns[None, :], acc.to(out.dtype.element_ty), mask=mask)
+    rounded = acc.to(out.dtype.element_ty)
+    tl.store(out + rows[:, None] * out_stride + columns[None, :], rounded, mask=mask)
+    if squares_out is not None:
+        kept = tl.where(mask, rounded.to(tl.float32), 0.0)
+        tl.store(squares_out + tile_n * M + rows, tl.sum(kept * kept, axis=1), mask=rows < M)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
+def _heads(
+    first_row, first_column, M, ROWS: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, TOTAL: tl.constexpr
+):
+    """Token, head and whether it is one, each [ROWS * COUNT, 1], of rows with COUNT heads each."""
+    at = tl.arange(0, ROWS * COUNT)[:, None]
+    token = first_row + at // COUNT
+    head = first_column // D + at % COUNT
+    return token, head, (token < M) & (head < TOTAL)
+
+
+@triton.jit
+def _biased_heads(acc, bias, head, live, D: tl.constexpr):
+    """[rows, heads * D] -> [rows * heads, D], with `bias` where it is given."""
+    x = tl.reshape(acc, (head.shape[0], D))
+    if bias is not None:
+        x += tl.load(bias + head * D + tl.arange(0, D)[None, :], mask=live, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit(do_not_specialize=["M", "tiles"])
 def tiled(
-    x, weight, out, bias, residual, norm_weight, partials, arrivals,
-    M, N, x_stride, out_stride, residual_stride, eps, K: tl.constexpr,
+    x, weight, out, bias, residual, squares, squares_out, partials, arrivals,
+    positions, slots, rotations, pool, norms,
+    M, N, tiles, x_stride, out_stride, residual_stride, page_stride, eps, norm_eps,
+    K: tl.constexpr, SQUARES: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr, SWAP: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, SWAP: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of the output, or one of SPLIT_K runs of its K. Grid: (tiles, SPLIT_K).
 
     SWAP multiplies W x^T, so that the rows of W fill the 64 rows of a warpgroup's product and x its
-    narrow side. A split tile's sums go to `partials` float32 [tiles, SPLIT_K, tile + BLOCK_M]; the program
-    that arrives last (`arrivals` int32 [tiles], zero before and after) adds them up in the order of K.
+    narrow side. A split tile, and one that is part of a head, goes to `partials` float32 [SPLIT_K, rows,
+    columns] (SWAP: [SPLIT_K, columns, rows]); the program that arrives last (`arrivals` int32, one for each
+    tile or head, zero before and after) adds them up in the order of K.
     """
     COLUMNS: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
+    WIDE: tl.constexpr = D if HEADS > 0 and D > COLUMNS else COLUMNS
+    PARTS: tl.constexpr = SPLIT_K * (WIDE // COLUMNS)
+    COUNT: tl.constexpr = min(SQUARES, HELD // BLOCK_M)
     TILES_K: tl.constexpr = triton.cdiv(triton.cdiv(K, BLOCK_K), SPLIT_K)
     EVEN: tl.constexpr = K == TILES_K * SPLIT_K * BLOCK_K
-    DTYPE: tl.constexpr = weight.dtype.element_ty
-    # A float16 row times its norm weight may overflow before its scale is known.
-    SCALE_FIRST: tl.constexpr = (norm_weight is not None) and (tl.float16 == DTYPE)
     tiles_m = tl.cdiv(M, BLOCK_M)
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -98,19 +166,17 @@ def tiled(
     first_k = split * (TILES_K * BLOCK_K)
     if PDL:
         _prefetch(weight, weight_rows, first_k, K, min(TILES_K * BLOCK_K, 2048), COLUMNS)
-    _wait(PDL)
+    _wait(EARLY, PDL)
 
+    first = tile_n * COLUMNS // WIDE * WIDE  # of the tile or its head
+    if squares is not None:
+        held = _some_squares(squares, 0, tiles, rows, M, COUNT)
+    if HEADS > 0:
+        token, head, live = _heads(tile_m * BLOCK_M, first, M, BLOCK_M, WIDE // D, D, HEADS + 2 * KV_HEADS)
+        position = tl.load(positions + token, mask=live, other=0).to(tl.int64)
+        slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     there = (rows < M)[:, None]
-    squares = tl.zeros((BLOCK_M,), tl.float32)
-    if SCALE_FIRST:
-        for begin in range(0, K, BLOCK_K):
-            at = begin + k
-            values = tl.load(
-                x + rows[:, None] * x_stride + at[None, :], mask=there & (at < K)[None, :], other=0.0
-            ).to(tl.float32)
-            squares += tl.sum(values * values, axis=1)
-        scale = tl.rsqrt(squares / K + eps)
     acc = tl.zeros((COLUMNS, BLOCK_M) if SWAP else (BLOCK_M, COLUMNS), tl.float32)
     x_at = x + rows[:, None] * x_stride + (first_k + k)[None, :]
     weight_at = weight + weight_rows[:, None] * K + (first_k + k)[None, :]
@@ -123,66 +189,64 @@ def tiled(
             inside = (first_k + begin + k < K)[None, :]
             x_tile = tl.load(x_at + begin, mask=there & inside, other=0.0)
             weight_tile = tl.load(weight_at + begin, mask=inside, other=0.0)
-        if norm_weight is not None:
-            norm = tl.load(norm_weight + first_k + begin + k, mask=first_k + begin + k < K, other=0.0)
-            values = x_tile.to(tl.float32)
-            if SCALE_FIRST:
-                values *= scale[:, None]
-            else:
-                squares += tl.sum(values * values, axis=1)
-            x_tile = (values * norm.to(tl.float32)[None, :]).to(DTYPE)
         if SWAP:
             acc = tl.dot(weight_tile, tl.trans(x_tile), acc, input_precision="ieee")
         else:
             acc = tl.dot(x_tile, tl.trans(weight_tile), acc, input_precision="ieee")
 
-    if SPLIT_K > 1:
-        SIZE: tl.constexpr = BLOCK_M * COLUMNS
+    if PARTS > 1:
+        height = tiles_m * BLOCK_M
+        width = tl.cdiv(N, BLOCK_N) * COLUMNS
+        own = tile_n * COLUMNS + tl.arange(0, COLUMNS)
+        every = first + tl.arange(0, WIDE)
         if SWAP:
-            at = tl.arange(0, COLUMNS)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+            mine = partials + own[:, None] * height + rows[None, :]
+            whole = partials + every[:, None] * height + rows[None, :]
         else:
-            at = tl.arange(0, BLOCK_M)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-        mine = partials + tile * (SPLIT_K * (SIZE + BLOCK_M))
-        tl.store(mine + split * (SIZE + BLOCK_M) + at, acc)
-        if norm_weight is not None:
-            tl.store(mine + split * (SIZE + BLOCK_M) + SIZE + tl.arange(0, BLOCK_M), squares)
-        tl.debug_barrier()  # every thread's part is written before the arrival is announced
-        arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu")
-        if arrived < SPLIT_K - 1:
+            mine = partials + rows[:, None] * width + own[None, :]
+            whole = partials + rows[:, None] * width + every[None, :]
+        tl.store(mine + split * height * width, acc)
+        if not _arrive(arrivals + first // WIDE * tiles_m + tile_m, PARTS):
             return
         # The first-level cache may hold what these addresses held before: read past it.
-        acc = tl.load(mine + at, cache_modifier=".cg")
+        acc = tl.load(whole, cache_modifier=".cg")
         for other in tl.static_range(1, SPLIT_K):
-            acc += tl.load(mine + other * (SIZE + BLOCK_M) + at, cache_modifier=".cg")
-        if norm_weight is not None:
-            at_square = mine + SIZE + tl.arange(0, BLOCK_M)
-            squares = tl.load(at_square, cache_modifier=".cg")
-            for other in tl.static_range(1, SPLIT_K):
-                squares += tl.load(at_square + other * (SIZE + BLOCK_M), cache_modifier=".cg")
-        tl.store(arrivals + tile, 0)
+            acc += tl.load(whole + other * height * width, cache_modifier=".cg")
     if SWAP:
         acc = tl.trans(acc)
-    if (norm_weight is not None) and (not SCALE_FIRST):
-        acc *= tl.rsqrt(squares / K + eps)[:, None]
-    if GATED:
-        acc = _activated(acc, BLOCK_M, BLOCK_N)
-    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    _store(acc, out, bias, residual, rows, columns, M, N, out_stride, residual_stride)
+    if squares is not None:
+        acc *= _scale(held, squares, tiles, rows, M, eps, K, COUNT, SQUARES)[:, None]
+    if HEADS > 0:
+        turn = tl.load(rotations + position * D + tl.arange(0, D)[None, :])
+        store_heads(
+            _biased_heads(acc, bias, head, live, D), turn, slot, head, token, live, out, pool, norms, norm_eps,
+            out_stride, D, page_stride, HEADS, KV_HEADS, D, PAGE,
+        )  # fmt: skip
+    else:
+        if GATED:
+            acc = _activated(acc, BLOCK_M, BLOCK_N)
+        columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+        _store(acc, out, bias, residual, squares_out, rows, columns, tile_n, M, N, out_stride, residual_stride)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "tiles"])
 def vector(
-    x, weight, out, bias, residual, norm_weight,
-    M, N, x_stride, out_stride, residual_stride, eps, K: tl.constexpr,
+    x, weight, out, bias, residual, squares, squares_out, partials, arrivals,
+    positions, slots, rotations, pool, norms,
+    M, N, tiles, x_stride, out_stride, residual_stride, page_stride, eps, norm_eps,
+    K: tl.constexpr, SQUARES: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_N columns of all rows without tensor cores, for M <= BLOCK_M of 1 to 8. Grid: (columns / BLOCK_N,).
 
     W stays in registers from its load to its use: its first BLOCK_K columns are on the way before the
-    program waits, and the next ones while it multiplies.
+    program waits, and the next ones while it multiplies. Parts of a head meet in `partials` float32 [M, N].
     """
     COLUMNS: tl.constexpr = 2 * BLOCK_N if GATED else BLOCK_N
+    WIDE: tl.constexpr = D if HEADS > 0 and D > COLUMNS else COLUMNS
+    COUNT: tl.constexpr = min(SQUARES, HELD // BLOCK_M)
     STEPS: tl.constexpr = triton.cdiv(K, BLOCK_K)
     EVEN: tl.constexpr = K % BLOCK_K == 0
     tile_n = tl.program_id(0)
@@ -192,28 +256,43 @@ def vector(
     tile = tl.load(weight_at) if EVEN else tl.load(weight_at, mask=(k < K)[None, :], other=0.0)
     if PDL and STEPS > 1:
         _prefetch(weight, weight_rows, BLOCK_K, K, min(K - BLOCK_K, 4096), COLUMNS)
-    _wait(PDL)
+    _wait(EARLY, PDL)
 
     rows = tl.arange(0, BLOCK_M)
+    if squares is not None:
+        held = _some_squares(squares, 0, tiles, rows, M, COUNT)
+    if HEADS > 0:
+        first = tile_n * COLUMNS // WIDE * WIDE  # of the tile or its head
+        token, head, live = _heads(0, first, M, BLOCK_M, WIDE // D, D, HEADS + 2 * KV_HEADS)
+        position = tl.load(positions + token, mask=live, other=0).to(tl.int64)
+        slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
+        turn = tl.load(rotations + position * D + tl.arange(0, D)[None, :])
     acc = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
     for step in range(STEPS):
         at = step * BLOCK_K + k
         values = tile.to(tl.float32)
         if STEPS > 1:
             tile = tl.load(weight_at + (step + 1) * BLOCK_K, mask=(at + BLOCK_K < K)[None, :], other=0.0)
-        if norm_weight is not None:
-            norm = tl.load(norm_weight + at, mask=at < K, other=0.0).to(tl.float32)
         for row in tl.static_range(BLOCK_M):
             x_row = tl.load(x + row * x_stride + at, mask=(at < K) & (row < M), other=0.0).to(tl.float32)
-            if norm_weight is not None:
-                squares += tl.where(rows == row, tl.sum(x_row * x_row, axis=0), 0.0)
-                x_row *= norm
             part = tl.sum(values * x_row[None, :], axis=1)
             acc += tl.where((rows == row)[:, None], part[None, :], 0.0)
-    if norm_weight is not None:
-        acc *= tl.rsqrt(squares / K + eps)[:, None]
-    if GATED:
-        acc = _activated(acc, BLOCK_M, BLOCK_N)
-    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    _store(acc, out, bias, residual, rows, columns, M, N, out_stride, residual_stride)
+    if squares is not None:
+        acc *= _scale(held, squares, tiles, rows, M, eps, K, COUNT, SQUARES)[:, None]
+    if HEADS > 0:
+        if WIDE > COLUMNS:
+            own = tile_n * COLUMNS + tl.arange(0, COLUMNS)
+            tl.store(partials + rows[:, None] * N + own[None, :], acc)
+            if not _arrive(arrivals + first // WIDE, WIDE // COLUMNS):
+                return
+            whole = partials + rows[:, None] * N + (first + tl.arange(0, WIDE))[None, :]
+            acc = tl.load(whole, cache_modifier=".cg")
+        store_heads(
+            _biased_heads(acc, bias, head, live, D), turn, slot, head, token, live, out, pool, norms, norm_eps,
+            out_stride, D, page_stride, HEADS, KV_HEADS, D, PAGE,
+        )  # fmt: skip
+    else:
+        if GATED:
+            acc = _activated(acc, BLOCK_M, BLOCK_N)
+        columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+        _store(acc, out, bias, residual, squares_out, rows, columns, tile_n, M, N, out_stride, residual_stride)

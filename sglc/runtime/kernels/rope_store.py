@@ -30,48 +30,60 @@ def rotation_table(head_dim: int, theta: float, scaling: RopeScaling | None, len
 
 
 @triton.jit
-def _rope_store(
-    qkv, out, positions, slots, rotations, pool, q_norm, k_norm, eps,
-    token_stride, head_stride, out_token_stride, out_head_stride, page_stride,
+def store_heads(
+    x, turn, slot, head, token, live, out, pool, norms, eps,
+    out_token_stride, out_head_stride, page_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
+    """Norm, rotate and store x float32 [R, D], rows of heads `head` and tokens `token` [R, 1], where `live`.
+
+    Heads are queries, keys, values. turn: float32 [R, D] of the rotation table; slot: int64 [R, 1]. norms:
+    [2, D], the weights of queries and keys, or None.
+    """
     feature = tl.arange(0, D)[None, :]
-    # What all heads share is loaded once per head, in the layout of x: the cache has it, and no
-    # layout is converted.
-    shared = feature + tl.zeros([BLOCK, 1], tl.int32)
     is_query = head < HEADS
     is_value = head >= HEADS + KV_HEADS
-    inside = head < HEADS + 2 * KV_HEADS
-    if NORM:
-        # Constant, so these may run ahead of the kernel before.
-        q_weight = tl.load(q_norm + shared).to(tl.float32)
-        k_weight = tl.load(k_norm + shared).to(tl.float32)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    position = tl.load(positions + token).to(tl.int64)
-    slot = tl.load(slots + token).to(tl.int64)
-    x = tl.load(qkv + token * token_stride + head * head_stride + feature, mask=inside, other=0.0)
-    x = x.to(tl.float32)
-    if NORM:
+    if norms is not None:
+        # Loaded for every row, in the layout of x: the cache has it, and no layout is converted.
+        weight = tl.load(norms + tl.where(is_query, 0, D) + feature).to(tl.float32)
         scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + eps)
-        x = tl.where(is_value, x, x * scale * tl.where(is_query, q_weight, k_weight))
-    turn = tl.load(rotations + position * D + shared)
-    even, odd = tl.split(tl.reshape(x, [BLOCK, D // 2, 2]))
-    cos, sin = tl.split(tl.reshape(turn, [BLOCK, D // 2, 2]))
+        x = tl.where(is_value, x, x * scale * weight)
+    ROWS: tl.constexpr = x.shape[0]
+    even, odd = tl.split(tl.reshape(x, [ROWS, D // 2, 2]))
+    cos, sin = tl.split(tl.reshape(turn, [ROWS, D // 2, 2]))
     turned = tl.join(even * cos - odd * sin, even * sin + odd * cos)
-    x = tl.where(is_value, x, tl.reshape(turned, [BLOCK, D]))
+    x = tl.where(is_value, x, tl.reshape(turned, [ROWS, D]))
 
-    to_query = out + token * out_token_stride + head * out_head_stride + feature
-    tl.store(to_query, x.to(out.dtype.element_ty), mask=is_query)
+    to_query = out + token.to(tl.int64) * out_token_stride + head * out_head_stride + feature
+    tl.store(to_query, x.to(out.dtype.element_ty), mask=live & is_query)
     part = tl.maximum(head - HEADS, 0)  # keys' heads, then values'
     to_pool = pool + slot // PAGE * page_stride + (part * PAGE + slot % PAGE) * D + feature
     if pool.dtype.element_ty == tl.float8e4nv:
         x = tl.clamp(x, -_E4M3_MAX, _E4M3_MAX)
-    tl.store(to_pool, x.to(pool.dtype.element_ty), mask=inside & (head >= HEADS))
+    tl.store(to_pool, x.to(pool.dtype.element_ty), mask=live & (head >= HEADS))
+
+
+@triton.jit
+def _rope_store(
+    qkv, out, positions, slots, rotations, pool, norms, eps,
+    token_stride, head_stride, out_token_stride, out_head_stride, page_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
+    token = tl.program_id(0).to(tl.int64) + tl.zeros([BLOCK, 1], tl.int64)
+    live = head < HEADS + 2 * KV_HEADS
+    at = qkv + token * token_stride + head * head_stride + tl.arange(0, D)[None, :]
+    x = tl.load(at, mask=live, other=0.0).to(tl.float32)
+    slot = tl.load(slots + token).to(tl.int64)
+    turn = tl.load(rotations + tl.load(positions + token).to(tl.int64) * D + tl.arange(0, D)[None, :])
+    store_heads(
+        x, turn, slot, head, token, live, out, pool, norms, eps,
+        out_token_stride, out_head_stride, page_stride, HEADS, KV_HEADS, D, PAGE,
+    )  # fmt: skip
 
 
 def rope_store(
@@ -82,7 +94,7 @@ def rope_store(
     pool: Tensor,
     heads: int,
     *,
-    norm: tuple[Tensor, Tensor, float] | None = None,
+    norm: tuple[Tensor, float] | None = None,
     out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
@@ -94,7 +106,7 @@ def rope_store(
         rotations: float32 [length, D / 2, 2], contiguous, from `rotation_table`; positions < length.
         pool: [pages, 2, kv_heads, page_size, D], a page contiguous; any float type. float8_e4m3fn
             saturates at 448 and has no scale.
-        norm: weights [D] of the queries' and keys' norm and its epsilon (Qwen3).
+        norm: contiguous weights [2, D] of the queries' and keys' norm, and its epsilon (Qwen3).
         out: [T, heads, D] of qkv's type, features contiguous.
         pdl: launched with programmatic dependent launch.
     """
@@ -109,12 +121,11 @@ def rope_store(
         out = qkv[:, :heads]
     if not tokens:
         return out
-    q_norm, k_norm, eps = norm or (qkv, qkv, 0.0)
+    norms, eps = norm or (None, 0.0)
     _rope_store[(tokens, triton.cdiv(total, _BLOCK_HEADS))](
-        qkv, out, positions, slots, rotations, pool, q_norm, k_norm, eps,
+        qkv, out, positions, slots, rotations, pool, norms, eps,
         qkv.stride(0), qkv.stride(1), out.stride(0), out.stride(1), pool.stride(0),
-        HEADS=heads, KV_HEADS=kv_heads, D=d, PAGE=page_size,
-        BLOCK=_BLOCK_HEADS, NORM=norm is not None, PDL=pdl,
+        HEADS=heads, KV_HEADS=kv_heads, D=d, PAGE=page_size, BLOCK=_BLOCK_HEADS, PDL=pdl,
         num_warps=max(1, _BLOCK_HEADS * d // 256), launch_pdl=pdl,
     )  # fmt: skip
     return out

@@ -122,8 +122,8 @@ def tile_config(dtype: torch.dtype) -> TileConfig:
 
 
 def tile_attention(
-    q: Tensor, pool: Tensor, table: Tensor, positions: Tensor, items: Tensor, item_count: Tensor, members: Tensor,
-    out: Tensor, values: Tensor, sums: Tensor, config: TileConfig, programs: int, *, pdl: bool = False,
+    q: Tensor, pool: Tensor, table: Tensor, positions: Tensor, items: Tensor, item_count: Tensor,
+    members: Tensor, out: Tensor, values: Tensor, sums: Tensor, config: TileConfig, programs: int, *, pdl: bool = False,
 ) -> None:  # fmt: skip
     """Run the first `item_count` int32 [1] items, each for every kv head.
 
