@@ -1,40 +1,13 @@
-"""What a stored result says of the machine and the code that it was measured on."""
+"""Where results are stored, and what they say of the machine and the code (`sglc.bench.setting`)."""
 
 from __future__ import annotations
 
-import os
-import platform
 import re
-import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from sglc.bench.setting import ROOT, commit, cpu_model, setting
 
-
-def cpu_model() -> str:
-    """The processor's name as the kernel gives it, or the architecture where it gives none."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.M) if info.exists() else []
-    return names[0] if names else platform.machine()
-
-
-def commit() -> str:
-    """The checked-out commit, with `+` behind it if tracked files were changed; "" outside a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-        capture_output=True, text=True, cwd=ROOT, check=False,
-    )  # fmt: skip
-    return done.stdout.strip()
-
-
-def setting() -> dict[str, object]:
-    """Interpreter, processor, cores and commit, as every stored result names them."""
-    return {
-        "python": platform.python_version(),
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "commit": commit(),
-    }
+__all__ = ["ROOT", "commit", "cpu_model", "result_path", "setting"]
 
 
 def result_path(kind: str) -> Path:

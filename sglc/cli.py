@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from sglc.bench.command import add_bench
 from sglc.errors import SglcError, UsageError, render
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     path.add_argument("name")
     path.set_defaults(command=_models_path)
 
-    for name in ("serve", "shell", "bench"):
+    add_bench(commands)
+    for name in ("serve", "shell"):
         later = commands.add_parser(name)
         later.add_argument("rest", nargs=argparse.REMAINDER)
         later.set_defaults(command=_later_command, name=name)

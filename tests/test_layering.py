@@ -41,10 +41,10 @@ MAY_IMPORT = {
 TOP = {"__init__", "cli", "program_file"}
 # Parts that may import what a user without the extra `local` does not have, or what is slow to load.
 HEAVY = {
-    "torch": {"runtime", "backends"},
+    "torch": {"runtime", "backends", "bench"},
     "transformers": set(),
     "xgrammar": {"runtime"},
-    "numpy": {"runtime", "backends"},
+    "numpy": {"runtime", "backends", "bench"},
     "lark": {"ir"},
     "networkx": {"ir"},
 }

@@ -23,6 +23,12 @@ class Device:
 
 # Measured on one such device with torch 2.11: a copy of 8 GB, a square product on random data.
 H200 = Device("NVIDIA H200", 4.226e12, 790e12)
+_DEVICES = {device.name: device for device in (H200,)}
+
+
+def known_device(name: str) -> Device | None:
+    """The device that calls itself `name`; None: nobody has measured what it can do."""
+    return _DEVICES.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,23 @@ def cost(config: ModelConfig, weight_size: int = 2, kv_size: int = 2) -> Cost:
 
 def prefill_s(cost: Cost, prompts: Sequence[int], device: Device) -> float:
     """Seconds for prompts of so many tokens, nothing shared."""
-    pairs = sum(n * (n + 1) // 2 for n in prompts)
-    return (sum(prompts) * cost.body_flops + pairs * cost.attention_flops) / device.flops
+    return prompts_s(cost, sum(prompts), sum(seen(0, n) for n in prompts), device)
 
 
 def decode_step_s(cost: Cost, rows: int, keys: int, device: Device) -> float:
     """Seconds of a step of `rows` tokens that see `keys` keys in all."""
     products = max(cost.weight_bytes / device.bandwidth, rows * cost.weight_flops / device.flops)
     return products + keys * cost.kv_bytes / device.bandwidth
+
+
+def prompts_s(cost: Cost, tokens: int, pairs: int, device: Device) -> float:
+    """Seconds to pass `tokens` of prompts through, that see `pairs` keys in all: bound by FLOPs."""
+    return (tokens * cost.body_flops + pairs * cost.attention_flops) / device.flops
+
+
+def seen(before: int, tokens: int) -> int:
+    """Keys that `tokens` tokens behind `before` others see in all, themselves included."""
+    return tokens * before + tokens * (tokens + 1) // 2
 
 
 def offline_s(cost: Cost, prompts: Sequence[int], outs: Sequence[int], device: Device) -> dict[str, float]:
@@ -71,6 +86,41 @@ def offline_s(cost: Cost, prompts: Sequence[int], outs: Sequence[int], device: D
         keys += sum(lengths) * cost.kv_bytes / device.bandwidth
         products += max(cost.weight_bytes / device.bandwidth, len(lengths) * cost.weight_flops / device.flops)
     return {"prefill": prefill_s(cost, prompts, device), "products": products, "keys": keys}
+
+
+def decode_s(cost: Cost, rows: int, shared: int, first: int, steps: int, device: Device) -> float:
+    """Seconds of `steps` decode steps of `rows` rows.
+
+    All of them read `shared` keys once, together, and each its own: `first` in the first step, then one more
+    in each.
+    """
+    keys = (shared + rows * (first + step) for step in range(steps))
+    return sum(decode_step_s(cost, rows, count, device) for count in keys)
+
+
+def few_shot_s(cost: Cost, groups: int, questions: int, prefix: int, question: int, device: Device) -> float:
+    """Seconds until each of `groups` * `questions` questions has a token, each prefix passed through once."""
+    rows = groups * questions
+    pairs = groups * seen(0, prefix) + rows * seen(prefix, question)
+    # Only the last token of a prompt goes through the head.
+    head = rows * (cost.weight_flops - cost.body_flops) / device.flops
+    return prompts_s(cost, groups * prefix + rows * question, pairs, device) + head
+
+
+def tree_s(
+    cost: Cost, programs: int, prefix: int, branches: tuple[int, int], adds: tuple[int, int],
+    outs: tuple[int, int], device: Device,
+) -> float:  # fmt: skip
+    """Seconds of `work.tree_of_thought`: all first samples side by side, then all second ones."""
+    first, second = programs * branches[0], programs * branches[0] * branches[1]
+    parent = adds[0] + outs[0]  # tokens that the second branches of one parent share besides the prefix
+    tokens = programs * prefix + first * adds[0] + second * adds[1]
+    pairs = programs * seen(0, prefix) + first * seen(prefix, adds[0]) + second * seen(prefix + parent, adds[1])
+    return (
+        prompts_s(cost, tokens, pairs, device)
+        + decode_s(cost, first, programs * prefix, adds[0] + 1, outs[0] - 1, device)
+        + decode_s(cost, second, programs * prefix + first * parent, adds[1] + 1, outs[1] - 1, device)
+    )
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Shapes of known models, to be measured with random weights: what their `config.json` says."""
+"""Shapes to be measured with random weights: known models', as their `config.json` says, and a tiny one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _QWEN3 = {
 }  # fmt: skip
 
 SHAPES: dict[str, dict[str, object]] = {
+    "tiny": {
+        **_QWEN3, "vocab_size": 10240, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
+        "eos_token_id": 10239, "bos_token_id": 10238,
+    },
     "qwen3-0.6b": {
         **_QWEN3, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
         "num_attention_heads": 16, "tie_word_embeddings": True,
@@ -25,9 +30,10 @@ SHAPES: dict[str, dict[str, object]] = {
     },
     "llama-3.2-1b": {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 2048,
-        "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": True, "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-05, "max_position_embeddings": 131072, "eos_token_id": 128001, "bos_token_id": 128000,
+        "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": True,
+        "rope_theta": 500000.0, "rms_norm_eps": 1e-05, "max_position_embeddings": 131072,
+        "eos_token_id": 128001, "bos_token_id": 128000,
         "rope_scaling": {
             "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,

@@ -30,23 +30,36 @@ class Offline:
         return sum(self.outs)
 
 
-def offline(seed: int = 0, count: int = 256, longest: int = 1024) -> Offline:
-    """`count` prompts of 100 to `longest` ids, then as many lengths of outputs."""
+def offline(seed: int = 0, count: int = 256, shortest: int = 100, longest: int = 1024) -> Offline:
+    """`count` prompts of `shortest` to `longest` ids, then as many lengths of outputs."""
     draw = random.Random(seed).randint
-    prompts = tuple(tuple(draw(0, IDS) for _ in range(draw(100, longest))) for _ in range(count))
-    return Offline(prompts, tuple(draw(100, longest) for _ in range(count)))
+    prompts = tuple(tuple(draw(0, IDS) for _ in range(draw(shortest, longest))) for _ in range(count))
+    return Offline(prompts, tuple(draw(shortest, longest) for _ in range(count)))
+
+
+def single(seed: int = 9, prompt: int = 128, out: int = 512) -> Offline:
+    """One request."""
+    return Offline((_ids(random.Random(seed), prompt),), (out,))
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Groups of prompts: one of `prefixes`, and behind it each of the group's `questions`."""
+
+    prefixes: tuple[tuple[int, ...], ...]
+    questions: tuple[tuple[tuple[int, ...], ...], ...]  # [group][question]
 
 
 def few_shot(
     seed: int = 1, groups: int = 8, questions: int = 64, prefix: int = 1500, question: int = 100
-) -> Offline:
-    """Groups of questions behind a prefix each; one token out."""
+) -> Shared:
+    """Groups of questions behind a prefix each."""
     generator = random.Random(seed)
-    prompts = []
+    prefixes, asked = [], []
     for _ in range(groups):
-        shared = _ids(generator, prefix)
-        prompts += [shared + _ids(generator, question) for _ in range(questions)]
-    return Offline(tuple(prompts), (1,) * len(prompts))
+        prefixes.append(_ids(generator, prefix))
+        asked.append(tuple(_ids(generator, question) for _ in range(questions)))
+    return Shared(tuple(prefixes), tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,44 @@ def chains(
     """Chains of generations with `literal` ids before each."""
     generator = random.Random(seed)
     return tuple(Chain(tuple(_ids(generator, literal) for _ in range(links)), out) for _ in range(programs))
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """`rows` continuations of one prefix, `out` tokens each."""
+
+    prefix: tuple[int, ...]
+    rows: int
+    out: int
+
+
+def fork(seed: int = 5, prefix: int = 4096, rows: int = 64, out: int = 256) -> Fork:
+    """One prefix, and how many rows go on behind it."""
+    return Fork(_ids(random.Random(seed), prefix), rows, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Rows that decode, `out` tokens at most, and prompts that come while they do, one every `every_s`.
+
+    Before the first one comes, `calm` steps are decode alone.
+    """
+
+    decoding: tuple[tuple[int, ...], ...]
+    out: int
+    calm: int
+    prompts: tuple[tuple[int, ...], ...]
+    every_s: float
+
+
+def mixed(
+    seed: int = 6, rows: int = 32, short: int = 512, out: int = 8192, calm: int = 64,
+    prompts: int = 8, long: int = 8000, every_s: float = 0.5,
+) -> Mixed:  # fmt: skip
+    """`rows` prompts of `short` ids that decode, then `prompts` of `long` ids."""
+    generator = random.Random(seed)
+    decoding = tuple(_ids(generator, short) for _ in range(rows))
+    return Mixed(decoding, out, calm, tuple(_ids(generator, long) for _ in range(prompts)), every_s)
 
 
 def _ids(generator: random.Random, count: int) -> tuple[int, ...]:

@@ -378,8 +378,10 @@ class CudaExecutor:
                     self._execute((size, min(size, self._max_rows)), _DECODE)
             self._before = None
             step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))
-            many = min(2048, self._max_tokens)
-            token_s = self._seconds(lambda: self._run((many, 1), _PROMPTS, pdl=False)) / many
+            many = max(size for size in BUCKETS if size <= min(2048, self._max_tokens))
+            bucket = many, min(many, self._max_rows)
+            self._execute(bucket, _PROMPTS)
+            token_s = self._seconds(lambda: self._execute(bucket, _PROMPTS)) / many
             source = torch.empty(1 << 28, dtype=torch.uint8, device=self._device)
             target = torch.empty_like(source)
             byte_s = self._seconds(lambda: target.copy_(source)) / (2 * source.numel())

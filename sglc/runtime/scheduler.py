@@ -33,6 +33,7 @@ class Need:
 
 
 STRETCH = 2.0  # a step with prompts takes at most so many times one of decode alone
+SHORT_PROMPT = 256  # new tokens of a prompt that is never put off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
 
 

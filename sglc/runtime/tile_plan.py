@@ -18,7 +18,7 @@ from sglc.runtime.step import I32
 
 LEVELS = 2  # nested prefixes of a row
 ITEM = 6  # fields of an item
-LEAST_KEYS = 256  # keys of a tile that is split no further
+LEAST_KEYS = 128  # keys of a tile that is split no further
 # A tile kernel costs a launch in every layer, some 3 us, in which 4,096 keys of 8 heads could be read.
 LEAST_SAVED = 4096  # keys that all prefixes of a step must save together
 LEAST_SAVED_BY_PREFIX = 512

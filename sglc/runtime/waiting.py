@@ -92,13 +92,14 @@ class Waiting:
         ]
         # A row that waits for its last token keeps its place in the budget.
         shares = scheduler.divide(self._budget(decoding), decoding, rest)
+        spare = self._token_budget - decoding - sum(shares.chunks)
         work = self.placement.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
             if tokens
         ]
-        admitted, done = self._admit(0 if stalled else shares.left)
+        admitted, done = ([], []) if stalled else self._admit(shares.left, spare)
         return chunks + admitted, done
 
     def _budget(self, decoding: int) -> int:
@@ -114,13 +115,16 @@ class Waiting:
         first = int(self.placement.rows.seq_len[row])
         return Chunk(row, tokens, scored_positions(part, first, tokens))
 
-    def _admit(self, left: int) -> tuple[list[Chunk], list[Request]]:
-        """Give rows to waiting parts, in order, while tokens, rows and pages last."""
+    def _admit(self, left: int, spare: int) -> tuple[list[Chunk], list[Request]]:
+        """Give rows to waiting parts, in order, while tokens, rows and pages last.
+
+        Short prompts may take all `spare` tokens that the step has room for, others the `left` ones.
+        """
         chunks: list[Chunk] = []
         done: list[Request] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while left and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+        while spare and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
             part = self._parts[at]
             match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
             if match.length == len(part.ids):  # a `warm` with nothing to do
@@ -131,14 +135,19 @@ class Waiting:
             if self.placement.shared_soon(part, match.length):
                 at += 1
                 continue
-            opened = self.placement.open(part, match, left)
+            short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
+            if not short and not left:
+                at += 1
+                continue
+            opened = self.placement.open(part, match, spare if short else left)
             if opened is None:
                 break
             del self._parts[at]
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
-            left -= tokens
+            left = max(left - tokens, 0)
+            spare -= tokens
         return chunks, done
 
     def _start(self, request: Request) -> Node:

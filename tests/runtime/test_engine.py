@@ -9,6 +9,7 @@ import pytest
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
+from sglc.runtime import scheduler
 from sglc.runtime.engine import (
     Engine,
     EngineConfig,
@@ -698,3 +699,26 @@ def test_a_bias_for_an_unknown_id_is_refused() -> None:
     with pytest.raises(RunError, match="the id 29") as failure:
         Bench().gen(LONG[:4], Sampling(logit_bias=((3, 1.0), (29, 1.0))))
     assert failure.value.code == "SGLC470"
+
+
+def test_short_prompts_are_not_put_off_for_long_ones() -> None:
+    """With costs, a long prompt comes in chunks while a row decodes; a short one behind it comes at once."""
+    cost = scheduler.StepCost(step_s=1e-3, token_s=1e-5, key_s=0.0, pair_s=0.0)
+    oracle = Oracle(pages=400, page_size=16, depth=1)
+    engine = Engine(oracle, EngineConfig(token_budget=1024, max_rows=8, max_len=4096, cost=cost))
+    sampling = Sampling(max_tokens=64, temperature=0.0, ignore_eos=True)
+    engine.gen(engine.extend(None, [1, 2, 3]), sampling, [0], eos_ids=())
+    for _ in range(3):
+        engine.step()
+    before = oracle.extended
+    engine.gen(engine.extend(None, [i % 29 for i in range(2000)]), sampling, [0], eos_ids=())
+    short = engine.gen(engine.extend(None, [5] * 100), sampling, [0], eos_ids=())
+    steps = 0
+    while True:
+        steps += 1
+        if any(isinstance(event, Token) and event.request == short for event in engine.step()):
+            break
+    assert steps <= 2
+    assert oracle.extended - before < 2 * (200 + 100) + 8, (
+        "the long prompt comes in chunks that the cost affords"
+    )

@@ -115,7 +115,7 @@ def test_every_token_sees_every_key_once(seed: int) -> None:
 
 def test_few_tiles_are_cut_for_all_programs_and_many_are_not() -> None:
     one = plan_tiles([], [], [(0, 4000, 20)], SHAPE)
-    assert one.parts == len(one.items) == 16
+    assert one.parts == len(one.items) == 32
     many = plan_tiles([], [], [(0, 0, 8192)], SHAPE)
     assert many.parts == 0
     assert len(many.items) == 256

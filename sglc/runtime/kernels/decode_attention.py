@@ -23,7 +23,7 @@ from torch import Tensor
 
 LEVELS = 2  # partial results that `tile_attention` may leave for a token: of nested shared prefixes
 LOG2E = 1.4426950408889634
-_SOME = 8  # tokens that a program of `merge` looks at
+_FEW = 512  # tokens of which each gets programs of `merge` of its own; of more most have nothing to merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,8 +406,9 @@ def merge(out: Tensor, begin: Tensor, tiles: Tiles, kv_heads: int, *, pdl: bool 
     Tokens without any are left as they are. out: [T, heads, D].
     """
     tokens, heads, head_dim = out.shape
-    _merge[(triton.cdiv(tokens, _SOME), heads)](
+    some = 1 if tokens <= _FEW else 8
+    _merge[(triton.cdiv(tokens, some), heads)](
         out, tiles.splits, tiles.first, tiles.values, tiles.sums, begin, tokens, out.stride(0),
-        KV_HEADS=kv_heads, GROUP=heads // kv_heads, D=head_dim, LEVELS=LEVELS, TILE=tiles.rows, SOME=_SOME,
+        KV_HEADS=kv_heads, GROUP=heads // kv_heads, D=head_dim, LEVELS=LEVELS, TILE=tiles.rows, SOME=some,
         PDL=pdl, num_warps=2, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip

@@ -29,7 +29,7 @@ class TileConfig:
     block: int = 64
     per_sm: int = 2
     warps: int = 4
-    stages: int = 3
+    stages: int = 2
 
 
 @triton.jit
@@ -75,9 +75,11 @@ def _tile(
         seen_by_all = tl.min(tl.where(live, position, 2147483647), 0) + 1
         whole = begin + tl.maximum(tl.minimum(seen_by_all, end) - begin, 0) // BLOCK * BLOCK
         pages = table + row.to(tl.int64) * table_stride
+        # Pages are known one block ahead: keys whose place is looked up in the same turn are not prefetched.
+        page = tl.load(pages + (begin + inside) // PAGE, mask=begin + inside < end, other=0)
         for start in range(begin, whole, BLOCK):
             at = start + inside
-            page = tl.load(pages + at // PAGE)
+            next_page = tl.load(pages + (at + BLOCK) // PAGE, mask=at + BLOCK < end, other=0)
             slot = page.to(tl.int64) * pool_stride + (head * PAGE + at % PAGE) * D
             k = tl.load(pool + slot[:, None] + feature[None, :]).to(COMPUTE)
             v = tl.load(pool + slot[:, None] + (KV_HEADS * PAGE * D + feature[None, :])).to(COMPUTE)
@@ -88,9 +90,10 @@ def _tile(
             weight = weight * shrink + tl.sum(p, 1)
             acc = tl.dot(p.to(COMPUTE), v, acc * shrink[:, None], input_precision=PRECISION)
             top = above
+            page = next_page
         for start in range(whole, end, BLOCK):
             at = start + inside
-            page = tl.load(pages + at // PAGE, mask=at < end, other=0)
+            next_page = tl.load(pages + (at + BLOCK) // PAGE, mask=at + BLOCK < end, other=0)
             slot = page.to(tl.int64) * pool_stride + (head * PAGE + at % PAGE) * D
             k = tl.load(pool + slot[:, None] + feature[None, :]).to(COMPUTE)
             v = tl.load(pool + slot[:, None] + (KV_HEADS * PAGE * D + feature[None, :])).to(COMPUTE)
@@ -104,6 +107,7 @@ def _tile(
             weight = weight * shrink + tl.sum(p, 1)
             acc = tl.dot(p.to(COMPUTE), v, acc * shrink[:, None], input_precision=PRECISION)
             top = above
+            page = next_page
         some = tl.where(weight > 0, weight, 1.0)
         acc = acc / some[:, None]
         if part < 0:

@@ -1,0 +1,149 @@
+"""`sglc bench`: its options, and what it prints and writes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sglc.bench.options import Options
+from sglc.errors import UsageError
+
+if TYPE_CHECKING:
+    from sglc.bench.result import Result
+
+WORKLOADS = {
+    "offline": "independent requests, all there at the start",
+    "few-shot": "questions behind shared prefixes, one token out",
+    "tree": "tree of thought: two levels of branches with samples",
+    "bs1": "one request alone",
+    "fork": "decode of rows behind one prefix, with and without the cascade",
+    "chain": "gap between a generation and the next one of its program",
+    "mixed": "gaps between the tokens of rows that decode while long prompts come",
+    "host": "host time of an engine's step, without a model",
+}
+_HOST_TAKES = {"rounds"}
+
+
+def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `bench` to the commands of `sglc`."""
+    bench = commands.add_parser("bench", help="measure a workload", description="Measure a workload.")
+    kinds = bench.add_subparsers(title="workloads", required=True, metavar="WORKLOAD")
+    for name, text in WORKLOADS.items():
+        _add_workload(kinds.add_parser(name, help=text, description=f"Measure {text}."), name)
+    report = kinds.add_parser("report", help="tables of stored results, in Markdown")
+    report.add_argument("folder", metavar="DIR", help="where results lie, as `-o` writes them")
+    report.add_argument("-o", "--output", metavar="PAGE.md", help="bring the tables of this page up to date")
+    report.set_defaults(command=_report)
+
+
+def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
+    default = Options()
+    parser.add_argument("--model", metavar="M", help="a shape with random weights, or what `local:` takes")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=default.device)
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default.dtype)
+    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default=default.kv_dtype)
+    parser.add_argument("--rounds", type=_count, default=default.rounds, metavar="N")
+    parser.add_argument("--rows", type=_count, metavar="N", help="rows in flight at most")
+    parser.add_argument("--token-budget", type=_count, metavar="N", help="tokens of a step at most")
+    parser.add_argument("--seed", type=_seed, default=default.seed, metavar="N", help="of the prompts")
+    parser.add_argument(
+        "--no-cascade", dest="cascade", action="store_false", help="rows read shared prefixes each for itself"
+    )
+    parser.add_argument("--profile", action="store_true", help="one more round: time by kind of kernel (CUDA)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the result as JSON, too")
+    parser.set_defaults(command=_bench, workload=name)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from 0")
+    return int(text)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
+    _check_folder(arguments.output)
+    _check_host(arguments.workload, options)
+    result = _runner(arguments.workload)(options)
+    from sglc.bench.result import table, to_json
+
+    if arguments.output:
+        Path(arguments.output).write_text(to_json(result) + "\n", encoding="utf-8")
+    print(to_json(result) if arguments.json else table(result))
+    return 0
+
+
+def _runner(workload: str) -> Callable[[Options], Result]:
+    """What measures `workload`. Torch comes in with it, but for `host`."""
+    match workload:
+        case "host":
+            from sglc.bench.host import host
+
+            return host
+        case "fork":
+            from sglc.bench.fork import fork
+
+            return fork
+        case "chain":
+            from sglc.bench.chain import chain
+
+            return chain
+        case "mixed":
+            from sglc.bench.mixed import mixed
+
+            return mixed
+        case _:
+            from sglc.bench import throughput
+
+            runners = {
+                "offline": throughput.offline,
+                "few-shot": throughput.few_shot,
+                "tree": throughput.tree,
+                "bs1": throughput.bs1,
+            }
+            return runners[workload]
+
+
+def _check_folder(path: str | None) -> None:
+    if path is not None and not Path(path).parent.is_dir():
+        raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
+
+
+def _check_host(workload: str, options: Options) -> None:
+    if workload != "host":
+        return
+    default = Options()
+    for field in fields(Options):
+        if field.name not in _HOST_TAKES and getattr(options, field.name) != getattr(default, field.name):
+            name = "no-cascade" if field.name == "cascade" else field.name.replace("_", "-")
+            raise UsageError("SGLC037", f"`--{name}` means nothing to `host`", note="it runs no model")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from sglc.bench.report import read_results, tables, updated
+
+    results = read_results(Path(arguments.folder))
+    if not results:
+        raise UsageError(
+            "SGLC002", f"`{arguments.folder}` holds no results", hint="`sglc bench WORKLOAD -o DIR/NAME.json`"
+        )
+    if arguments.output is None:
+        print("\n\n".join(f"## {name}\n\n{text}" for name, text in tables(results).items()))
+        return 0
+    page = Path(arguments.output)
+    if not page.is_file():
+        raise UsageError("SGLC002", f"there is no file `{page}`")
+    page.write_text(updated(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+    print(f"sglc: {page} has {len(results)} results", file=sys.stderr)
+    return 0

@@ -1,0 +1,100 @@
+"""Rows behind one long prefix: decode with the prefix's keys read once for all rows, and once for each."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sglc.bench import floor, work
+from sglc.bench.options import Options
+from sglc.bench.profile import Profile, Profiler
+from sglc.bench.result import Case, Result, seconds_case
+from sglc.bench.rig import PAGE_SIZE, Needs, Rig, make_rig, place
+from sglc.bench.session import WARM_UP_SEED, Session, repeat
+
+SIZES: dict[str, dict[str, Any]] = {
+    "cuda": {"prefix": 4096, "rows": 64, "out": 256},
+    "cpu": {"prefix": 256, "rows": 8, "out": 16},
+}
+
+
+class Forked(Session):
+    """From `steady` on all rows decode; `left` tokens are still to come then."""
+
+    steady = 0.0
+    left = 0
+
+    def decode(self, todo: work.Fork) -> None:
+        """Run `todo` to its end."""
+        base = self.engine.extend(None, todo.prefix)
+        for handle in self.engine.fork(base, todo.rows):
+            self.gen(handle, (), todo.out, tracked=True)
+            self.engine.release(handle)
+        while len(self.first) < todo.rows:
+            self.step()
+        self.steady = self.step_ends[-1]
+        self.left = sum(todo.out - int(self.engine.rows.made[row]) for row in self.rows().values())
+        self.run()
+
+
+def fork(options: Options) -> Result:
+    """On CUDA with and without the cascade, on the CPU as it is."""
+    device = place(options)
+    size = SIZES[device]
+    rows, longest = size["rows"], size["prefix"] + size["out"] + 1
+    # Two executors follow each other, so neither takes what memory there is. Rows take pages in advance.
+    pool = 2 * (size["prefix"] + rows * (size["out"] + 8 * PAGE_SIZE))
+    needs = Needs(longest=longest, side_by_side=rows, rows=rows, pool=pool)
+    todo, warm = work.fork(5 + options.seed, **size), work.fork(WARM_UP_SEED, **size)
+
+    def measured(asked: Options, name: str) -> tuple[Case, Profile | None, Rig]:
+        rig = make_rig(asked, needs)
+        _fork(rig, warm, None)
+        rounds, profile = repeat(asked.rounds, asked.profile, partial(_fork, rig, todo))
+        return _case(name, rig, todo, rounds, asked.cascade), profile, replace(rig, executor=None)
+
+    if device == "cpu":
+        case, profile, rig = measured(options, "torch executor")
+        cases = [case]
+    else:
+        case, profile, rig = measured(options, "cascade" if options.cascade else "no cascade")
+        cases = [case]
+        if options.cascade:
+            gc.collect()  # the executor's memory is the next one's
+            other, _, _ = measured(replace(options, cascade=False, profile=False), "no cascade")
+            ratio = round(case.value / other.value, 3)
+            cases = [replace(case, figures={**case.figures, "times_no_cascade": ratio}), other]
+    return Result(
+        workload="fork", what="decode of rows behind one prefix", model=rig.model, work=size,
+        cases=tuple(cases), setting=rig.setting, profile=profile,
+    )  # fmt: skip
+
+
+def _fork(rig: Rig, todo: work.Fork, profiler: Profiler | None) -> Forked:
+    session = Forked(rig, profiler)
+    session.decode(todo)
+    return session
+
+
+def _case(name: str, rig: Rig, todo: work.Fork, rounds: Sequence[Forked], cascade: bool) -> Case:
+    tokens, prefix = rounds[-1].left, len(todo.prefix)
+    least = None
+    if rig.ceilings is not None:
+        steps = tokens // todo.rows  # the last ones: a row sees the prefix and what it has sampled
+        shared, own = (prefix, 0) if cascade else (0, prefix)
+        least = floor.decode_s(rig.cost, todo.rows, shared, own + todo.out - steps, steps, rig.ceilings)
+    written = todo.out - 1  # the last token's KV is never computed
+    figures = {
+        "pages_of_prefix_and_tails": _pages(prefix) + todo.rows * _pages(written),
+        "pages_without_sharing": todo.rows * _pages(prefix + written),
+        "step_us": round(1e6 * rounds[-1].step_s, 1),
+    }
+    seconds = [run.ended - run.steady for run in rounds]
+    return seconds_case(name, rounds, seconds, tokens=tokens, floor_s=least, figures=figures)
+
+
+def _pages(tokens: int) -> int:
+    return -(-tokens // PAGE_SIZE)

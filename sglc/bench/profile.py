@@ -1,0 +1,127 @@
+"""Where the device's time goes in a window of steps, by kind of kernel.
+
+Kernels of our own have their functions' names, and a kind has prefixes of names, so a new kernel is `other`
+until it is entered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OTHER = "other"
+# The first prefix that a name begins with decides. What torch prefixes to a name is taken off before.
+PREFIXES: dict[str, tuple[str, ...]] = {
+    "decode attention": ("_decode", "_count_blocks"),
+    "tile attention": ("_tile", "_merge"),  # prompts, and prefixes that rows share
+    "GEMM": ("tiled", "vector", "nvjet", "cutlass", "cublas", "gemm", "gemv", "sm90_", "splitKreduce"),
+    "sampler": ("_race", "_decide", "filter_rows", "_above", "_kept"),
+    "rope and KV": ("_rope_store",),
+    "glue": ("_rms_norm", "_row_squares", "_silu_mul", "_embed", "_prepare", "_stage", "_finish", "at::"),
+    "copies": ("Memcpy", "Memset", "_copy_tokens"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`steps` steps from step `first` on."""
+
+    first: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One kernel or copy: when it ran, in microseconds."""
+
+    name: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Of `steps` steps, each of `step_us` on average: microseconds and launches of a step by kind, the longest
+    first; the share of the time in which the device had nothing to do; the names with most time."""
+
+    steps: int
+    step_us: float
+    idle: float
+    kinds_us: dict[str, float]
+    launches: dict[str, float]
+    names_us: dict[str, float]
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel."""
+    for noise in ("void ", "(anonymous namespace)::"):
+        name = name.removeprefix(noise)
+    return next((kind for kind, prefixes in PREFIXES.items() if name.startswith(prefixes)), OTHER)
+
+
+def profile_of(spans: Sequence[Span], steps: int, names: int = 12) -> Profile:
+    """What the spans of `steps` steps (at least one span) add up to."""
+    kinds: dict[str, float] = {}
+    launches: dict[str, float] = {}
+    by_name: dict[str, float] = {}
+    busy, reached = 0.0, min(span.begin for span in spans)
+    whole = max(span.end for span in spans) - reached
+    for span in sorted(spans, key=lambda span: span.begin):
+        took = (span.end - span.begin) / steps
+        kind = kind_of(span.name)
+        kinds[kind] = kinds.get(kind, 0.0) + took
+        launches[kind] = launches.get(kind, 0.0) + 1 / steps
+        by_name[span.name] = by_name.get(span.name, 0.0) + took
+        # Kernels overlap where one begins before the one before it is over.
+        busy += max(0.0, span.end - max(span.begin, reached))
+        reached = max(reached, span.end)
+
+    def longest(times: dict[str, float], count: int) -> dict[str, float]:
+        return {key: round(times[key], 2) for key in sorted(times, key=lambda key: -times[key])[:count]}
+
+    ordered = longest(kinds, len(kinds))
+    return Profile(
+        steps, round(whole / steps, 2), round(1 - busy / whole, 4), ordered,
+        {kind: round(launches[kind], 2) for kind in ordered}, longest(by_name, names),
+    )  # fmt: skip
+
+
+class Profiler:
+    """`torch.profiler` over a window of steps."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._running: Any = None
+        self._spans: list[Span] = []
+
+    def before(self, step: int) -> None:
+        """Step `step` is about to be launched."""
+        import torch
+
+        if step == self._window.first:
+            torch.cuda.synchronize()
+            self._running = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._running.start()
+        elif step == self._window.first + self._window.steps:
+            self.end()
+
+    def end(self) -> None:
+        """There are no more steps, or none that are wanted."""
+        import torch
+        from torch._C._autograd import DeviceType
+
+        if self._running is None:
+            return
+        torch.cuda.synchronize()
+        self._running.stop()
+        self._spans = [
+            Span(event.name, event.time_range.start, event.time_range.end)
+            for event in self._running.events()
+            if event.device_type == DeviceType.CUDA
+        ]
+        self._running = None
+
+    def profile(self) -> Profile | None:
+        """What was found; None: nothing ran on the device."""
+        return profile_of(self._spans, self._window.steps) if self._spans else None
