@@ -48,7 +48,7 @@ _HEADER = 8  # words of a plan before its arrays: the number of items, and paddi
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
 _DECODE = Kind(decode=True, cascade=False, prompts=False, cut=False, samples=True)
 _PROMPTS = Kind(decode=False, cascade=False, prompts=True, cut=False, samples=True)
-_PREFILL_FLOPS = 200e12  # a second, of the tile kernel on an H200
+_PREFILL_FLOPS = 150e12  # a second, of the tile kernel on an H200
 _NO_FLOATS = np.empty(0, np.float32)
 
 
@@ -378,7 +378,8 @@ class CudaExecutor:
                     self._execute((size, min(size, self._max_rows)), _DECODE)
             self._before = None
             step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))
-            many = max(size for size in BUCKETS if size <= min(2048, self._max_tokens))
+            # Of about as many tokens as a step takes beside rows that decode: more of them are cheaper each.
+            many = max(size for size in BUCKETS if size <= min(512, self._max_tokens))
             bucket = many, min(many, self._max_rows)
             self._execute(bucket, _PROMPTS)
             token_s = self._seconds(lambda: self._execute(bucket, _PROMPTS)) / many

@@ -28,7 +28,6 @@ from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
 from sglc.runtime.model_config import ModelConfig
 from sglc.runtime.rope import pair_rows
 
-
 _LONG_LAYER = 256 << 20  # bytes
 
 
@@ -67,8 +66,8 @@ class TileArguments:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
-    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`: tokens
-    are sampled in the same pass; else hidden states are all that is wanted."""
+    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`:
+    tokens are sampled in the same pass; else hidden states are all that is wanted."""
 
     decode: bool
     cascade: bool

@@ -88,6 +88,11 @@ class Placement:
         """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
         rows, size = self.rows, self.page_size
         running = np.flatnonzero(rows.active)
+        # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
+        later = -(-rows.end[running] // size) - rows.held[running] - rows.owed[running]
+        own = -(-part.end // size) - -(-len(part.ids) // size)
+        if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
+            return True
         tokens = np.append(np.maximum(rows.seq_len, rows.prompt_len)[running], np.int32(len(part.ids)))
         least = np.append(rows.least[running], np.int32(part.least))
         most = np.append(rows.end[running], np.int32(part.end)) - tokens

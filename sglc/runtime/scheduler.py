@@ -32,7 +32,10 @@ class Need:
     pages: int
 
 
-STRETCH = 2.0  # a step with prompts takes at most so many times one of decode alone
+# A step with prompts takes at most so many times one of decode alone: 2, less what the model of costs misses.
+STRETCH = 1.75
+# Rows that begin in one step: while a device works on them, the host sees to the next ones.
+NEW_ROWS = 16
 SHORT_PROMPT = 256  # new tokens of a prompt that is never put off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
 

@@ -125,6 +125,8 @@ class Waiting:
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         while spare and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+            if len(chunks) == scheduler.NEW_ROWS:
+                break
             part = self._parts[at]
             match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
             if match.length == len(part.ids):  # a `warm` with nothing to do

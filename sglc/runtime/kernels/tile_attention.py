@@ -27,9 +27,9 @@ class TileConfig:
 
     rows: int = 128
     block: int = 64
-    per_sm: int = 2
-    warps: int = 4
-    stages: int = 2
+    per_sm: int = 1
+    warps: int = 8
+    stages: int = 3
 
 
 @triton.jit
@@ -127,7 +127,8 @@ def tile_config(dtype: torch.dtype) -> TileConfig:
 
 def tile_attention(
     q: Tensor, pool: Tensor, table: Tensor, positions: Tensor, items: Tensor, item_count: Tensor,
-    members: Tensor, out: Tensor, values: Tensor, sums: Tensor, config: TileConfig, programs: int, *, pdl: bool = False,
+    members: Tensor, out: Tensor, values: Tensor, sums: Tensor, config: TileConfig, programs: int, *,
+    pdl: bool = False,
 ) -> None:  # fmt: skip
     """Run the first `item_count` int32 [1] items, each for every kv head.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,6 +62,10 @@ def setting(
 
 def ints(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def table_of(lines: list[list[int]]) -> Tensor:
+    return torch.tensor(lines, dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF, torch.float8_e4m3fn])
@@ -123,7 +129,7 @@ def test_prompts_of_several_rows(dtype: torch.dtype) -> None:
             if row == 0:
                 items.append([start + at, count, row, 0, end, -1])
                 continue
-            for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            for i, (a, b) in enumerate(pairwise(cuts)):
                 items.append([start + at, count, row, a, b, parts + i])
             for i in range(count):
                 tiles[start + at + i, 0] = len(cuts) - 1
@@ -133,10 +139,10 @@ def test_prompts_of_several_rows(dtype: torch.dtype) -> None:
     values = torch.full((parts * KV_HEADS * config.rows, D), float("nan"), device=DEVICE)
     sums = torch.full((parts * KV_HEADS * config.rows,), float("nan"), device=DEVICE)
     out = torch.full((tokens, HEADS, D), float("nan"), dtype=dtype, device=DEVICE)
-    table_items = ints(sum(items, [])).view(-1, 6)
+    table_items = table_of(items)
     tile_attention(
-        q, pool, table, positions, table_items, ints([len(items)]), ints(list(range(tokens))), out, values, sums,
-        config, 5,
+        q, pool, table, positions, table_items, ints([len(items)]), ints(list(range(tokens))), out, values,
+        sums, config, 5,
     )  # fmt: skip
     left = Tiles(tiles.to(DEVICE), tile_at.to(DEVICE), values, sums, config.rows)
     merge(out, ints([0]), left, KV_HEADS)
@@ -164,13 +170,13 @@ def test_cascade_of_nested_prefixes() -> None:
     q = torch.randn(5, HEADS, D, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     out = torch.full_like(q, float("nan"))
     tile_attention(
-        q, pool, table, positions, ints(sum(items, [])).view(-1, 6), ints([3]), ints([0, 1, 2, 3, 4]), out, values,
-        sums, config, 2,
+        q, pool, table, positions, table_of(items), ints([3]), ints([0, 1, 2, 3, 4]), out, values, sums,
+        config, 2,
     )  # fmt: skip
     decode = DecodeConfig(block=16)
     for processors in (1, 2, 9):
         scratch = decode_scratch(decode, 5, HEADS, KV_HEADS, D, DEVICE, processors)
         count_blocks(positions, shared, ints([5]), scratch, decode)
-        left = Tiles(tiles, ints(sum(at, [])).view(5, 2), values, sums, config.rows)
+        left = Tiles(tiles, table_of(at), values, sums, config.rows)
         decode_attention(q, pool, table, rows, positions, shared, ints([5]), out, scratch, decode, tiles=left)
         assert error(out, reference(q, pool, table, rows, positions)) < 2e-6

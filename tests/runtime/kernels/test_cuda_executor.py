@@ -1,4 +1,4 @@
-"""The CUDA executor, in Triton's interpreter where there is no device: the same results as the torch executor."""
+"""The CUDA executor gives what the torch executor gives; in Triton's interpreter where there is no device."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_forks_share_pages_and_copy_the_last_one(tmp_path: Path) -> None:
 def test_scores_biases_and_samples_in_one_batch(tmp_path: Path) -> None:
     both = engines(tmp_path, "llama", 2)
     steered = Sampling(
-        max_tokens=4, temperature=0.8, frequency_penalty=0.5, logit_bias=((9, 2.0),), logprobs_from=0, top_logprobs=2,
-        ignore_eos=True,
+        max_tokens=4, temperature=0.8, frequency_penalty=0.5, logit_bias=((9, 2.0),), logprobs_from=0,
+        top_logprobs=2, ignore_eos=True,
     )  # fmt: skip
     for target in both:
         target.gen(target.extend(None, PROMPTS[1]), GREEDY, [1], eos_ids=())
