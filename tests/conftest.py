@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import pytest
 
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.runtime.models import prepare
+
+# Without a CUDA device kernels run in Triton's interpreter. It is asked for where a kernel is defined, so
+# before the first import of one, whichever test that is in.
+if not any(Path("/dev").glob("nvidia[0-9]*")):
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -68,18 +68,6 @@ class TilePlan:
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Tokens `members` over keys begin : end of a page table, in tiles of their own."""
-
-    members: I32
-    row: int
-    begin: int
-    end: int
-    level: int
-    cut: bool  # the keys are not all that its tokens have
-
-
 def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVELS) -> list[Prefix]:
     """Nested prefixes of the rows of `table` [R, K] that save most keys, each row in at most `levels` of them.
 
@@ -131,54 +119,68 @@ def plan_tiles(
         chunks: (page table row, first position, tokens) of rows with new tokens, in the step's order.
     """
     tokens = len(rows) + sum(count for _, _, count in chunks)
+    members: list[int] = []
+    tiles: list[tuple[int, int, int, int, int, int]] = []  # tokens, row, begin and end of keys, level, cut
+    level = [0] * len(rows)
     shared = np.zeros(tokens, np.int32)
-    level = np.zeros(tokens, np.int32)
-    work: list[_Work] = []
     for prefix in prefixes:  # an outer prefix comes before those inside of it
-        members = np.array(prefix.rows, np.int32)
-        at = int(level[members[0]])
+        of_prefix = prefix.rows
+        at, row = level[of_prefix[0]], rows[of_prefix[0]]
         begin, end = prefix.begin * shape.page_size, prefix.end * shape.page_size
-        row = rows[prefix.rows[0]]
-        work += [_Work(some, row, begin, end, at, True) for some in _tiles(members, shape)]
-        level[members] += 1
-        shared[members] = end
+        for some in range(0, len(of_prefix), shape.tokens):
+            tiles.append((min(shape.tokens, len(of_prefix) - some), row, begin, end, at, 1))
+        members += of_prefix
+        for member in of_prefix:
+            level[member] += 1
+        shared[list(of_prefix)] = end
     start = len(rows)
     for row, first, count in chunks:
-        members = np.arange(start, start + count, dtype=np.int32)
-        for some in _tiles(members, shape):
-            end = first + int(some[-1]) - start + 1
-            work.append(_Work(some, row, 0, end, 0, False))
+        for some in range(0, count, shape.tokens):
+            of_tile = min(shape.tokens, count - some)
+            tiles.append((of_tile, row, 0, first + some + of_tile, 0, 0))
+        members += range(start, start + count)
         start += count
-    return _cut(work, tokens, shared, shape)
+    table = np.array(tiles, np.int32).reshape(-1, 6)
+    return _cut(table, np.array(members, np.int32), tokens, shared, shape)
 
 
-def _tiles(members: I32, shape: Shape) -> list[I32]:
-    return [members[at : at + shape.tokens] for at in range(0, len(members), shape.tokens)]
+def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: Shape) -> TilePlan:
+    """Cut the keys of `tiles` [N, 6] so that there are enough pieces for all programs, the longest first.
 
-
-def _cut(work: list[_Work], tokens: int, shared: I32, shape: Shape) -> TilePlan:
-    """Cut the keys of tiles so that there are enough pieces for all programs, the longest pieces first."""
-    keys = sum(tile.end - tile.begin for tile in work) * shape.kv_heads
+    A tile whose tokens have other keys too (`cut`), or that is cut here, leaves partial results.
+    """
+    counts, row, begin, end, level, cut = tiles.T
+    keys = int((end - begin).sum()) * shape.kv_heads
     longest = max(LEAST_KEYS, -(-keys // shape.programs // 64) * 64)
+    pieces = -(-(end - begin) // longest)
+    partial = (cut == 1) | (pieces > 1)
+    kept = np.where(partial, pieces, 0)
+    place = np.cumsum(kept) - kept
+    starts = np.cumsum(counts) - counts
+    # One line for each piece of each tile.
+    tile = np.repeat(np.arange(len(tiles)), pieces)
+    piece = np.arange(len(tile)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first_key = begin[tile] + piece * longest
+    items = np.stack(
+        (
+            starts[tile],
+            counts[tile],
+            row[tile],
+            first_key,
+            np.minimum(first_key + longest, end[tile]),
+            np.where(partial[tile], place[tile] + piece, -1),
+        ),
+        axis=1,
+    ).astype(np.int32)
+    items = items[np.argsort(items[:, 3] - items[:, 4], kind="stable")]
+    # One entry for each member of each tile.
+    owner = np.repeat(np.arange(len(tiles)), counts)
+    within = np.arange(len(members)) - starts[owner]
+    some = partial[owner]
     splits = np.zeros((tokens, LEVELS), np.int32)
     first = np.zeros((tokens, LEVELS), np.int32)
-    items: list[tuple[int, int, int, int, int, int]] = []
-    members: list[I32] = []
-    start = parts = 0
+    at = members[some], level[owner[some]]
+    splits[at] = pieces[owner[some]]
     size = shape.kv_heads * shape.rows
-    for tile in work:
-        pieces = -(-(tile.end - tile.begin) // longest)
-        partial = tile.cut or pieces > 1
-        for piece in range(pieces):
-            begin = tile.begin + piece * longest
-            place = parts + piece if partial else -1
-            items.append((start, len(tile.members), tile.row, begin, min(begin + longest, tile.end), place))
-        if partial:
-            splits[tile.members, tile.level] = pieces
-            first[tile.members, tile.level] = parts * size + np.arange(len(tile.members)) * shape.group
-            parts += pieces
-        members.append(tile.members)
-        start += len(tile.members)
-    table = np.array(items, np.int32).reshape(-1, ITEM)
-    table = table[np.argsort(table[:, 3] - table[:, 4], kind="stable")]
-    return TilePlan(table, np.concatenate([np.empty(0, np.int32), *members]), shared, splits, first, parts)
+    first[at] = place[owner[some]] * size + within[some] * shape.group
+    return TilePlan(items, members, shared, splits, first, int(kept.sum()))
