@@ -181,10 +181,11 @@ def _workspace(device: torch.device) -> tuple[Tensor, Tensor]:
     if device not in _workspaces:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("`prepare` must run before a graph is captured")
-        _workspaces[device] = (
-            torch.empty(PARTIALS, dtype=torch.float32, device=device),
-            torch.zeros(ARRIVALS, dtype=torch.int32, device=device),
-        )
+        with torch.inference_mode(False):  # others write it outside of that mode too
+            _workspaces[device] = (
+                torch.empty(PARTIALS, dtype=torch.float32, device=device),
+                torch.zeros(ARRIVALS, dtype=torch.int32, device=device),
+            )
     return _workspaces[device]
 
 
