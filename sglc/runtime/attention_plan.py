@@ -118,13 +118,7 @@ def shared_prefixes(rows: Sequence[int], pages: I32, limits: I32, page_size: int
         return [Group(tuple(rows), 0)] if rows else []
     if len(np.unique(pages[rows, 0])) == len(rows):
         return [Group(tuple(rows), 0)]
-    # Big-endian bytes compare as the page ids do, so equal prefixes become neighbours.
-    keys = pages.astype(">i4")
-    ordered = sorted(rows, key=lambda r: (keys[r, : limits[r]].tobytes(), r))
-    table = pages[ordered]
-    equal = np.logical_and.accumulate(table[1:] == table[:-1], axis=1).sum(axis=1)
-    bound = limits[ordered]
-    common = np.minimum(equal, np.minimum(bound[1:], bound[:-1])).tolist()
+    ordered, common = by_prefix(rows, pages, limits)
     groups: list[Group] = []
     alone: list[int] = []
     for places, shared in _best_cut(common, 0, len(ordered))[1]:
@@ -136,6 +130,20 @@ def shared_prefixes(rows: Sequence[int], pages: I32, limits: I32, page_size: int
     if alone:
         groups.append(Group(tuple(sorted(alone)), 0))
     return groups
+
+
+def by_prefix(rows: Sequence[int], pages: I32, limits: I32) -> tuple[list[int], list[int]]:
+    """`rows` with equal prefixes side by side, and how many leading pages each shares with the next.
+
+    pages: [R, K] page tables. limits: [R] how many pages of each row may be shared.
+    """
+    # Big-endian bytes compare as the page ids do.
+    keys = pages.astype(">i4")
+    ordered = sorted(rows, key=lambda r: (keys[r, : limits[r]].tobytes(), r))
+    table, bound = pages[ordered], limits[ordered]
+    equal = np.logical_and.accumulate(table[1:] == table[:-1], axis=1).sum(axis=1)
+    common: list[int] = np.minimum(equal, np.minimum(bound[1:], bound[:-1])).tolist()
+    return ordered, common
 
 
 def _best_cut(common: Sequence[int], begin: int, end: int) -> tuple[int, list[tuple[list[int], int]]]:

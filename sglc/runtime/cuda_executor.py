@@ -47,7 +47,7 @@ _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
 _DECODE = Kind(decode=True, cascade=False, prompts=False, cut=False, samples=True)
-_PROMPTS = Kind(decode=False, cascade=False, prompts=True, cut=False, samples=True)
+_PROMPTS = Kind(decode=False, cascade=False, prompts=True, cut=True, samples=True)
 _PREFILL_FLOPS = 150e12  # a second, of the tile kernel on an H200
 _NO_FLOATS = np.empty(0, np.float32)
 
@@ -207,10 +207,10 @@ class CudaExecutor:
             slot.done.synchronize()
         self._launched += 1
         batch = None
-        if len(step.score_at) or len(step.masked) or len(step.bias_at) or step.tops:
-            batch = self._mirror.expand(step)
-        else:
+        if step.plain:
             self._mirror.follow(step)
+        else:
+            batch = self._mirror.expand(step)
         with torch.inference_mode():
             tokens, rows = step.decoding + len(step.ids), len(step.rows)
             bucket = self._bucket_of(tokens, rows)

@@ -6,9 +6,13 @@ on a device is held to this one by its tests.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Opened, Step
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Asked, Batch, Opened, Step
+
+_ASKED = tuple(field.name for field in fields(Asked))
 
 
 class Mirror:
@@ -31,13 +35,11 @@ class Mirror:
         Raises:
             AssertionError: the step names a row that was never opened.
         """
-        self._open(step.opened)
-        self._write(step.pages)
+        self.follow(step)
         size, rows, starts = self.page_size, step.rows, step.starts
-        assert rows.max(initial=-1) < self.seq_len.size, "a row that was never opened"
         counts = np.diff(starts)
-        first = self.seq_len[rows]
-        after = first + counts
+        after = self.seq_len[rows]
+        first = after - counts
         columns = -(-int(after.max(initial=0)) // size)
         self._reserve(0, columns)
         owner = np.repeat(rows, counts)
@@ -45,7 +47,6 @@ class Mirror:
         tokens[step.decoding :] = step.ids
         positions = np.arange(owner.size, dtype=np.int32) + np.repeat(first - starts[:-1], counts)
         held = np.arange(columns) * size < after[:, None]
-        self.seq_len[rows] = after
         return Batch(
             index=step.index,
             rows=rows,
@@ -62,22 +63,14 @@ class Mirror:
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
             no_eos=after < self.eos_from[rows],
-            score_at=step.score_at,
-            score_ids=step.score_ids,
-            masked=step.masked,
-            masks=step.masks,
-            bias_at=step.bias_at,
-            bias_ids=step.bias_ids,
-            bias=step.bias,
-            tops=step.tops,
-            top_rows=step.top_rows,
-            top_scores=step.top_scores,
+            **{name: getattr(step, name) for name in _ASKED},
         )
 
     def follow(self, step: Step) -> None:
-        """Apply `step` without writing it out."""
+        """Apply `step` without writing it out; raises as `expand` does."""
         self._open(step.opened)
         self._write(step.pages)
+        assert step.rows.max(initial=-1) < self.seq_len.size, "a row that was never opened"
         self.seq_len[step.rows[: step.decoding]] += 1
         self.seq_len[step.rows[step.decoding :]] += step.lengths
 

@@ -68,7 +68,39 @@ NONE_OPENED = Opened(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Asked:
+    """What rows ask for beyond plain samples; the same in a step and in its batch.
+
+    Fields:
+        score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
+        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
+        bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
+            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
+        tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
+            (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
+
+    Log-probabilities are those of the model's own distribution, whatever bias and masks say.
+    """
+
+    score_at: I32 = field(default_factory=_no_integers)
+    score_ids: I32 = field(default_factory=_no_integers)
+    masked: I32 = field(default_factory=_no_integers)
+    masks: Bool = field(default_factory=lambda: _NO_MASKS)
+    bias_at: I32 = field(default_factory=_no_integers)
+    bias_ids: I32 = field(default_factory=_no_integers)
+    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
+    tops: int = 0
+    top_rows: I32 = field(default_factory=_no_integers)
+    top_scores: I32 = field(default_factory=_no_integers)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is asked for."""
+        return not (self.score_at.size or self.masked.size or self.bias_at.size or self.tops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Asked):
     """T tokens of R rows, and what changes with them. Arrays are never written after the launch.
 
     Order of effects:
@@ -93,14 +125,6 @@ class Step:
         pages: int32 [W, 3] (row, index in its page table, page), in the order of effect.
         copies: int32 [C, 3] (source page, destination page, tokens): KV of the first `tokens` slots.
         sample: bool [R] sample a next token.
-        score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
-        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
-        bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
-            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
-        tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
-            (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
-
-    Log-probabilities are those of the model's own distribution, whatever bias and masks say.
     """
 
     index: int
@@ -112,16 +136,6 @@ class Step:
     opened: Opened = NONE_OPENED
     pages: I32 = field(default_factory=lambda: _NO_TRIPLES)
     copies: I32 = field(default_factory=lambda: _NO_TRIPLES)
-    score_at: I32 = field(default_factory=_no_integers)
-    score_ids: I32 = field(default_factory=_no_integers)
-    masked: I32 = field(default_factory=_no_integers)
-    masks: Bool = field(default_factory=lambda: _NO_MASKS)
-    bias_at: I32 = field(default_factory=_no_integers)
-    bias_ids: I32 = field(default_factory=_no_integers)
-    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
-    tops: int = 0
-    top_rows: I32 = field(default_factory=_no_integers)
-    top_scores: I32 = field(default_factory=_no_integers)
 
     @property
     def starts(self) -> I32:
@@ -132,8 +146,8 @@ class Step:
         return starts
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(Asked):
     """A step written out: T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1].
 
     They are the last ones of its sequence. Order of effects: copies, then the KV of all T tokens, then
@@ -154,14 +168,6 @@ class Batch:
         temperature, top_p, min_p: float32 [R]; top_k: int32 [R], -1 off. Temperature 0 is greedy.
         seeds: uint64 [R] the noise is a function of (seed, position) alone.
         no_eos: bool [R] end-of-turn ids may not be sampled.
-        score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
-        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
-        bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
-            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
-        tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
-            (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
-
-    Log-probabilities are those of the model's own distribution, whatever bias and masks say.
     """
 
     index: int
@@ -179,16 +185,6 @@ class Batch:
     min_p: F32
     seeds: U64
     no_eos: Bool
-    score_at: I32
-    score_ids: I32
-    masked: I32 = field(default_factory=_no_integers)
-    masks: Bool = field(default_factory=lambda: _NO_MASKS)
-    bias_at: I32 = field(default_factory=_no_integers)
-    bias_ids: I32 = field(default_factory=_no_integers)
-    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
-    tops: int = 0
-    top_rows: I32 = field(default_factory=_no_integers)
-    top_scores: I32 = field(default_factory=_no_integers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from sglc.runtime.attention_plan import by_prefix
 from sglc.runtime.step import I32
 
-LEVELS = 2  # nested prefixes of a row
+LEVELS = 2  # nested prefixes of a row, which leave partial results for its token
 ITEM = 6  # fields of an item
 LEAST_KEYS = 128  # keys of a tile that is split no further
 # A tile kernel costs a launch in every layer, some 3 us, in which 4,096 keys of 8 heads could be read.
@@ -76,12 +77,7 @@ def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVEL
     rows = len(limits)
     if rows < 2 or not table.shape[1] or np.unique(table[:, 0]).size == rows:
         return []
-    # Big-endian bytes compare as the page ids do, so equal prefixes become neighbours.
-    keys = table.astype(">i4")
-    order = sorted(range(rows), key=lambda r: (keys[r, : limits[r]].tobytes(), r))
-    sorted_table, sorted_limits = table[order], limits[order]
-    equal = np.logical_and.accumulate(sorted_table[1:] == sorted_table[:-1], axis=1).sum(axis=1)
-    common = np.minimum(equal, np.minimum(sorted_limits[1:], sorted_limits[:-1])).tolist()
+    order, common = by_prefix(range(rows), table, limits)
     least = -(-LEAST_SAVED_BY_PREFIX // page_size)
 
     @cache

@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sglc.runtime.kernels.decode_attention import LOG2E
-
-ITEM = 6  # fields of an item, below
+from sglc.runtime.tile_plan import ITEM
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sglc.runtime.kernels.decode_attention import (
-    LEVELS,
     DecodeConfig,
     Tiles,
     count_blocks,
@@ -18,6 +17,7 @@ from sglc.runtime.kernels.decode_attention import (
     merge,
 )
 from sglc.runtime.kernels.tile_attention import TileConfig, tile_attention
+from sglc.runtime.tile_plan import LEVELS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter multiplies the bit patterns of bfloat16.
