@@ -137,9 +137,10 @@ def by_prefix(rows: Sequence[int], pages: I32, limits: I32) -> tuple[list[int], 
 
     pages: [R, K] page tables. limits: [R] how many pages of each row may be shared.
     """
-    # Big-endian bytes compare as the page ids do.
-    keys = pages.astype(">i4")
-    ordered = sorted(rows, key=lambda r: (keys[r, : limits[r]].tobytes(), r))
+    # Big-endian bytes compare as the page ids do; nothing is smaller than any page.
+    known = np.where(np.arange(pages.shape[1]) < limits[:, None], pages + 1, 0)[np.asarray(rows)]
+    keys = known.astype(">i4").view(f"S{4 * pages.shape[1]}").ravel()
+    ordered: list[int] = np.asarray(rows)[np.argsort(keys, kind="stable")].tolist()
     table, bound = pages[ordered], limits[ordered]
     equal = np.logical_and.accumulate(table[1:] == table[:-1], axis=1).sum(axis=1)
     common: list[int] = np.minimum(equal, np.minimum(bound[1:], bound[:-1])).tolist()

@@ -119,9 +119,21 @@ def _tile(
             tl.store(sums + place, tl.where(weight > 0, top + tl.log2(some), none), mask=live)
 
 
-def tile_config(dtype: torch.dtype) -> TileConfig:
-    """What is fastest on an H200; float32 is for checking, and its products take many registers."""
-    return TileConfig(rows=32, block=32, per_sm=1) if dtype is torch.float32 else TileConfig()
+def tile_config(dtype: torch.dtype, group: int, *, prompts: bool) -> TileConfig:
+    """What is fastest on an H200, for steps with prompts or without; float32 is for checking, and its
+    products take many registers.
+
+    Args:
+        group: query heads of a kv head.
+    """
+    if dtype is torch.float32:
+        return TileConfig(rows=max(32, triton.next_power_of_2(group)), block=32)
+    return TileConfig() if prompts else narrow(group)
+
+
+def narrow(group: int) -> TileConfig:
+    """For the few rows that share a prefix: their keys are all there is to read, so many programs read them."""
+    return TileConfig(rows=max(32, triton.next_power_of_2(group)), per_sm=4, warps=2)
 
 
 def tile_attention(
