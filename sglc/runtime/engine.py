@@ -276,13 +276,13 @@ class Engine:
             if chunk.scored:
                 flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
         for row in self.placement.launched(step, chunks):
-            part = self.placement.work[row].part
+            part, node = self.placement.work[row].part, self.placement.work[row].node
             if part.kind is not Kind.SAMPLE:
                 keep = len(part.ids) if part.kind is Kind.PROMPT else 0
-                self.placement.retire(row, keep)
+                node = self.placement.retire(row, keep)
                 flight.ended.append(part.request)
             if part.kind is not Kind.CHOICE:
-                self.handles.follow(part.request.handle)
+                self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
                     self._waiting.fork(part)
 
@@ -354,9 +354,9 @@ class Engine:
         state.done = True
         ids, logprobs = self.rows.sampled(state.row)
         written = min(len(request.ids) + len(ids), int(self.rows.seq_len[state.row]))
-        self.placement.retire(state.row, 0 if request.root.scratch else written)
+        node = self.placement.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
-            self.handles.follow(request.handle)
+            self.handles.follow(request.handle, node)
         self._report(request, sample, ids, logprobs, finish, extra)
 
     def _report(

@@ -33,10 +33,11 @@ class Need:
 
 
 # A step with prompts takes at most so many times one of decode alone: 2, less what the model of costs misses.
+# Programs that go on together are spread over some steps by that, and from then on stay spread.
 STRETCH = 1.75
 # Rows that begin in one step: while a device works on them, the host sees to the next ones.
 NEW_ROWS = 16
-SHORT_PROMPT = 256  # new tokens of a prompt that is never put off: programs go on with such ones
+SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
 
 

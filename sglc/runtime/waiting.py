@@ -91,15 +91,16 @@ class Waiting:
             int(self.placement.rows.prompt_len[row] - self.placement.rows.seq_len[row]) for row in unfinished
         ]
         # A row that waits for its last token keeps its place in the budget.
-        shares = scheduler.divide(self._budget(decoding), decoding, rest)
-        spare = self._token_budget - decoding - sum(shares.chunks)
+        budget = self._budget(decoding)
+        shares = scheduler.divide(budget, decoding, rest)
+        room = self._token_budget - decoding - sum(shares.chunks)
         work = self.placement.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
             if tokens
         ]
-        admitted, done = ([], []) if stalled else self._admit(shares.left, spare)
+        admitted, done = ([], []) if stalled else self._admit(shares.left, budget - decoding, room)
         return chunks + admitted, done
 
     def _budget(self, decoding: int) -> int:
@@ -115,17 +116,18 @@ class Waiting:
         first = int(self.placement.rows.seq_len[row])
         return Chunk(row, tokens, scored_positions(part, first, tokens))
 
-    def _admit(self, left: int, spare: int) -> tuple[list[Chunk], list[Request]]:
+    def _admit(self, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
 
-        Short prompts may take all `spare` tokens that the step has room for, others the `left` ones.
+        Short prompts begin while there are some of `short` tokens, which no long one takes from them; others
+        get the `left` ones. The step has `room` for as many as that.
         """
         chunks: list[Chunk] = []
         done: list[Request] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while spare and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
-            if len(chunks) == scheduler.NEW_ROWS:
+        while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+            if len(chunks) == scheduler.NEW_ROWS or max(left, short) <= 0:
                 break
             part = self._parts[at]
             match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
@@ -137,19 +139,20 @@ class Waiting:
             if self.placement.shared_soon(part, match.length):
                 at += 1
                 continue
-            short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
-            if not short and not left:
+            is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
+            if (short if is_short else left) <= 0:
                 at += 1
                 continue
-            opened = self.placement.open(part, match, spare if short else left)
+            opened = self.placement.open(part, match, room if is_short else min(left, room))
             if opened is None:
                 break
             del self._parts[at]
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
-            left = max(left - tokens, 0)
-            spare -= tokens
+            left -= tokens
+            short -= tokens
+            room -= tokens
         return chunks, done
 
     def _start(self, request: Request) -> Node:
