@@ -49,6 +49,7 @@ _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a pref
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
 _DECODE = Kind(decode=True, cascade=False, prompts=False)
 _CASCADE = Kind(decode=True, cascade=True, prompts=False)
+_NARROW = Kind(decode=True, cascade=True, prompts=False, narrow=True)
 _PROMPTS = Kind(decode=False, cascade=False, prompts=True)
 _MIXED = Kind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 150e12  # a second, of the tile kernel on an H200
@@ -146,8 +147,10 @@ class CudaExecutor:
             self._model = CudaModel(config, weights, max_tokens, max_rows, processors, kv_dtype)
             group = config.heads // config.kv_heads
             self._shapes = {
-                prompts: Shape(tile.rows, group, config.kv_heads, page_size, self._model.tile_programs(prompts))
-                for prompts, tile in self._model.tiles.items()
+                narrow: Shape(
+                    tile.rows, group, config.kv_heads, page_size, self._model.tile_programs(narrow=narrow)
+                )
+                for narrow, tile in self._model.tiles.items()
             }
             self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
             self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
@@ -161,7 +164,7 @@ class CudaExecutor:
             partial = self._parts * config.kv_heads * max(shape.rows for shape in self._shapes.values())
             self._tile_values = self._empty(partial, config.head_dim, dtype=torch.float32)
             self._tile_sums = self._empty(partial, dtype=torch.float32)
-            items = self._parts + max_tokens // self._shapes[True].tokens + max_rows
+            items = self._parts + max_tokens // self._shapes[False].tokens + max_rows
             plan = _HEADER + (1 + 2 * LEVELS + _MEMBERS) * max_tokens + ITEM * items
             self._plan_words = torch.zeros(plan, dtype=torch.int32, device=self._device)
             columns = -(-max_len // page_size) + 1
@@ -281,9 +284,16 @@ class CudaExecutor:
                 copy_tokens(self._pool, copies.view(-1, 3))
         if not same:
             prefixes = self._shared(step)
-            decode = _CASCADE if prefixes else _DECODE
-            self._kind = decode if not len(step.ids) else _MIXED if step.decoding else _PROMPTS
+            self._kind = self._kind_of(step, prefixes)
             self._put_plan(self._plan(step, prefixes), slot, bucket[0])
+
+    def _kind_of(self, step: Step, prefixes: Sequence[Prefix]) -> Kind:
+        if len(step.ids):
+            return _MIXED if step.decoding else _PROMPTS
+        if not prefixes:
+            return _DECODE
+        fits = sum(len(prefix.rows) for prefix in prefixes) <= 2 * self._shapes[True].tokens * len(prefixes)
+        return _NARROW if fits else _CASCADE
 
     def _shared(self, step: Step) -> list[Prefix]:
         """Prefixes that decoding rows share. Their pages are whole, so they stay right while the rows grow."""
@@ -300,7 +310,7 @@ class CudaExecutor:
         prompts = step.rows[step.decoding :]
         firsts = self._mirror.seq_len[prompts] - step.lengths
         chunks = list(zip(prompts.tolist(), firsts.tolist(), step.lengths.tolist(), strict=True))
-        shape = self._shapes[self._kind.prompts]
+        shape = self._shapes[self._kind.narrow]
         return plan_tiles(step.rows[: step.decoding].tolist(), prefixes, chunks, shape)
 
     def _put_plan(self, plan: TilePlan | None, slot: _Slot, tokens: int) -> None:
@@ -331,7 +341,7 @@ class CudaExecutor:
             words[at + LEVELS * tokens * i :][: LEVELS * tokens].view(tokens, LEVELS) for i in (0, 1)
         )
         at += 2 * LEVELS * tokens
-        left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shapes[kind.prompts].rows)
+        left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shapes[kind.narrow].rows)
         return TileArguments(shared, words[at + _MEMBERS * tokens :], words[:1], words[at:], left)
 
     def _execute(self, bucket: tuple[int, int], kind: Kind) -> None:
@@ -395,7 +405,7 @@ class CudaExecutor:
             self._lists.decoding.zero_()
             sizes = _sizes(self._max_tokens)
             few = _sizes(min(rows, self._max_rows))
-            kinds = (_DECODE, _CASCADE) if self._cascade else (_DECODE,)
+            kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
             pieces = [_Piece(size, size, kind) for size in few for kind in kinds]
             pieces += [_Piece(0, size, None) for size in few]
             pieces += [_Piece(size, 0, kind) for size in sizes for kind in (_PROMPTS, _MIXED)]

@@ -66,11 +66,17 @@ class TileArguments:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
-    these may share prefixes; `prompts`: other tokens, whose keys may be cut."""
+    these may share prefixes; `prompts`: other tokens, whose keys may be cut. `narrow`: its tiles are."""
 
     decode: bool
     cascade: bool
     prompts: bool
+    narrow: bool = False
+
+    @property
+    def short(self) -> bool:
+        """Whether most rows have few keys of their own, which those that share prefixes do."""
+        return self.cascade and not self.prompts
 
 
 class CudaModel:
@@ -111,17 +117,17 @@ class CudaModel:
         self._squares = empty_squares(max_tokens, c.hidden, device)  # of the residual stream
         self._few_x = torch.zeros_like(self._x)
         self._few_attended = torch.zeros_like(self._attended)
-        self.decode = decode_config(kv_dtype)
-        group = c.heads // c.kv_heads
-        self.tiles = {prompts: tile_config(dtype, group, prompts=prompts) for prompts in (True, False)}
+        self._decode = {short: decode_config(kv_dtype, short=short) for short in (True, False)}
+        self._scratch = {
+            short: decode_scratch(config, max_decoding, c.heads, c.kv_heads, c.head_dim, device, processors)
+            for short, config in self._decode.items()
+        }
+        self.tiles = {narrow: tile_config(dtype, narrow=narrow) for narrow in (True, False)}
         self._processors = processors
-        self._scratch = decode_scratch(
-            self.decode, max_decoding, c.heads, c.kv_heads, c.head_dim, device, processors
-        )
 
-    def tile_programs(self, prompts: bool) -> int:
-        """Programs that share the tiles of a step with prompts or without."""
-        return self.tiles[prompts].per_sm * self._processors
+    def tile_programs(self, *, narrow: bool) -> int:
+        """Programs that share the tiles of a step."""
+        return self.tiles[narrow].per_sm * self._processors
 
     def attend(
         self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind, *, pdl: bool
@@ -135,7 +141,10 @@ class CudaModel:
         c = self.config
         count = len(tokens.ids)
         if kind.decode:
-            count_blocks(tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch, self.decode)
+            count_blocks(
+                tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch[kind.short],
+                self._decode[kind.short],
+            )  # fmt: skip
         x, attended = self._x[:count], self._attended[:count]
         embed(tokens.ids, self._embedding, x, squares=self._squares)
         for index, layer in enumerate(self._layers):
@@ -181,13 +190,14 @@ class CudaModel:
         if kind.cascade or kind.prompts:
             tile_attention(
                 queries, pool, table, tokens.positions, tiles.items, tiles.items_count, tiles.members, out,
-                tiles.left.values, tiles.left.sums, self.tiles[kind.prompts], self.tile_programs(kind.prompts),
-                pdl=pdl,
+                tiles.left.values, tiles.left.sums, self.tiles[kind.narrow],
+                self.tile_programs(narrow=kind.narrow), pdl=pdl,
             )  # fmt: skip
         if kind.decode:
             decode_attention(
                 queries, pool, table, tokens.rows, tokens.positions, tiles.shared[:count], tokens.decoding, out,
-                self._scratch, self.decode, tiles=tiles.left if kind.cascade else None, pdl=pdl,
+                self._scratch[kind.short], self._decode[kind.short],
+                tiles=tiles.left if kind.cascade else None, pdl=pdl,
             )  # fmt: skip
         if kind.prompts:
             merge(out, tokens.decoding, tiles.left, self.config.kv_heads, pdl=pdl)

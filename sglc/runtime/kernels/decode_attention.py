@@ -37,9 +37,14 @@ class DecodeConfig:
     stages: int = 3
 
 
-def decode_config(kv_dtype: torch.dtype) -> DecodeConfig:
-    """What reads an H200's memory fastest, at all numbers of rows: many programs of few warps."""
-    return DecodeConfig(per_sm=12, warps=1) if kv_dtype.itemsize == 1 else DecodeConfig()
+def decode_config(kv_dtype: torch.dtype, *, short: bool = False) -> DecodeConfig:
+    """What reads an H200's memory fastest, at all numbers of rows: many programs of few warps.
+
+    `short`: what is left to read behind prefixes is a few blocks a row.
+    """
+    if kv_dtype.itemsize == 1:
+        return DecodeConfig(per_sm=12, warps=1)
+    return DecodeConfig(block=16, per_sm=12, warps=1) if short else DecodeConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,21 +119,14 @@ def _tile(
             tl.store(sums + place, tl.where(weight > 0, top + tl.log2(some), none), mask=live)
 
 
-def tile_config(dtype: torch.dtype, group: int, *, prompts: bool) -> TileConfig:
-    """What is fastest on an H200, for steps with prompts or without; float32 is for checking, and its
-    products take many registers.
+def tile_config(dtype: torch.dtype, *, narrow: bool) -> TileConfig:
+    """What is fastest on an H200; float32 is for checking, and its products take many registers.
 
-    Args:
-        group: query heads of a kv head.
+    `narrow` tiles are for prefixes that few rows share: reading their keys is all that there is to do.
     """
     if dtype is torch.float32:
-        return TileConfig(rows=max(32, triton.next_power_of_2(group)), block=32)
-    return TileConfig() if prompts else narrow(group)
-
-
-def narrow(group: int) -> TileConfig:
-    """For the few rows that share a prefix: their keys are all there is to read, so many programs read them."""
-    return TileConfig(rows=max(32, triton.next_power_of_2(group)), per_sm=4, warps=2)
+        return TileConfig(rows=16 if narrow else 32, block=32)
+    return TileConfig(rows=16, block=32, per_sm=4, warps=2) if narrow else TileConfig()
 
 
 def tile_attention(
