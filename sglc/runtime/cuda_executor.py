@@ -43,6 +43,7 @@ BUCKETS = (
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
     *range(768, 2049, 256), *range(2560, 4097, 512),
 )  # fmt: skip
+_LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
@@ -408,7 +409,11 @@ class CudaExecutor:
             kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
             pieces = [_Piece(size, size, kind) for size in few for kind in kinds]
             pieces += [_Piece(0, size, None) for size in few]
-            pieces += [_Piece(size, 0, kind) for size in sizes for kind in (_PROMPTS, _MIXED)]
+            pieces += [
+                _Piece(size, 0, kind)
+                for size in sorted({*sizes, self._max_tokens})
+                for kind in (_PROMPTS, _MIXED)
+            ]
             for piece in pieces:
                 self._replay(piece)
                 self._replay(piece)
@@ -442,7 +447,8 @@ class CudaExecutor:
 
 def _padded(count: int, most: int) -> int:
     """The bucket of `count` tokens or rows, of which there are `most` at most."""
-    return min(next((size for size in BUCKETS if size >= count), count), most)
+    large = -(-count // _LARGE) * _LARGE
+    return min(next((size for size in BUCKETS if size >= count), large), most)
 
 
 def _sizes(most: int) -> list[int]:

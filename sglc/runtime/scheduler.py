@@ -37,6 +37,7 @@ class Need:
 STRETCH = 1.75
 # Rows that begin in one step: while a device works on them, the host sees to the next ones.
 NEW_ROWS = 16
+ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
 SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
 

@@ -100,7 +100,7 @@ class Waiting:
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
             if tokens
         ]
-        admitted, done = ([], []) if stalled else self._admit(shares.left, budget - decoding, room)
+        admitted, done = ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room)
         return chunks + admitted, done
 
     def _budget(self, decoding: int) -> int:
@@ -116,18 +116,21 @@ class Waiting:
         first = int(self.placement.rows.seq_len[row])
         return Chunk(row, tokens, scored_positions(part, first, tokens))
 
-    def _admit(self, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
+    def _admit(self, decoding: int, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
 
-        Short prompts begin while there are some of `short` tokens, which no long one takes from them; others
-        get the `left` ones. The step has `room` for as many as that.
+        Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
+        begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
         """
         chunks: list[Chunk] = []
         done: list[Request] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
-            if len(chunks) == scheduler.NEW_ROWS or max(left, short) <= 0:
+            if len(chunks) == scheduler.NEW_ROWS:
+                break
+            few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
+            if max(left, short) <= 0 and not few:
                 break
             part = self._parts[at]
             match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
@@ -140,7 +143,7 @@ class Waiting:
                 at += 1
                 continue
             is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
-            if (short if is_short else left) <= 0:
+            if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue
             opened = self.placement.open(part, match, room if is_short else min(left, room))
