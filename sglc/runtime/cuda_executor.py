@@ -53,7 +53,7 @@ _CASCADE = Kind(decode=True, cascade=True, prompts=False)
 _NARROW = Kind(decode=True, cascade=True, prompts=False, narrow=True)
 _PROMPTS = Kind(decode=False, cascade=False, prompts=True)
 _MIXED = Kind(decode=True, cascade=True, prompts=True)
-_PREFILL_FLOPS = 150e12  # a second, of the tile kernel on an H200
+_PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
 _NO_FLOATS = np.empty(0, np.float32)
 
 

@@ -34,7 +34,7 @@ class Need:
 
 # A step with prompts takes at most so many times one of decode alone: 2, less what the model of costs misses.
 # Programs that go on together are spread over some steps by that, and from then on stay spread.
-STRETCH = 1.75
+STRETCH = 1.6
 # Rows that begin in one step: while a device works on them, the host sees to the next ones.
 NEW_ROWS = 16
 ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
