@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ BUCKETS = (
     *range(768, 2049, 256), *range(2560, 4097, 512),
 )  # fmt: skip
 _LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
+_COSTLY = 2048  # tokens up to which steps are timed: of more, none is beside rows that decode
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
@@ -418,18 +420,18 @@ class CudaExecutor:
                 self._replay(piece)
                 self._replay(piece)
             self._before = None
-            step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))
-            # Of about as many tokens as a step takes beside rows that decode: more of them are cheaper each.
-            many = max(size for size in sizes if size <= 512)
-            bucket = many, min(many, few[-1])
-            token_s = self._seconds(lambda: self._execute(bucket, _PROMPTS)) / many
+            products_s = tuple(
+                (size, self._seconds(partial(self._execute, (size, min(size, few[-1])), _PROMPTS)))
+                for size in sizes
+                if size <= _COSTLY
+            )
             source = torch.empty(1 << 28, dtype=torch.uint8, device=self._device)
             target = torch.empty_like(source)
             byte_s = self._seconds(lambda: target.copy_(source)) / (2 * source.numel())
         c = self.config
         pair_flops = 4 * c.layers * c.heads * c.head_dim
         key_bytes = 2 * c.layers * c.kv_heads * c.head_dim * self._pool.element_size()
-        return StepCost(step_s, token_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
+        return StepCost(products_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
 
     def _seconds(self, run: Callable[[], object]) -> float:
         """Median time of `run` on the device."""

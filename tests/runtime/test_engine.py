@@ -703,7 +703,8 @@ def test_a_bias_for_an_unknown_id_is_refused() -> None:
 
 def test_short_prompts_are_not_put_off_for_long_ones() -> None:
     """With costs, a long prompt comes in chunks while a row decodes; a short one behind it comes at once."""
-    cost = scheduler.StepCost(step_s=1e-3, token_s=1e-5, key_s=0.0, pair_s=0.0)
+    products_s = ((1, 1e-3), (100, 1e-3), (150, 1.5e-3), (200, 2e-3), (1000, 1e-2))
+    cost = scheduler.StepCost(products_s=products_s, key_s=0.0, pair_s=0.0)
     oracle = Oracle(pages=400, page_size=16, depth=1)
     engine = Engine(oracle, EngineConfig(token_budget=1024, max_rows=8, max_len=4096, cost=cost))
     sampling = Sampling(max_tokens=64, temperature=0.0, ignore_eos=True)
