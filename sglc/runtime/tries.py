@@ -71,7 +71,8 @@ def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) ->
         inner, trie = choice[:-1], growing[-1]
         shared = min(_common(before, inner), len(path))
         size = len(trie.ids) + len(inner) - shared
-        if trie.ids and len(inner) > shared and (size > room or (not branching and shared < len(trie.ids))):
+        branches = shared < min(len(inner), len(trie.ids))
+        if branches and (not branching or size > room):
             trie, shared = _Growing(set()), 0
             growing.append(trie)
         path = path[:shared] + trie.add(inner[shared:], shared)
