@@ -116,6 +116,8 @@ class CudaExecutor:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
 
+    trees = False  # the tiles of a prompt know no other sight than what comes before
+
     def __init__(
         self,
         config: ModelConfig,

@@ -23,8 +23,8 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
         request = score.request
         values = result.scores[at : at + score.count].tolist()
         at += score.count
-        if score.choice != PROMPT:
-            request.logprobs[score.choice][score.first : score.first + score.count] = values
+        if score.trie != PROMPT:
+            request.logprobs[score.trie][score.first : score.first + score.count] = values
             continue
         request.prompt_logprobs[score.first : score.first + score.count] = values
         assert request.sampling is not None

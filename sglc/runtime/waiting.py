@@ -12,7 +12,7 @@ from sglc.runtime import scheduler
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Node
-from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_positions
+from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
 
@@ -114,7 +114,8 @@ class Waiting:
 
     def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
         first = int(self.placement.rows.seq_len[row])
-        return Chunk(row, tokens, scored_positions(part, first, tokens))
+        scored = scored_places(part, first, tokens)
+        return Chunk(row, tokens, scored, part.trie, len(part.request.ids))
 
     def _admit(self, decoding: int, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
@@ -185,20 +186,21 @@ class Waiting:
             return
         match part.kind:
             case Kind.CHOICE:
-                request.scored += len(part.ids) - len(request.ids)
-                request.computed += len(request.ids) - known
+                request.scored += len(part.ids) - part.kept
+                request.computed += part.kept - known
             case Kind.SAMPLE if part.index:
                 request.computed += len(part.ids) - 1 - known
             case _:
                 request.cached += known
-                request.computed += len(part.ids) - known
+                request.computed += part.kept - known
+                request.scored += len(part.ids) - part.kept
                 if request.pending > 1:
                     self._prepare_fork(part, row)
 
     def _prepare_fork(self, part: Part, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
         request = part.request
-        wanted = len(part.ids) - (part.kind is Kind.SAMPLE)
+        wanted = part.kept - (part.kind is Kind.SAMPLE)
         if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
             self.fork(part)
         elif part.kind is Kind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
