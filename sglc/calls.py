@@ -26,6 +26,7 @@ class Call:
     logprobs: tuple[tuple[float, ...], ...] = ()
     unconditional: tuple[tuple[float | None, ...], ...] = ()
     greedy_matrix: tuple[tuple[float, ...], ...] = ()
+    decided: str = ""  # what answered a choice: see `SelectDone`
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     prompt_top_logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] = ()
     usage: Usage
@@ -50,6 +51,7 @@ def call_of(
                 site=node.site, loc=node.loc, kind="select", prompt_ids=event.prompt_ids, choice=event.choice,
                 scores=event.scores, choice_ids=event.choice_ids, logprobs=event.logprobs,
                 unconditional=event.unconditional, greedy_matrix=event.greedy_matrix,
+                decided=event.decided,
                 usage=event.usage, started_s=started_s, first_s=first_s, ended_s=ended_s,
             )  # fmt: skip
 

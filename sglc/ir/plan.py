@@ -56,7 +56,20 @@ class ImagePart:
     data: TextPart
 
 
-Part = TextPart | ControlText | ImagePart
+@dataclass(frozen=True, slots=True)
+class RoleMark:
+    """A chat turn of `role` begins or ends here. Only for back ends that take messages."""
+
+    role: str
+    begins: bool
+
+    @property
+    def text(self) -> str:
+        """How it is shown where a conversation is one text; no back end sees this."""
+        return f"{self.role.upper()}:" if self.begins else "\n"
+
+
+Part = TextPart | ControlText | ImagePart | RoleMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +385,9 @@ class Plan:
 class Usage:
     """Token counts of one call or of many.
 
+    `calls`: of a local model generations and choices; of an API requests that were answered or failed,
+    those that were tried again among them.
+
     `prompt` = `cached` + `computed`: ids of the prompts, those whose KV was there already, and
     those passed through extend. `scored`: extra ids passed through extend to rank choices.
     `completion`: ids produced by decode.
@@ -461,6 +477,7 @@ class SelectDone:
     usage: Usage
     unconditional: tuple[tuple[float | None, ...], ...] = ()
     greedy_matrix: tuple[tuple[float, ...], ...] = ()
+    decided: str = "continuation"  # what answered: scores of the texts, or `constrained` generation
 
 
 @dataclass(frozen=True, slots=True)
