@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from sglc.bench.command import add_bench
 from sglc.errors import SglcError, UsageError, render
+from sglc.serve.command import add_serve
 
 if TYPE_CHECKING:
     from sglc.api import Function
@@ -106,10 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     path.set_defaults(command=_models_path)
 
     add_bench(commands)
-    for name in ("serve", "shell"):
-        later = commands.add_parser(name)
-        later.add_argument("rest", nargs=argparse.REMAINDER)
-        later.set_defaults(command=_later_command, name=name)
+    add_serve(commands)
+    later = commands.add_parser("shell")
+    later.add_argument("rest", nargs=argparse.REMAINDER)
+    later.set_defaults(command=_later_command, name="shell")
     return parser
 
 

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "compiled": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
     "bench": _MIDDLE | {"backends"},
+    "serve": _MIDDLE | {"backends"},
     "lang": {"frontend", "api", "current", "remote", "surface"},
 }
 TOP = {"__init__", "cli", "program_file"}
@@ -47,6 +48,10 @@ HEAVY = {
     "numpy": {"runtime", "backends", "bench"},
     "lark": {"ir"},
     "networkx": {"ir"},
+    "fastapi": {"serve"},
+    "pydantic": {"serve"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
 }
 
 
