@@ -47,7 +47,9 @@ class Api:
 def serving(answer: Callable[[dict[str, Any]], Any], *, delay_s: float = 0.0) -> Iterator[Api]:
     """A server on a port of its own, in a thread, until the block ends."""
     api = Api(answer, delay_s)
-    config = uvicorn.Config(_app(api), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off")
+    config = uvicorn.Config(
+        _app(api), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

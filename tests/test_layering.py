@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "passes": _LOW,
     "runtime": _LOW,
     "settings": set(),
-    "remote": {"errors", "ir", "frontend"},
+    "remote": {"errors", "ir", "frontend", "backends"},
     "backends": _MIDDLE,
     **dict.fromkeys(_DRIVE, _MIDDLE | {"backends", "settings"} | _DRIVE),
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,

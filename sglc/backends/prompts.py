@@ -12,10 +12,10 @@ from sglc.ir.target import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A text that a model made: `ids` and behind them `tail`, where these are known."""
+    """A text that a model made: `ids` and behind them `tail`; without ids it is read like a literal."""
 
     text: str
-    ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] | None = None
     tail: str = ""
 
 
@@ -137,8 +137,10 @@ def ids_and_tail(prompt: Prompt, tokenizer: Tokenizer) -> tuple[tuple[int, ...],
         match item:
             case str():
                 tail += item
-            case ControlText() | Made():
-                known += [*tokenizer.encode(tail), *item.ids]
+            case Made(ids=None):
+                tail += item.text
+            case ControlText(ids=made) | Made(ids=tuple(made)):
+                known += [*tokenizer.encode(tail), *made]
                 tail = item.tail if isinstance(item, Made) else ""
             case _:
                 raise AssertionError(item)
