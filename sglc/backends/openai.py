@@ -135,6 +135,11 @@ class OpenAIBackend:
         answers = await _together([self._patiently(request, body, say) for body in asked])
         sampling, name = request.node.sampling, request.node.site.name
         samples = [sample_of(reply, sampling, form, name) for replies, _ in answers for reply in replies]
+        if len(samples) != sampling.n:
+            raise BackendError(
+                "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
+                hint="it does not know `n`: say so with `OpenAI(takes=Takes(samples=1, ...))`",
+            )  # fmt: skip
         return gen_answer(request, samples, sum((usage for _, usage in answers), Usage()))
 
     async def _patiently(

@@ -63,6 +63,8 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
     held = _form(sampling, takes)
     yield from (f"`{name}`: {said}" for said in held)
     local = len(sampling.stop) if held else stops_here(sampling, takes)
+    if sampling.regex is not None:
+        local = 0  # its texts are short anyway
     if local:
         many = f"{local} of its {len(sampling.stop)} stop strings"
         yield f"`{name}`: {many} are cut off here, so more may be generated"
@@ -139,7 +141,7 @@ LIMITS = (
         "temperature",
         lambda s: s.temperature != 1,
         lambda s, t: t.temperature is not None and s.temperature <= t.temperature,
-        "leave it out", "models that reason sample in a way of their own",
+        "leave it out, or lower it", "models that reason take no temperature, others one up to 2",
     ),
     Limit("top_p", lambda s: s.top_p != 1, lambda _, t: t.top_p, "leave it out"),
     Limit("top_k", lambda s: s.top_k != -1, lambda _, t: t.top_k, "use `top_p`, or leave it out"),
