@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -138,8 +139,7 @@ async def _chunks(found: Any, body: dict[str, Any], chat: bool) -> AsyncIterator
         return f"data: {json.dumps({**data, 'choices': choices, **more})}\n\n"
 
     said = found.said if isinstance(found, Fault) else found
-    for word in said.split(" "):
-        text = word if word == said.split(" ")[0] else f" {word}"
+    for text in re.findall(r"\s*\S+|\s+\Z", said):
         piece = {"delta": {"content": text}} if chat else {"text": text}
         yield chunk([{"index": 0, **piece, "finish_reason": None}])
         await asyncio.sleep(0.002)

@@ -1,7 +1,8 @@
 """Runs tests/golden/*.md: an `ir` block with what to do, and behind it the block that must come out.
 
 The first line of the input block names passes (or `verify`, or `plan` or `run` last), and `@style` a
-chat template of tests/templates.py, or `=model` a model of OpenAI's. `run` is the reference interpreter, for what fails in a run.
+chat template of tests/templates.py, or `=model` a model of OpenAI's. `run` is the reference interpreter,
+for what fails in a run.
 `pytest --bless` rewrites the second block of each pair.
 """
 
