@@ -56,8 +56,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _wrong(code: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{what}", {"what": message})
+def _wrong(code: str, message: str, param: str | None = None) -> PydanticCustomError:
+    """`param`: the field, where that is not the one that is looked at."""
+    return PydanticCustomError(code, "{what}", {"what": message, "param": param})
 
 
 class Body(BaseModel):
@@ -245,7 +246,7 @@ class Sampled(Steered):
     @model_validator(mode="after")
     def _streams(self) -> Sampled:
         if self.stream_options is not None and not self.stream:
-            raise _wrong("stream_value", "`stream_options` comes with `stream`")
+            raise _wrong("stream_value", "it comes with `stream`", "stream_options")
         return self
 
 
@@ -300,10 +301,17 @@ class GenerateBody(Body):
     stream: bool = False
     rid: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _outside(cls, data: Any) -> Any:
+        for name in SamplingParams.model_fields.keys() & (data.keys() if isinstance(data, dict) else ()):
+            raise _wrong("place_value", "it belongs into `sampling_params`", name)
+        return data
+
     @model_validator(mode="after")
     def _one_prompt(self) -> GenerateBody:
         if (self.text is None) == (self.input_ids is None):
-            raise _wrong("prompt_value", "a prompt is wanted: `text` or `input_ids`, and not both")
+            raise _wrong("prompt_value", "a prompt is `text` or `input_ids`, and not both", "text")
         return self
 
     @property

@@ -19,7 +19,15 @@ from sglc.serve.bodies import UNSUPPORTED, fields_of
 _ASKED_WRONG = ("SGLC513", "SGLC521", "SGLC522")
 _UNAVAILABLE = ("SGLC501", "SGLC502", "SGLC503", "SGLC504", "SGLC505", "SGLC506")
 _CODES = {"SGLC440": "context_length_exceeded", "SGLC441": "context_length_exceeded"}
-_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+# The fields that errors speak of which only the runtime finds.
+_PARAMS = {
+    **dict.fromkeys(("SGLC450", "SGLC451", "SGLC452", "SGLC453", "SGLC454"), "regex"),
+    **dict.fromkeys(("SGLC455", "SGLC456"), "json_schema"),
+    "SGLC457": "ebnf",
+    "SGLC470": "logit_bias",
+    **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
+}
+_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Refusal(Exception):
@@ -58,14 +66,14 @@ def refusal_of(error: SglcError) -> Refusal:
         status = 503
     else:
         status = 400 if asked_wrong else 500
-    return Refusal(status, message, code=_CODES.get(error.code, error.code))
+    return Refusal(status, message, param=_PARAMS.get(error.code), code=_CODES.get(error.code, error.code))
 
 
 def of_validation(problems: Sequence[Any]) -> Refusal:
     """400 for the first thing that is wrong with a body, by its field."""
     problem = problems[0]
     where = [str(part) for part in problem["loc"][1:]]  # behind "body"
-    kind, param = problem["type"], ".".join(where) or None
+    kind, param = problem["type"], problem.get("ctx", {}).get("param") or ".".join(where) or None
     if kind == "json_invalid":
         return Refusal(400, f"the body is no JSON: {problem['ctx']['error']}", code="invalid_json")
     if kind == "extra_forbidden":
@@ -74,9 +82,11 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
         if param is None:
             return Refusal(400, "the request has no body", code="missing_field")
         return Refusal(400, f"`{param}` is missing", param=param, code="missing_field")
+    if kind == "model_attributes_type" and param is None:
+        return Refusal(400, "the body is no JSON object", code="invalid_type")
     what = problem["msg"][0].lower() + problem["msg"][1:]
     code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
-    return Refusal(400, f"`{param}`: {what}" if param else f"the body: {what}", param=param, code=code)
+    return Refusal(400, f"`{param}`: {what}", param=param, code=code)
 
 
 def _unknown(param: str, name: str) -> Refusal:
@@ -84,7 +94,7 @@ def _unknown(param: str, name: str) -> Refusal:
         return Refusal(
             400, f"`{param}` is not supported{UNSUPPORTED[name]}", param=param, code="unsupported_field"
         )
-    near = difflib.get_close_matches(name, fields_of(), 1)
+    near = difflib.get_close_matches(name, [field for field in fields_of() if field != name], 1)
     hint = f"; is `{near[0]}` meant?" if near else ""
     return Refusal(400, f"there is no field `{param}`{hint}", param=param, code="unknown_field")
 

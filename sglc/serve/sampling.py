@@ -80,10 +80,17 @@ def _sampling(
     top_logprobs: int,
 ) -> Sampling:
     schema = _schema(body.json_schema, form)
-    held = [name for name, value in (("regex", body.regex), ("ebnf", body.ebnf), ("a schema", schema)) if value]
+    held = [
+        name
+        for name, value in (("regex", body.regex), ("ebnf", body.ebnf), ("json_schema", schema))
+        if value is not None
+    ]
     if len(held) > 1:
         raise Refusal(
-            400, f"a text is held to {' or '.join(held)}, not to both", param=held[0], code="invalid_value"
+            400,
+            f"a text is held to one of {', '.join(f'`{name}`' for name in held)}",
+            param=held[0],
+            code="invalid_value",
         )
     return Sampling(
         max_tokens=max_tokens,
