@@ -61,7 +61,7 @@ class OpenAI(OpenAIBackend):
     Args:
         is_chat_model: False for the completions protocol; without it as the model's name says, else chat.
         chat_template: how turns are written where the protocol is completions, or the name of a registered one.
-        takes: what the model takes, where that is not known by its name.
+        takes, images: what the model takes, and whether pictures, where that is not known by its name.
         concurrency: requests at once.
         patience: how often and how long a request is tried.
         options: of the SDK's `AsyncOpenAI` (`api_key`, `base_url`, `organization`, `timeout`, ...).
@@ -78,6 +78,7 @@ class OpenAI(OpenAIBackend):
         is_azure: bool = False,
         *,
         takes: Takes | None = None,
+        images: bool | None = None,
         concurrency: int = 16,
         patience: Patience | None = None,
         **options: Any,
@@ -93,6 +94,7 @@ class OpenAI(OpenAIBackend):
                 chat=is_chat_model,
                 chat_template=chat_template,
                 takes=takes,
+                images=images,
                 concurrency=concurrency,
                 patience=patience or Patience(attempts=tries),
                 client=options,

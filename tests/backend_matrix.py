@@ -128,13 +128,9 @@ def verdict(program: Program, target: Target) -> str:
         remarks = compile_program(program, target).remarks
     except LegalizeError as error:
         return f"no ({error.code})"
-    emulated = [
-        r for r in remarks if r.source in ("legalize", "chat_turns") and "takes no seed" not in r.message
-    ]
-    one_message = [remark for remark in emulated if "one user message" in remark.message]
-    if len(emulated) > len(one_message):
-        return "emulated"
-    return "yes"
+    # A seed is sent wherever it can be; that it cannot is said of the model, not of the feature.
+    emulated = [r for r in remarks if r.source == "legalize" and "takes no seed" not in r.message]
+    return "emulated" if emulated else "yes"
 
 
 def table() -> str:

@@ -17,6 +17,7 @@ from sglc.backends.registry import connect, disconnect
 from sglc.backends.retry import Patience
 from sglc.backends.server_info import model_of
 from sglc.backends.server_wire import Choosing, scores
+from sglc.backends.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.program_file import open_function
 from sglc.result import Result

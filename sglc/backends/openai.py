@@ -47,16 +47,17 @@ _OFFICIAL = "https://api.openai.com"
 class OpenAIOptions:
     """Where a model is and how it is asked.
 
-    `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`: how
-    turns are written in completions, which otherwise have none. `takes`: what the
-    model takes, where the table does not know it. `concurrency`: requests at once. `client`: keywords of the
-    SDK's `AsyncOpenAI` (`base_url`, `api_key`, `default_headers`, ...); its environment variables count too.
+    `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`:
+    how turns are written in completions, which otherwise have none. `takes`: what the model takes, and
+    `images` whether pictures, where the table does not know it. `concurrency`: requests at once. `client`:
+    keywords of the SDK's `AsyncOpenAI` (`base_url`, `api_key`, ...); its environment variables count too.
     """
 
     model: str
     chat: bool | None = None
     chat_template: ChatTemplate | None = None
     takes: Takes | None = None
+    images: bool | None = None
     concurrency: int = 16
     patience: Patience = PATIENCE
     client: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +88,8 @@ class OpenAIBackend:
         """What the model takes."""
         base = str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
         known = model_of(self.options.model, own_server=_OFFICIAL not in base, chat=self.options.chat)
-        return known if self.options.takes is None else replace(known, takes=self.options.takes)
+        takes, images = self.options.takes, self.options.images
+        return replace(known, takes=takes or known.takes, images=known.images if images is None else images)
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer | None:
