@@ -493,7 +493,8 @@ class Function:
                 program = self._recorded(sampling)
         except Exception:
             return  # whatever is wrong is met, and told, where the body itself comes to it
-        cached(program, target)
+        if program.ops:
+            cached(program, target)
 
 
 def _known(value: Any) -> Any:

@@ -540,3 +540,67 @@ def test_the_table_of_models() -> None:
     assert model_of("no-such-model", own_server=False).takes.json_schema == ""
     assert model_of("no-such-model", own_server=True).takes.json_schema == "strict"
     assert model_of("no-such-model", own_server=True, chat=False).scores_tokens
+
+
+# -- plans and conversations -----------------------------------------------------------------------
+
+
+@sgl.function
+def talk(s: Any, topic: str) -> str:
+    s += sgl.system("Be brief.")
+    verdict = "no"
+    for turn in range(3):
+        s += sgl.user(f"{topic} {turn}")
+        s += sgl.assistant(sgl.select(f"more_{turn}", choices=["yes", "no"]))
+        verdict = s[f"more_{turn}"]
+        if verdict == "no":
+            break
+    return verdict
+
+
+def test_a_conversation_goes_on_over_several_launches() -> None:
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        result = talk.run("tea", backend=backend(api))
+        assert result.ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert api.bodies[1]["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "tea 0"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "tea 1"},
+        ]
+
+
+def test_a_compiled_plan_runs_and_is_the_same_behind_json() -> None:
+    from sglc.ir.plan_json import plan_from_json, plan_to_json
+
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        model = backend(api)
+        compiled = talk.compile(model)
+        plan = compiled.compiled.plan
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+        assert compiled.run("tea", seed=3).ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert model._walker.kept == {}  # everything was given back
+
+
+def test_another_back_end_for_one_generation() -> None:
+    from sglc.backends.scripted import ScriptedBackend
+
+    with serving(said) as api:
+        model = backend(api)
+
+        @sgl.function
+        def review(s: Any) -> None:
+            s += sgl.user("Hi") + sgl.assistant(sgl.gen("a"))
+            s += sgl.user("loud?") + sgl.assistant(sgl.gen("b", backend=model))
+
+        result = review.run(backend=ScriptedBackend(lambda asked: "hello"))
+        assert (result["a"], result["b"]) == ("hello", "LOUD?")
+        assert [turn["content"] for turn in api.bodies[0]["messages"]] == ["Hi", "hello", "loud?"]
