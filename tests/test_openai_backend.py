@@ -192,6 +192,34 @@ def test_samples_are_one_request_or_several() -> None:
         assert "1 of 3 samples" in str(ideas.run(backend=backend(api)).error())
 
 
+def test_what_a_server_is_said_to_take_is_sent_by_the_names_of_such_servers() -> None:
+    @sgl.function
+    def steered(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(
+            "I" + sgl.gen("x", top_k=5, min_tokens=2, stop_token_ids=[7], regex="a+")
+        )
+        schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("y", json_schema=schema, min_p=0.1))
+
+    with serving(lambda body: "aa" if "regex" in body else '{"a": "b"}') as api:
+        result = steered.run(backend=backend(api, "m", takes=Takes()))
+        assert (result["x"], result["y"]) == ("aa", '{"a": "b"}')
+        first, second = api.bodies
+        assert first["messages"][-1] == {"role": "assistant", "content": "I"}
+        names = (
+            "top_k",
+            "min_tokens",
+            "stop_token_ids",
+            "regex",
+            "continue_final_message",
+            "add_generation_prompt",
+        )
+        assert [first[name] for name in names] == [5, 2, [7], "a+", True, False]
+        assert second["min_p"] == 0.1
+        assert second["response_format"]["json_schema"]["schema"]["properties"]["a"]["maxLength"] == 3
+        assert second["messages"][1] == {"role": "assistant", "content": "Iaa"}
+
+
 def test_pictures_are_parts_of_a_message() -> None:
     @sgl.function
     def look(s: Any) -> None:
