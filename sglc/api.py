@@ -482,7 +482,6 @@ class Function:
         Raises:
             LegalizeError: the target cannot do it.
         """
-        from sglc.compile import cached
         from sglc.ir.target import EVERYTHING
 
         try:
@@ -494,6 +493,8 @@ class Function:
         except Exception:
             return  # whatever is wrong is met, and told, where the body itself comes to it
         if program.ops:
+            from sglc.compile import cached
+
             cached(program, target)
 
 

@@ -18,6 +18,7 @@ from sglc.backends.retry import Patience
 from sglc.errors import BackendError, LegalizeError, RunError, UsageError
 from sglc.ir.plan import Usage
 from sglc.ir.target import Takes
+from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglc.program_file import open_function
 
 QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
@@ -282,6 +283,35 @@ def test_completions_write_turns_by_a_template_that_is_given() -> None:
         assert api.bodies[0]["stop"] == ["<|im_end|>"]
         assert "SGLC548" in str(one.run("a <|im_end|>", backend=model).error())
         assert "SGLC302" in str(one.run(backend=backend(api, "m", is_chat_model=False)).error())
+
+
+def test_a_model_that_reasons_is_asked_for_as_it_wants() -> None:
+    @sgl.function
+    def think(s: Any) -> None:
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("x", max_tokens=9, stop="end"))
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "b"]))
+
+    with serving(lambda body: '{"value": "b"}' if "response_format" in body else "so it end s") as api:
+        result = think.run(backend=backend(api, "gpt-5.5"))
+        assert (result["x"], result["y"]) == ("so it ", "b")
+        first, second = ({key for key in body if key not in ("model", "messages")} for body in api.bodies)
+        assert first == {"max_completion_tokens"}
+        assert second == {"response_format"}
+
+
+def test_a_method_of_one_s_own_needs_scores() -> None:
+    class Longest(ChoicesSamplingMethod):
+        def __call__(self, *, choices: Any, **_: Any) -> Any:
+            return ChoicesDecision(max(choices, key=len))
+
+    @sgl.function
+    def choose(s: Any) -> None:
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "bb"], choices_method=Longest()))
+
+    with serving(said) as api:
+        error = choose.run(backend=backend(api)).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None) == ("SGLC314", True)
 
 
 # -- what is refused, and when ---------------------------------------------------------------------

@@ -65,7 +65,10 @@ def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
             sampling = Sampling(max_tokens=_longest(request.choices), temperature=0.0)
     else:
         sampling = node.sampling
-    prompt, steering = _prompt(request, model), _sampling(sampling, model, form)
+    prompt, steering = (
+        _prompt(request, model),
+        _sampling(sampling, model, form, choosing=isinstance(node, SelectNode)),
+    )
     extra = {**prompt.pop("extra_body", {}), **steering.pop("extra_body", {})}
     shared = {"model": name, **prompt, **steering, **({"extra_body": extra} if extra else {})}
     seed = getattr(node, "seed", None) if sampling.seed is None else sampling.seed
@@ -114,10 +117,14 @@ def _message(turn: Message) -> dict[str, Any]:
     return {"role": turn.role, "content": parts}
 
 
-def _sampling(sampling: Sampling, model: ApiModel, form: AnswerForm | None) -> dict[str, Any]:
+def _sampling(
+    sampling: Sampling, model: ApiModel, form: AnswerForm | None, *, choosing: bool
+) -> dict[str, Any]:
     """Fields of `sampling` that are not what the API does anyway."""
     takes = model.takes
     fields: dict[str, Any] = {model.length: sampling.max_tokens + (OVERHEAD_TOKENS if form else 0)}
+    if takes.reasons and choosing:  # how long it thinks about a choice is not known
+        del fields[model.length]
     if sampling.temperature != 1:
         fields["temperature"] = sampling.temperature
     for key, usual in (("top_p", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)):

@@ -72,6 +72,8 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
         yield f"`{name}`: `stop_regex` is cut off here, so more may be generated"
     if takes.samples is not None and sampling.n > takes.samples:
         yield f"`{name}`: {sampling.n} samples are {-(-sampling.n // takes.samples)} requests"
+    if takes.reasons:
+        yield f"`{target.name}` counts what it thinks before the answer in `max_tokens`"
     if not takes.seed:
         yield f"`{target.name}` takes no seed: the same run again may give other texts"
 
@@ -97,6 +99,8 @@ def _select(op: Select, target: Target) -> Iterator[str]:
         )  # fmt: skip
     form_of_choices([choice for choice in op.choices if isinstance(choice, str)])
     yield f"`{op.site.name}`: decided by what the model writes, held to the choices, not by log-probabilities"
+    if target.takes.temperature is None:
+        yield f"`{op.site.name}`: the choice is sampled, since the model takes no temperature"
 
 
 @dataclass(frozen=True, slots=True)
