@@ -74,6 +74,7 @@ def test_a_dead_runtime_fails_what_runs_and_the_next_requests_have_another(
         async with client_of(server) as client:
             requests = [asyncio.create_task(kind(client)) for kind in (whole, streamed) for _ in range(8)]
             while running < 8:  # streams have begun, and other requests wait for rows
+                assert not any(request.done() for request in requests), requests
                 await asyncio.sleep(0.01)
             os.kill(pid, sent)
             async with asyncio.timeout(5):
