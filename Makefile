@@ -59,11 +59,11 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.created
-	$(INSTALL) --editable '.[local,test]'
+	$(INSTALL) --editable '.[local,server,test]'
 	@touch $@ $(VENV)/.stamp
 
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(VENV)/.created
-	$(INSTALL) --editable '.[local,test,dev]'
+	$(INSTALL) --editable '.[local,server,test,dev]'
 	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-test
 
 # A candidate is tried by running it: a version manager may list names that do not start. One that

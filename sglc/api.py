@@ -60,6 +60,7 @@ class Function:
         self.bound = dict(bound or {})
         self._trees: dict[Sampling, Tree] = {}  # what its runs recorded, by their sampling defaults
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
+        self._checking = threading.Lock()  # one recording at a time
         self.__name__ = definition.name
         self.__doc__ = definition.call.__doc__
         self.__wrapped__ = definition.call
@@ -353,10 +354,13 @@ class Function:
             SglcError: the function misuses the language or raises; of a `fullgraph` program also where
                 ordinary Python would have to take over.
         """
+        _, sampling = _split(self.definition, kwargs, ())
+        return self._recorded(sampling, max_paths)
+
+    def _recorded(self, sampling: Sampling, max_paths: int | None = None) -> Program:
         from sglc.frontend.explore import MOST_PATHS
         from sglc.frontend.guards import frozen
 
-        _, sampling = _split(self.definition, kwargs, ())
         most = MOST_PATHS if max_paths is None else max_paths
         key = (frozen(self.bound), sampling, most)
         return self.memo.get(self.definition.call, key, lambda: self._record(sampling, most))
@@ -413,10 +417,10 @@ class Function:
         tokens = self.definition.num_api_spec_tokens
         if tokens is None or not target.continues_text:
             return compiled
-        message = (
-            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
-            "a generation there goes on from any text, and costs no request"
-        )
+        why = "this release asks for one generation at a time"
+        if not target.whole_answers:
+            why = "a generation there goes on from any text, and costs no request"
+        message = f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: {why}"
         remark = Remark("speculate", message, self.definition.loc)
         return replace(compiled, remarks=(*compiled.remarks, remark))
 
@@ -468,7 +472,30 @@ class Function:
         tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
-        return Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
+        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
+        row.check = lambda: self._check(sampling, backend)
+        return row
+
+    def _check(self, sampling: Sampling, backend: Backend) -> None:
+        """Refuse what an API cannot do before its first call, as far as the program can be compiled ahead.
+
+        Raises:
+            LegalizeError: the target cannot do it.
+        """
+        from sglc.ir.target import EVERYTHING
+
+        try:
+            target = backend.target
+            if target.takes is EVERYTHING:
+                return
+            with self._checking:
+                program = self._recorded(sampling)
+        except Exception:
+            return  # whatever is wrong is met, and told, where the body itself comes to it
+        if program.ops:
+            from sglc.compile import cached
+
+            cached(program, target)
 
 
 def _known(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from sglc.bench.command import add_bench
 from sglc.errors import SglcError, UsageError, render
+from sglc.serve.command import add_serve
 
 if TYPE_CHECKING:
     from sglc.api import Function
@@ -106,15 +107,18 @@ def _parser() -> argparse.ArgumentParser:
     path.set_defaults(command=_models_path)
 
     add_bench(commands)
-    for name in ("serve", "shell"):
-        later = commands.add_parser(name)
-        later.add_argument("rest", nargs=argparse.REMAINDER)
-        later.set_defaults(command=_later_command, name=name)
+    add_serve(commands)
+    later = commands.add_parser("shell")
+    later.add_argument("rest", nargs=argparse.REMAINDER)
+    later.set_defaults(command=_later_command, name="shell")
     return parser
 
 
 def _backend_options(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(name, dest="backend", metavar="B", help="local (default) or local:MODEL")
+    parser.add_argument(
+        name, dest="backend", metavar="B",
+        help="local (default), local:MODEL, openai:MODEL, http://HOST:PORT or scripted:FILE",
+    )  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglc.ir.core import Program, walk
 from sglc.ir.depth import with_room
@@ -52,8 +52,9 @@ def compile_program(
 def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     tokenizer = target.tokenizer.hash if target.tokenizer else ""
+    capabilities = replace(target, tokenizer=None)
     key = (program.name, program.params, program.ops, _frozen(program.returns), _constants(program),
-           program.ops[0].loc, target.name, tokenizer)  # fmt: skip
+           program.ops[0].loc, capabilities, tokenizer)  # fmt: skip
     if key not in _CACHE:
         if len(_CACHE) >= _CACHE_SIZE:
             del _CACHE[next(iter(_CACHE))]  # the oldest

@@ -7,7 +7,7 @@ only wait here. A failure belongs to the generation that failed; everything else
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
@@ -40,6 +40,7 @@ from sglc.ir.plan import (
     Part,
     ReleaseNode,
     Result,
+    RoleMark,
     Segment,
     SelectDone,
     SelectNode,
@@ -293,7 +294,7 @@ class Run:
     async def _follow(self, segment: Segment, cells: Mapping[int, Cell], backend: Backend) -> None:
         problem: BaseException | None = None
         try:
-            async for event in backend.submit(segment):
+            async for event in self._events(segment, backend):
                 if (cell := cells.get(event.node)) is not None and cell.error is None:  # else it was stopped
                     self._event(cell, event)
         except SglcError as error:
@@ -313,6 +314,11 @@ class Run:
                     then, self._then = self._then, None
             if then is not None:
                 then()
+
+    def _events(self, segment: Segment, backend: Backend) -> AsyncIterator[Event]:
+        if not backend.target.whole_answers:
+            return backend.submit(segment)
+        return backend.submit(segment, streams=self.feed.live or self.on_text is not None)
 
     def _event(self, cell: Cell, event: Event) -> None:
         match event:
@@ -380,8 +386,8 @@ def _piece(segment: Segment, part: Part) -> TextPart:
     match part:
         case str():
             return part
-        case ControlText(text):
-            return text
+        case ControlText() | RoleMark():
+            return part.text
         case ImagePart():
             return ""  # a picture is no text
         case Result(index):

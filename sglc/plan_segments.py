@@ -24,6 +24,7 @@ from sglc.ir.plan import (
     Part,
     ReleaseNode,
     Result,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -163,7 +164,7 @@ class Segments:
         match part:
             case str():
                 return part
-            case ControlText():
+            case ControlText() | RoleMark():
                 return part.text
             case Result():
                 made = segment.nodes[part.node]

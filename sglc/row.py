@@ -51,6 +51,7 @@ class Row:
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
+        self.check: Callable[[], None] | None = None  # called before the body; what it raises ends the run
         self._tree = tree or Tree()
         self._definition = definition
         self._arguments = arguments
@@ -78,6 +79,8 @@ class Row:
         try:
             if self._run.stopped:
                 raise stopped()
+            if self.check is not None:
+                self.check()
             value = self._call(run_as(body, self._definition.call), state)
             instance.settle()
             launcher.launch(recorder.take(final=True))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # SGLang's names of sampling parameters where they are not `Sampling`'s.
 _RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
-_OTHERWISE = ("max_tokens", "min_tokens", "logprobs_from", "top_logprobs", "logprob_text")
+_OTHERWISE = ("max_tokens", "min_tokens", "logprobs_from", "top_logprobs", "logprob_text", "logprobs")
 # What is always so here: the one value that these may have.
 _ALWAYS: dict[str, Any] = {
     "skip_special_tokens": True,
@@ -169,9 +169,9 @@ class Runtime:
         """Begin to load the model in the background."""
         self.endpoint.start()
 
-    def submit(self, segment: Segment) -> AsyncIterator[Event]:
-        """Run `segment`; closing the iterator early aborts it."""
-        return self.endpoint.submit(segment)
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
+        return self.endpoint.submit(segment, streams=streams)
 
     def close(self) -> None:
         """Give the model's memory back; what still runs fails."""

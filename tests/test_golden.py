@@ -1,7 +1,8 @@
 """Runs tests/golden/*.md: an `ir` block with what to do, and behind it the block that must come out.
 
 The first line of the input block names passes (or `verify`, or `plan` or `run` last), and `@style` a
-chat template of tests/templates.py. `run` is the reference interpreter, for what fails in a run.
+chat template of tests/templates.py, or `=model` a model of OpenAI's. `run` is the reference interpreter,
+for what fails in a run.
 `pytest --bless` rewrites the second block of each pair.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from templates import TEMPLATES, ByteTokenizer
 
+from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.errors import SglcError, render
 from sglc.ir.interpret import Model, meaning
 from sglc.ir.plan_text import plan_text
@@ -65,13 +67,19 @@ def test_golden(case: Case, request: pytest.FixtureRequest) -> None:
     assert (kind, found) == (case.kind, case.expected)
 
 
+def openai_target(model: str) -> Target:
+    name, _, server = model.partition("@")
+    url = {"base_url": "http://127.0.0.1:9/v1"} if server else {}
+    chat = False if server == "completions" else None
+    return OpenAIBackend(OpenAIOptions(model=name, chat=chat, client=url)).target
+
+
 def outcome(case: Case) -> tuple[str, str]:
     styles = [order[1:] for order in case.orders if order.startswith("@")]
     tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
-    target = Target("local", tokenizer)
-    passes = [
-        order for order in case.orders if not order.startswith("@") and order not in ("verify", "plan", "run")
-    ]
+    models = [order[1:] for order in case.orders if order.startswith("=")]
+    target = openai_target(models[0]) if models else Target("local", tokenizer)
+    passes = [order for order in case.orders if order[0] not in "@=" and order not in ("verify", "plan", "run")]
     # The source is no file: this is where carets are drawn from.
     linecache.cache["program.sglir"] = (len(case.source), None, case.source.splitlines(True), "program.sglir")
     try:

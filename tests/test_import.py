@@ -28,8 +28,10 @@ HEAVY = (
     "openai",
     "safetensors",
     "tokenizers",
+    "pydantic",
     "torch",
     "transformers",
+    "uvicorn",
     "xgrammar",
 )
 

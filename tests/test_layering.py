@@ -29,13 +29,14 @@ MAY_IMPORT = {
     "passes": _LOW,
     "runtime": _LOW,
     "settings": set(),
-    "remote": {"errors", "ir", "frontend"},
+    "remote": {"errors", "ir", "frontend", "backends"},
     "backends": _MIDDLE,
     **dict.fromkeys(_DRIVE, _MIDDLE | {"backends", "settings"} | _DRIVE),
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,
     "compiled": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
     "bench": _MIDDLE | {"backends"},
+    "serve": _MIDDLE | {"backends"},
     "lang": {"frontend", "api", "current", "remote", "surface"},
 }
 TOP = {"__init__", "cli", "program_file"}
@@ -47,6 +48,10 @@ HEAVY = {
     "numpy": {"runtime", "backends", "bench"},
     "lark": {"ir"},
     "networkx": {"ir"},
+    "fastapi": {"serve"},
+    "pydantic": {"serve"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
 }
 
 

@@ -139,6 +139,9 @@ class Words:
     bos_id = None
     eos_ids = (1,)
     has_template = True
+    template = _TEMPLATE
+    named: Mapping[str, str] = {}
+    control: Mapping[int, str] = dict(enumerate(_CONTROL))
 
     def __init__(self) -> None:
         self._ids = {text: i for i, text in enumerate(_CONTROL)}
@@ -204,8 +207,18 @@ class ScriptedBackend:
         """Streams that are kept now."""
         return len(self._kept)
 
-    async def submit(self, segment: Segment) -> AsyncIterator[Event]:
-        """Answer a segment, wave by wave: what does not wait for each other is answered together."""
+    def flush_cache(self) -> None:
+        """Nothing is cached."""
+
+    def server_info(self) -> dict[str, Any]:
+        """What was asked for so far."""
+        return {"backend": "scripted", "calls": self.calls, "submits": self.submits, "kept": self.kept}
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Answer a segment, wave by wave: what does not wait for each other is answered together.
+
+        Without `streams` there are no deltas.
+        """
         self.submits += 1
         nodes = segment.nodes
         prompts: list[str] = [""] * len(nodes)  # the stream behind each node
@@ -242,7 +255,8 @@ class ScriptedBackend:
                 else:
                     yield event
             async for event in self._spoken(asked):
-                yield event
+                if streams or not isinstance(event, Delta):
+                    yield event
             waiting = later
 
     async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[Event]:

@@ -20,7 +20,12 @@ _REPORTS = {
     "top_logprobs_num": "top_logprobs",
     "return_text_in_logprobs": "logprob_text",
 }
-_NO_REPORTS: dict[str, Any] = {"logprobs_from": None, "top_logprobs": 0, "logprob_text": False}
+_NO_REPORTS: dict[str, Any] = {
+    "logprobs_from": None,
+    "top_logprobs": 0,
+    "logprob_text": False,
+    "logprobs": False,
+}
 
 
 def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
@@ -56,6 +61,8 @@ def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
                 )  # fmt: skip
         return dict(_NO_REPORTS)
     fields = {_REPORTS[name]: value for name, value in asked.items()}
+    if given.get("return_logprob"):
+        fields["logprobs"] = True
     if fields.get("logprobs_from") == -1:
         fields["logprobs_from"] = None
     return fields

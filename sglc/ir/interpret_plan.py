@@ -35,6 +35,7 @@ from sglc.ir.plan import (
     ReleaseNode,
     ReleaseStep,
     Result,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -224,7 +225,7 @@ class _Nodes:
         match part:
             case str():
                 return part
-            case ControlText():
+            case ControlText() | RoleMark():
                 return part.text
             case Slot():
                 return text(self.at.find(part))

@@ -56,7 +56,20 @@ class ImagePart:
     data: TextPart
 
 
-Part = TextPart | ControlText | ImagePart
+@dataclass(frozen=True, slots=True)
+class RoleMark:
+    """A chat turn of `role` begins or ends here. Only for back ends that take messages."""
+
+    role: str
+    begins: bool
+
+    @property
+    def text(self) -> str:
+        """How it is shown where a conversation is one text; no back end sees this."""
+        return f"{self.role.upper()}:" if self.begins else "\n"
+
+
+Part = TextPart | ControlText | ImagePart | RoleMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +384,9 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one call or of many.
+
+    `calls`: of a local model generations and choices; of an API requests that were answered or failed,
+    those that were tried again among them.
 
     `prompt` = `cached` + `computed`: ids of the prompts, those whose KV was there already, and
     those passed through extend. `scored`: extra ids passed through extend to rank choices.

@@ -38,6 +38,7 @@ from sglc.ir.plan import (
     ReleaseNode,
     ReleaseStep,
     Result,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -48,7 +49,7 @@ from sglc.ir.plan import (
 from sglc.ir.plan_check import check_plan
 from sglc.ir.sampling import Sampling
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -62,6 +63,7 @@ _CLASSES: dict[str, type] = {
     "keep": KeepNode,
     "release": ReleaseNode,
     "image": ImagePart,
+    "role": RoleMark,
     "segment": Segment,
     "host": HostStep,
     "value": ValueStep,

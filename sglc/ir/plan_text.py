@@ -34,6 +34,7 @@ from sglc.ir.plan import (
     ReleaseNode,
     ReleaseStep,
     Result,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -187,6 +188,8 @@ def _part(part: Part) -> str:
             return repr(part)
         case ControlText():
             return part.text or f"<{','.join(map(str, part.ids))}>"
+        case RoleMark():
+            return f"<{'' if part.begins else '/'}{part.role}>"
         case ImagePart():
             data = _part(part.data)
             return f"picture {data if len(data) <= 60 else data[:57] + '...'}"

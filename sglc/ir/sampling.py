@@ -19,7 +19,8 @@ class Sampling:
 
     `logit_bias` are (id, bias) pairs added to the logits; the penalties are OpenAI's, over the ids made
     so far. `logprobs_from` asks for the log-probabilities of the prompt's tokens from that index on,
-    `top_logprobs` for the likeliest ids at every place that has one, `logprob_text` for their texts.
+    `top_logprobs` for the likeliest ids at every place that has one, `logprob_text` for their texts. A local
+    model gives those of the generated tokens always; `logprobs` asks an API for them.
     """
 
     max_tokens: int = 128
@@ -43,3 +44,4 @@ class Sampling:
     logprobs_from: int | None = None
     top_logprobs: int = 0
     logprob_text: bool = False
+    logprobs: bool = False

@@ -5,6 +5,7 @@ The compiler never imports a back end: capabilities are fields, the tokenizer is
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,9 +48,44 @@ class Tokenizer(Protocol):
         """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takes:
+    """What one model takes of a request; by default everything. Passes read this, and so does `explain`.
+
+    What is not here every back end takes: `max_tokens`, and temperature 1 with top_p 1.
+    """
+
+    stops: int | None = None  # stop strings of one request; None: any number
+    samples: int | None = None  # samples of one request; None: any number
+    seed: bool = True
+    temperature: float | None = math.inf  # the highest; None: no other than 1
+    top_p: bool = True
+    top_k: bool = True
+    min_p: bool = True
+    penalties: bool = True
+    logit_bias: bool = True
+    min_tokens: bool = True
+    stop_tokens: bool = True  # `stop_token_ids` and `ignore_eos`
+    stop_regex: bool = True
+    logprobs: int | None = None  # likeliest tokens at a place; None: any number, -1: none, nor of the made ones
+    prompt_logprobs: bool = True
+    regex: bool = True
+    ebnf: bool = True
+    json_schema: str = "full"  # `full`, `strict` (the subset of OpenAI's structured outputs), or "" for none
+    reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
+    prefill: bool = True  # goes on behind text that is given in the assistant's turn
+
+
+EVERYTHING = Takes()
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a back end can do, as data."""
+    """What a back end can do, as data.
+
+    `protocol` is what a prompt is on its way there: `tokens` (ids, those of the template's markup among
+    them), `text` (one text, the template's markup in it) or `chat` (messages).
+    """
 
     name: str
     tokenizer: Tokenizer | None = None
@@ -57,6 +93,9 @@ class Target:
     continues_text: bool = False  # decodes from any prefix, not only a new turn
     images: bool = False  # takes pictures
     concurrency: int = 16  # generations that it runs at once; the executor keeps 4 x this many rows live
+    protocol: str = "tokens"
+    takes: Takes = EVERYTHING
+    whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
 
 
 class Backend(Protocol):
@@ -69,10 +108,10 @@ class Backend(Protocol):
     def start(self) -> None:
         """Begin what the first `submit` would have to wait for, in the background. Idempotent."""
 
-    def submit(self, segment: Segment) -> AsyncIterator[Event]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Start `segment`; yields its events and ends when every node is done or failed.
 
-        Closing the iterator aborts what is left.
+        Without `streams` nobody wants deltas. Closing the iterator aborts what is left.
         """
 
     def close(self) -> None:

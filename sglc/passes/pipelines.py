@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglc.ir.target import Target
+from sglc.ir.target import EVERYTHING, Target
 
 LOCAL = (
     "check_constraints",  # first, while every generation still has its place
@@ -13,7 +13,30 @@ LOCAL = (
 )
 
 
+# An API that takes the prompt as a text or as ids: the model's template is written here, as for `local`.
+TEXT = (
+    "check_constraints",
+    "legalize",  # as early as the last: what the model cannot do is refused at its place
+    "fold_text",
+    "share_prefixes",
+    "lower_roles",
+    "fold_text",
+)
+
+# An API that takes messages: turns stay turns.
+CHAT = (
+    "check_constraints",
+    "legalize",
+    "chat_turns",
+    "fold_text",
+    "share_prefixes",
+)
+
+_BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
+
+
 def pipeline_for(target: Target) -> tuple[str, ...]:
-    """The passes that prepare a program for `target`. Every target of this release runs whole segments."""
-    del target
-    return LOCAL
+    """The passes that prepare a program for `target`."""
+    if target.protocol == "tokens" and target.takes == EVERYTHING:
+        return LOCAL
+    return _BY_PROTOCOL[target.protocol]

@@ -29,6 +29,7 @@ from sglc.ir.plan import (
     OutputTree,
     Part,
     Result,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -40,6 +41,7 @@ from sglc.ir.text import value_names
 from sglc.passes.base import place
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
+_Extension = Append | Control | Image | RoleOpen | RoleClose
 Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
 
 
@@ -152,7 +154,7 @@ class Nodes:
         self.kept: dict[str, int] = {}  # by handle
         self._opened: dict[Value, None] = {}  # streams that are made elsewhere
         self._chains: dict[Value, tuple[int, list[Part]]] = {}
-        extended = {scope.own(op.stream) for op in ops if isinstance(op, Append | Control | Image)}
+        extended = {scope.own(op.stream) for op in ops if isinstance(op, _Extension)}
         # Streams that only the next extension reads: they get no node of their own.
         self._inner = {value for value in extended if uses[value] == 1}
         for op in ops:
@@ -176,6 +178,8 @@ class Nodes:
             case Fork():
                 trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))
                 self.streams.update(dict.fromkeys(op.results, trunk))
+            case RoleOpen() | RoleClose() if self.target.protocol == "chat":
+                self.extend(op, (RoleMark(op.role, isinstance(op, RoleOpen)),))
             case RoleOpen() | RoleClose():
                 raise LegalizeError(
                     "SGLC306", f"`{op.mnemonic}` is left: a plan has no chat turns", place(op.loc),
@@ -194,7 +198,7 @@ class Nodes:
             self._opened[value] = None
         return self.streams[value]
 
-    def extend(self, op: Append | Control | Image, parts: tuple[Part, ...]) -> None:
+    def extend(self, op: _Extension, parts: tuple[Part, ...]) -> None:
         """One node for a whole chain of extensions whose inner streams nothing else reads."""
         before, after = self.scope.own(op.stream), op.results[0]
         if before in self._chains:

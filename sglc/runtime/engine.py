@@ -222,6 +222,11 @@ class Engine:
         """Nothing waits, runs, is in flight or is left to report."""
         return not (self._requests or self._flights or self._events)
 
+    @property
+    def requests(self) -> int:
+        """Requests that have not ended: they run, or wait."""
+        return len(self._requests)
+
     def step(self) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.
 

@@ -177,6 +177,7 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "cached_pages": engine.tree.evictable,  # of prefixes that no run uses now
         "max_rows": engine.config.max_rows,
         "running_rows": len(engine.placement.work),
+        "requests": engine.requests,  # that run or wait
         "token_budget": engine.config.token_budget,
         "max_len": engine.config.max_len,
         "vocab_size": engine.executor.vocab_size,

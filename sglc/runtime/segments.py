@@ -264,6 +264,8 @@ class Machine:
                     tail += run.texts[node]
                 case Slot(name):
                     raise AssertionError(f"slot {name} is not bound")
+                case _:
+                    raise AssertionError(part)  # no part for a model of tokens
         return Stream(ids, tail)
 
     def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:

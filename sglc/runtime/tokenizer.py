@@ -108,6 +108,21 @@ class LocalTokenizer:
         """Whether the model comes with a chat template."""
         return self._template is not None
 
+    @property
+    def template(self) -> str | None:
+        """The chat template, jinja2."""
+        return self._template
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """`bos_token`, `eos_token`, ... as the template may write them."""
+        return self._named
+
+    @cached_property
+    def control(self) -> Mapping[int, str]:
+        """How each control token is written."""
+        return {token.id: text for text, token in self._control.items()}
+
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text; nothing is added, and `<|im_end|>` inside it is ten characters of text.
 

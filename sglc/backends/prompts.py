@@ -1,0 +1,147 @@
+"""Prompts as APIs are sent them: what a stream is made of, and its forms as messages, as text and as ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sglc.errors import LegalizeError, Loc, RunError
+from sglc.ir.plan import ControlText, ImagePart, RoleMark
+from sglc.ir.target import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A text that a model made: `ids` and behind them `tail`; without ids it is read like a literal."""
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    tail: str = ""
+
+
+Item = str | ControlText | RoleMark | ImagePart | Made
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A stream as a linked list: branches share what they have in common."""
+
+    before: Prompt | None = None
+    items: tuple[Item, ...] = ()
+
+    def __iter__(self) -> Iterator[Item]:
+        backwards = []
+        here: Prompt | None = self
+        while here is not None:
+            backwards.append(here.items)
+            here = here.before
+        for items in reversed(backwards):
+            yield from items
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A turn. `open`: it is the last one, and the model goes on in it."""
+
+    role: str
+    content: tuple[str | ImagePart, ...]
+    open: bool = False
+
+
+def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
+    """The turns of a prompt; text without turns is one message of the user. Nothing is stripped.
+
+    An assistant's turn in which nothing stands yet is left out: the model begins it.
+
+    Raises:
+        LegalizeError: SGLC315 text beside turns, SGLC316 a prompt that ends outside the assistant's turn or,
+            without turns, holds an answer already. Programs that are compiled as a whole fail before.
+        RunError: SGLC402, there is nothing in it.
+    """
+    turns: list[Message] = []
+    role, content, begun, answered = "", list[str | ImagePart](), False, False
+    for item in prompt:
+        match item:
+            case RoleMark(begins=True):
+                if content:
+                    raise _outside(loc)
+                role, begun = item.role, True
+            case RoleMark():
+                turns.append(Message(role, _joined(content)))
+                role, content = "", []
+            case ImagePart():
+                content.append(item)
+            case Made():
+                answered = answered or not role
+                content.append(item.text)
+            case str() | ControlText():
+                said = item if isinstance(item, str) else item.text
+                content += [said] if said else []
+    if not begun and not content:
+        raise RunError("SGLC402", "there is no text before this generation", loc, hint="append some text first")
+    if not begun and not answered:
+        return (Message("user", _joined(content)),)
+    if not begun:
+        raise LegalizeError(
+            "SGLC316", "a generation goes on behind another one, in a text without turns", loc,
+            note="to a chat model such a text is one user message, and ends with its answer",
+            hint="write turns: `s += sgl.user(...)` and `s += sgl.assistant(sgl.gen(...))`",
+        )  # fmt: skip
+    if role != "assistant":
+        raise LegalizeError(
+            "SGLC316", "a generation stands outside the assistant's turn", loc,
+            note="a chat model answers with a turn of its own",
+            hint="put it into the assistant's turn: `s += sgl.assistant(sgl.gen(...))`",
+        )  # fmt: skip
+    return (*turns, Message(role, _joined(content), True)) if content else tuple(turns)
+
+
+def _outside(loc: Loc) -> LegalizeError:
+    return LegalizeError(
+        "SGLC315", "text stands between turns, where no message can hold it", loc,
+        hint="put it into a turn: `s += sgl.user(...)`, `sgl.system(...)` or `sgl.assistant(...)`",
+    )  # fmt: skip
+
+
+def _joined(content: Sequence[str | ImagePart]) -> tuple[str | ImagePart, ...]:
+    """Neighbouring texts as one; at least one text."""
+    made: list[str | ImagePart] = []
+    for part in content:
+        if made and isinstance(part, str) and isinstance(made[-1], str):
+            made[-1] += part
+        else:
+            made.append(part)
+    return tuple(made) or ("",)
+
+
+def text(prompt: Prompt) -> str:
+    """A prompt as one text, the template's markup in it."""
+    parts = []
+    for item in prompt:
+        assert not isinstance(item, RoleMark | ImagePart), item
+        parts.append(item if isinstance(item, str) else item.text)
+    return "".join(parts)
+
+
+def ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """A prompt as token ids: every literal run as one string, what was generated as it was."""
+    known, tail = ids_and_tail(prompt, tokenizer)
+    return (*known, *tokenizer.encode(tail))
+
+
+def ids_and_tail(prompt: Prompt, tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]:
+    """A prompt as the ids that are sure, and the text behind them that is not encoded yet."""
+    known: list[int] = []
+    tail = ""
+    for item in prompt:
+        match item:
+            case str():
+                tail += item
+            case Made(ids=None):
+                tail += item.text
+            case ControlText(ids=made) | Made(ids=tuple(made)):
+                known += [*tokenizer.encode(tail), *made]
+                tail = item.tail if isinstance(item, Made) else ""
+            case _:
+                raise AssertionError(item)
+    return tuple(known), tail

@@ -1,0 +1,319 @@
+"""An sglc or SGLang server, by SGLang's protocol (`/get_model_info`, `/generate`), over kept connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
+from sglc.backends.server_info import ServerModel, model_of
+from sglc.backends.server_wire import (
+    Spoken,
+    alone,
+    choosing,
+    chosen,
+    gen_answer,
+    gen_body,
+    needs_alone,
+    prompt_field,
+    scores,
+)
+from sglc.backends.walk import Answer, Request, Walker
+from sglc.errors import BackendError
+from sglc.ir.plan import Event, GenNode, Segment
+from sglc.ir.target import Target
+
+PATIENCE = Patience()
+_INFO_S = 30.0  # for what a server says of itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own."""
+
+    url: str
+    api_key: str | None = None
+    verify: str | bool = True
+    chat_template: str | None = None
+    concurrency: int | None = None
+    patience: Patience = PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A client, which belongs to one event loop, and its places for requests."""
+
+    loop: asyncio.AbstractEventLoop
+    client: Any
+    places: asyncio.Semaphore
+
+
+class ServerBackend:
+    """Runs segments on a server; prompts are put together here."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        self._connection: _Connection | None = None
+        self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
+
+    def __repr__(self) -> str:
+        return f"<sglc back end {self.options.url}>"
+
+    @cached_property
+    def model(self) -> ServerModel:
+        """What the server says of its model. The first use asks it.
+
+        Raises:
+            BackendError: SGLC540 no package, SGLC547 no such server.
+        """
+        info = self._state("GET", "/get_model_info")
+        if not isinstance(info, Mapping):
+            info = {}
+        return model_of(info, self.options.chat_template)
+
+    @cached_property
+    def target(self) -> Target:
+        """Capabilities, and how prompts are written.
+
+        Raises:
+            BackendError: as `model`.
+        """
+        model = self.model
+        return Target(
+            name=self.options.url.rstrip("/"),
+            tokenizer=model.tokenizer,
+            scores_tokens=model.scores_tokens,
+            continues_text=True,
+            concurrency=self.options.concurrency or model.concurrency,
+            protocol="tokens" if model.exact else "text",
+            whole_answers=True,
+        )
+
+    def start(self) -> None:
+        """Ask what the server has.
+
+        Raises:
+            BackendError: as `model`.
+        """
+        _ = self.target
+
+    def close(self) -> None:
+        """Close what is connected. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(connection.client.aclose(), connection.loop)
+            with suppress(Exception):
+                closing.result(5)
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
+        return self._walker.submit(segment, streams=streams)
+
+    def flush_cache(self) -> None:
+        """Have the server forget every cached prefix that no run uses now.
+
+        Raises:
+            BackendError: SGLC547, it does not answer.
+        """
+        self._state("POST", "/flush_cache")
+
+    def server_info(self) -> dict[str, Any]:
+        """What the server says of itself, as plain data.
+
+        Raises:
+            BackendError: SGLC547, it does not answer.
+        """
+        return dict(self._state("GET", "/get_server_info"))
+
+    # -- one request ---------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+        if not isinstance(request.node, GenNode):
+            return await self._choose(request)
+        body = gen_body(request, self.model)
+        if request.streams and request.node.sampling.n == 1:
+            answers, tries = await self._spoken(request, body, emit)
+        else:
+            answers, tries = await self._whole(request, body)
+        return gen_answer(request, answers, self.model, tries)
+
+    async def _choose(self, request: Request) -> Answer:
+        size, tries = None, 0
+        if not self.model.exact:
+            prompt = prompt_field(request.prompt, self.model)
+            (answer,), tries = await self._whole(
+                request, {**prompt, "sampling_params": {"max_new_tokens": 0, "temperature": 0.0}}
+            )
+            size = int(answer["meta_info"]["prompt_tokens"])
+        found = None
+        while found is None:
+            asked = choosing(request, self.model, size)
+            answers, more = await self._whole(request, asked.body)
+            found, size, tries = scores(asked, answers), 0, tries + more
+        own: list[Mapping[str, Any]] = []
+        if needs_alone(request):
+            own, more = await self._whole(request, alone(found.ids))
+            tries += more
+        return chosen(request, found, own, answers[-len(request.choices)]["meta_info"], tries)
+
+    async def _whole(self, request: Request, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
+        """The answers to one request, and how often it was tried."""
+
+        async def attempt(client: Any) -> list[Mapping[str, Any]]:
+            response = await client.post("/generate", json=body)
+            if response.status_code != 200:
+                raise _refused(response)
+            return _answers(response.json())
+
+        return await self._patiently(request, attempt, lambda: False)
+
+    async def _spoken(
+        self, request: Request, body: Mapping[str, Any], emit: Callable[[Event], None]
+    ) -> tuple[list[Mapping[str, Any]], int]:
+        """The answer to one request for one sample, handed on as it comes."""
+        spoken = Spoken()
+
+        async def attempt(client: Any) -> list[Mapping[str, Any]]:
+            last: list[Mapping[str, Any]] = []
+            async with client.stream("POST", "/generate", json={**body, "stream": True}) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _refused(response)
+                async for line in response.aiter_lines():
+                    if not line.startswith("data:"):
+                        continue
+                    data = line.removeprefix("data:").strip()
+                    if data == "[DONE]":
+                        break
+                    last = _answers(json.loads(data))
+                    delta = spoken.delta(request.index, last[0])
+                    if delta is not None:
+                        emit(delta)
+            if not last or not last[0]["meta_info"].get("finish_reason"):
+                raise Trouble("the answer ended before it was whole")
+            return last
+
+        return await self._patiently(request, attempt, lambda: bool(spoken.text))
+
+    async def _patiently(
+        self,
+        request: Request,
+        attempt: Callable[[Any], Any],
+        told: Callable[[], bool],
+    ) -> tuple[list[Mapping[str, Any]], int]:
+        connection = self._connected()
+
+        async def once() -> list[Mapping[str, Any]]:
+            try:
+                made: list[Mapping[str, Any]] = await attempt(connection.client)
+                return made
+            except Exception as error:
+                raise _problem(error) from None
+
+        node = request.node
+        return await patiently(
+            once,
+            self.options.patience,
+            connection.places,
+            seed=getattr(node, "seed", None) or 0,
+            name=node.site.name,
+            told=told,
+        )
+
+    # -- the connection ------------------------------------------------------------------------------
+
+    def _connected(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        connection = self._connection
+        if connection is None or connection.loop is not loop:
+            http = self._http()
+            most = self.target.concurrency
+            limits = http.Limits(max_connections=None, max_keepalive_connections=most)
+            patience = self.options.patience
+            client = http.AsyncClient(
+                base_url=self.options.url, timeout=patience.attempt_s, limits=limits, **self._door()
+            )
+            connection = self._connection = _Connection(loop, client, asyncio.Semaphore(most))
+        return connection
+
+    def _state(self, method: str, path: str) -> Any:
+        """What the server says of itself at `path`; waits for it."""
+        http = self._http()
+        url = self.options.url.rstrip("/")
+        try:
+            response = http.request(method, f"{url}{path}", timeout=_INFO_S, **self._door())
+        except (http.HTTPError, http.InvalidURL, OSError) as error:
+            raise BackendError(
+                "SGLC547", f"there is no server at `{url}`: {str(error) or type(error).__name__}",
+                hint="start one with `sglc serve`, and give its URL",
+            ) from None  # fmt: skip
+        if response.status_code != 200:
+            trouble = _refused(response)
+            raise BackendError(
+                "SGLC547",
+                f"the server at `{url}` does not say what it has: {trouble.message}",
+                hint=trouble.hint,
+            )
+        try:
+            return response.json()
+        except ValueError:
+            return {}
+
+    def _door(self) -> dict[str, Any]:
+        key = self.options.api_key
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        return {"headers": headers, "verify": self.options.verify}
+
+    def _http(self) -> Any:
+        try:
+            import httpx2
+        except ImportError as error:
+            raise BackendError(
+                "SGLC540", f"a server is reached through a package that is not here: {error}",
+                hint="pip install 'sglc[http]'",
+            ) from None  # fmt: skip
+        return httpx2
+
+
+def _answers(data: Any) -> list[Mapping[str, Any]]:
+    """One answer or several, as several.
+
+    Raises:
+        Trouble: it is none.
+    """
+    made = data if isinstance(data, list) else [data]
+    if not made or not all(isinstance(item, Mapping) and {"text", "meta_info"} <= item.keys() for item in made):
+        said = data.get("error") if isinstance(data, Mapping) else None
+        said = said.get("message") if isinstance(said, Mapping) else said
+        raise Trouble(f"the server failed: {said}" if said else "the answer is malformed")
+    return made
+
+
+def _refused(response: Any) -> Trouble:
+    try:
+        data = response.json()
+    except ValueError:
+        data = {}
+    error = data.get("error") if isinstance(data, Mapping) else None
+    said = error.get("message") if isinstance(error, Mapping) else error
+    return status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
+
+
+def _problem(error: Exception) -> Exception:
+    """What an attempt's failure means; itself, if it is none of the network's."""
+    import httpx2
+
+    match error:
+        case httpx2.TimeoutException():
+            return Trouble("no answer in time")
+        case httpx2.TransportError():
+            return Trouble(f"the connection failed: {str(error) or type(error).__name__}")
+        case json.JSONDecodeError() | httpx2.DecodingError():
+            return Trouble("the answer is malformed")
+        case _:
+            return error

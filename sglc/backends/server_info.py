@@ -1,0 +1,76 @@
+"""What a server says of itself, and what follows for prompts: ids where its tokenizer is here, else text.
+
+With ids a run gives what `local` gives under the same seed. As text, literals that look like the model's
+control tokens would become such tokens on the server, so they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.errors import BackendError, SglcError
+from sglc.frontend.chat_templates import get_chat_template, get_chat_template_by_model_path, jinja_of
+from sglc.ir.target import Tokenizer
+from sglc.runtime.models import REGISTRY, path
+from sglc.runtime.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ServerModel:
+    """`exact`: prompts are ids. `stops` end every generation too."""
+
+    name: str
+    tokenizer: Tokenizer
+    exact: bool
+    own: bool  # an sglc server
+    concurrency: int
+    scores_tokens: bool
+    stops: tuple[str, ...] = ()
+
+
+def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
+    """What `GET /get_model_info` tells.
+
+    Args:
+        template_name: of a registered chat template that counts instead of the model's own.
+
+    Raises:
+        UsageError: SGLC029, no such template.
+        BackendError: SGLC513, the server's template is not valid; SGLC547, it tells no model.
+    """
+    name = info.get("model_path")
+    if not isinstance(name, str):
+        hint = "is it an sglc or SGLang server?"
+        raise BackendError("SGLC547", "the server does not say which model it has", hint=hint)
+    own = "tokenizer_hash" in info
+    template = get_chat_template(template_name) if template_name is not None else None
+    concurrency, scores = int(info.get("concurrency") or 64), bool(info.get("scores_tokens", True))
+    if own and scores:
+        here = _tokenizer_here(name, str(info["tokenizer_hash"]))
+        if here is not None:
+            tokenizer = here if template is None else here.with_template(jinja_of(template))
+            stops = () if template is None else template.stops
+            return ServerModel(name, tokenizer, True, own, concurrency, scores, stops)
+    jinja = info.get("chat_template") if template is None else None
+    named = {key: text for key, text in (info.get("special_tokens") or {}).items() if isinstance(text, str)}
+    stops = ()
+    if not isinstance(jinja, str):
+        template = template or get_chat_template_by_model_path(name)
+        jinja, stops = jinja_of(template), template.stops
+    control = (*(info.get("control_tokens") or ()), *stops)
+    text = TextTokenizer(jinja, named, control, f"text of {name}")
+    return ServerModel(name, text, False, own, concurrency, scores, stops)
+
+
+def _tokenizer_here(name: str, wanted: str) -> Any:
+    """The tokenizer of a model that is on this machine and is the server's; None without one."""
+    if name not in REGISTRY:
+        return None  # a path there need not be the same here
+    try:
+        tokenizer = load_tokenizer(path(name))
+    except SglcError:
+        return None
+    return tokenizer if tokenizer.hash == wanted else None

@@ -1,0 +1,296 @@
+"""SGLang's `/generate` as plain data: what is asked for, and what the answers mean. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sglc.backends.prompts import Made, Prompt, ids_and_tail
+from sglc.backends.server_info import ServerModel
+from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.backends.walk import Answer, Request
+from sglc.errors import BackendError, RunError
+from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.sampling import Sampling
+
+Json = Any
+_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+_REPORTS = ("logprobs_from", "top_logprobs", "logprob_text", "logprobs")
+_USUAL = Sampling()
+_LOOK_BACK = 2  # ids before the end of a prompt that are looked at: a choice may merge with them
+
+
+def prompt_field(prompt: Prompt, model: ServerModel) -> dict[str, Any]:
+    """The prompt as the server takes it.
+
+    Raises:
+        RunError: SGLC402 it is empty, SGLC548 a literal would become a control token.
+    """
+    if model.exact:
+        known, tail = ids_and_tail(prompt, model.tokenizer)
+        ids = [*known, *model.tokenizer.encode(tail)]
+        if not ids:
+            raise _nothing()
+        return {"input_ids": ids}
+    whole = _checked(prompt, model)
+    if not whole:
+        raise _nothing()
+    return {"text": whole}
+
+
+def _checked(prompt: Prompt, model: ServerModel) -> str:
+    assert isinstance(model.tokenizer, TextTokenizer)
+    return model.tokenizer.text(prompt)
+
+
+def _nothing() -> RunError:
+    return RunError("SGLC402", "there is no text before this generation", hint="append some text first")
+
+
+def gen_body(request: Request, model: ServerModel) -> dict[str, Any]:
+    """The request of a generation, not streaming.
+
+    Raises:
+        RunError: as `prompt_field`.
+    """
+    node = request.node
+    assert isinstance(node, GenNode)
+    sampling = node.sampling
+    asked: dict[str, Any] = {"max_new_tokens": sampling.max_tokens}
+    for field in fields(Sampling):
+        value = getattr(sampling, field.name)
+        if field.name not in (*_REPORTS, "seed", "logit_bias") and value != getattr(_USUAL, field.name):
+            asked[_NAMES.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
+    if more := [stop for stop in model.stops if stop not in sampling.stop]:
+        asked["stop"] = [*sampling.stop, *more]
+    if sampling.logit_bias:
+        asked["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    seed = node.seed if sampling.seed is None else sampling.seed
+    if seed is not None:
+        asked["sampling_seed"] = seed if model.own else seed % 2**63
+    body = {**prompt_field(request.prompt, model), "sampling_params": asked}
+    if model.exact or wants_logprobs(sampling):
+        begin = sampling.logprobs_from
+        body |= {"return_logprob": True, "logprob_start_len": -1 if begin is None else begin}
+        body |= {"top_logprobs_num": sampling.top_logprobs} if sampling.top_logprobs else {}
+        body |= {"return_text_in_logprobs": True} if sampling.logprob_text else {}
+    return body
+
+
+def wants_logprobs(sampling: Sampling) -> bool:
+    """Whether a program asks for log-probabilities. Exact prompts ask anyway: the ids come with them."""
+    asked = sampling.logprobs or sampling.logprob_text or sampling.top_logprobs
+    return bool(asked or sampling.logprobs_from is not None)
+
+
+@dataclass(slots=True)
+class Spoken:
+    """How far a streamed answer was handed on."""
+
+    text: str = ""
+    tokens: int = 0
+
+    def delta(self, index: int, answer: Mapping[str, Json]) -> Delta | None:
+        """What is new in `answer`, which has all the text so far; None if nothing is."""
+        new = str(answer["text"])[len(self.text) :]
+        if not new:
+            return None
+        meta = answer["meta_info"]
+        prompt = () if self.text else _triples(meta.get("input_token_logprobs"))
+        tops = () if self.text else _tops(meta.get("input_top_logprobs"))
+        begin = self.tokens
+        tokens = _triples(meta.get("output_token_logprobs"))
+        likeliest = _tops(meta.get("output_top_logprobs"))
+        self.text, self.tokens = str(answer["text"]), len(tokens)
+        made = tuple(place or () for place in likeliest[begin:])
+        return Delta(index, new, tokens[begin:], made, prompt, tops)
+
+
+def gen_answer(
+    request: Request, answers: Sequence[Mapping[str, Json]], model: ServerModel, tries: int
+) -> Answer:
+    """The end of a generation; `answers` are its samples.
+
+    Raises:
+        BackendError: SGLC544, they lack what is needed.
+    """
+    node = request.node
+    assert isinstance(node, GenNode)
+    samples = [_sample(answer, node.sampling) for answer in answers]
+    first = answers[0]["meta_info"]
+    completion = sum(int(answer["meta_info"].get("completion_tokens") or 0) for answer in answers)
+    event = GenDone(
+        request.index,
+        (),
+        tuple(samples),
+        _usage(first, tries, completion),
+        _triples(first.get("input_token_logprobs")) if node.sampling.logprobs_from is not None else (),
+        _tops(first.get("input_top_logprobs")) if node.sampling.logprobs_from is not None else (),
+    )
+    made = samples[0]
+    if not model.exact:
+        return Answer(event, Made(made.text))
+    table = model.tokenizer.token_bytes()
+    spelled = b"".join(table[id_] for id_ in made.ids)
+    whole = made.text.encode()
+    # Where a stop string ended it inside a token, the text goes on behind the last whole one.
+    tail = whole[len(spelled) :].decode("utf-8", "replace") if whole.startswith(spelled) else ""
+    return Answer(event, Made(made.text, made.ids, tail))
+
+
+def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:
+    meta = answer["meta_info"]
+    finish = (meta.get("finish_reason") or {}).get("type")
+    if finish == "abort":
+        raise BackendError("SGLC544", "the server stopped the generation", note=str(meta["finish_reason"]))
+    tokens = _triples(meta.get("output_token_logprobs"))
+    return Sample(
+        str(answer["text"]),
+        tuple(id_ for _, id_, _ in tokens),
+        "length" if finish == "length" else "stop",
+        tuple(logprob or 0.0 for logprob, _, _ in tokens),
+        tuple(said or "" for _, _, said in tokens) if sampling.logprob_text else (),
+        tuple(place or () for place in _tops(meta.get("output_top_logprobs"))),
+    )
+
+
+def _usage(meta: Mapping[str, Json], tries: int, completion: int, scored: int = 0) -> Usage:
+    prompt, cached = int(meta.get("prompt_tokens") or 0), int(meta.get("cached_tokens") or 0)
+    return Usage(prompt, cached, prompt - cached, scored, completion, tries)
+
+
+def _triples(given: Json) -> tuple[TokenLogprob, ...]:
+    return tuple((logprob, id_, said) for logprob, id_, said in given or ())
+
+
+def _tops(given: Json) -> tuple[tuple[TokenLogprob, ...] | None, ...]:
+    return tuple(None if place is None else _triples(place) for place in given or ())
+
+
+# -- choices -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """A choice between texts: `body` has every text behind the prompt scored from id `begin` on.
+
+    Of an exact prompt `begin` is where the choices begin, and `ids` are theirs. Else the prompt itself comes
+    first, so that the answer shows where they begin.
+    """
+
+    body: Mapping[str, Json]
+    begin: int
+    ids: tuple[tuple[int, ...], ...] = ()
+
+
+def choosing(request: Request, model: ServerModel, prompt_tokens: int | None = None) -> Choosing:
+    """The request that scores the choices.
+
+    Args:
+        prompt_tokens: of the prompt as the server reads it; needed unless prompts are exact, 0 to look at all.
+
+    Raises:
+        RunError: as `prompt_field`.
+    """
+    if model.exact:
+        known, tail = ids_and_tail(request.prompt, model.tokenizer)
+        encode = model.tokenizer.encode
+        whole = [(*known, *encode(tail + choice)) for choice in request.choices]
+        begin = min(_common((*known, *encode(tail)), ids) for ids in whole)
+        if not begin:
+            raise _nothing()
+        body = _scoring({"input_ids": [list(ids) for ids in whole]}, begin)
+        return Choosing(body, begin, tuple(ids[begin:] for ids in whole))
+    assert prompt_tokens is not None
+    before = _checked(request.prompt, model)
+    begin = max(0, prompt_tokens - _LOOK_BACK)
+    return Choosing(
+        _scoring({"text": [before, *(before + choice for choice in request.choices)]}, begin), begin
+    )
+
+
+def alone(ids: Sequence[Sequence[int]]) -> Mapping[str, Json]:
+    """The request that scores texts by themselves."""
+    return _scoring({"input_ids": [list(own) for own in ids]}, 0)
+
+
+def _scoring(prompts: Mapping[str, Json], begin: int) -> dict[str, Json]:
+    sampling = {"max_new_tokens": 0, "temperature": 0.0}
+    return {**prompts, "sampling_params": sampling, "return_logprob": True, "logprob_start_len": begin}
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Ids of the choices behind what they have in common with the prompt, and their log-probabilities."""
+
+    ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]
+
+
+def scores(asked: Choosing, answers: Sequence[Mapping[str, Json]]) -> Scored | None:
+    """What the answers say; None: the window began too late, all of the prompt has to be looked at.
+
+    Raises:
+        BackendError: SGLC544, they are not of these texts.
+        RunError: SGLC402, the choices have nothing before them.
+    """
+    told = [_triples(answer["meta_info"].get("input_token_logprobs")) for answer in answers]
+    if asked.ids:
+        if [tuple(id_ for _, id_, _ in own) for own in told] != list(asked.ids):
+            raise BackendError("SGLC544", "the server scored other tokens than those it was asked for")
+        shared, wholes = 0, told
+    else:
+        before, *wholes = told
+        ids = [id_ for _, id_, _ in before]
+        shared = min(_common(ids, [id_ for _, id_, _ in own]) for own in wholes)
+        if not shared:
+            if asked.begin:
+                return None
+            raise _nothing()
+    behind = [own[shared:] for own in wholes]
+    logprobs = tuple(tuple(_sure(logprob) for logprob, _, _ in own) for own in behind)
+    return Scored(tuple(tuple(id_ for _, id_, _ in own) for own in behind), logprobs)
+
+
+def _sure(logprob: float | None) -> float:
+    if logprob is None:
+        raise BackendError("SGLC544", "the server left out a log-probability")
+    return logprob
+
+
+def chosen(
+    request: Request, found: Scored, own: Sequence[Mapping[str, Json]], meta: Mapping[str, Json], tries: int
+) -> Answer:
+    """The end of a choice.
+
+    Args:
+        own: answers of `alone`, if the method needs them.
+        meta: of the first choice's answer.
+    """
+    node = request.node
+    assert isinstance(node, SelectNode)
+    by_itself = [_triples(answer["meta_info"].get("input_token_logprobs")) for answer in own]
+    unconditional = tuple((None, *(logprob for logprob, _, _ in texts[1:])) for texts in by_itself)
+    decision = decide(node.method, found.logprobs, unconditional)
+    said = request.choices[decision.choice]
+    prompt = int(meta.get("prompt_tokens") or 0) - len(found.ids[0])
+    cached = min(int(meta.get("cached_tokens") or 0), prompt)
+    usage = Usage(prompt, cached, prompt - cached, sum(len(ids) - 1 for ids in found.ids), 0, tries)
+    event = SelectDone(
+        request.index, (), decision.choice, said, decision.scores, found.ids, found.logprobs, usage,
+        unconditional, decision.matrix,
+    )  # fmt: skip
+    return Answer(event, Made(said))
+
+
+def needs_alone(request: Request) -> bool:
+    """Whether the method also wants the choices scored by themselves."""
+    return isinstance(request.node, SelectNode) and request.node.method in NEEDS_UNCONDITIONAL
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    limit = min(len(one), len(other))
+    return next((i for i in range(limit) if one[i] != other[i]), limit)

@@ -1,0 +1,272 @@
+"""Segments on APIs: follows a segment's nodes, and asks for what is generated as soon as it can be.
+
+Every generation is a task of its own, so what does not wait for each other is asked for side by side; the
+prompts stand here, because an API keeps none. Single-threaded: everything happens in the event loop
+that `submit` runs in, and streams are kept for segments of the same loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from sglc.backends.prompts import Item, Made, Prompt
+from sglc.errors import BackendError, Loc, RunError, SglcError
+from sglc.ir.plan import (
+    Event,
+    ExtendNode,
+    ForkNode,
+    GenDone,
+    GenNode,
+    ImagePart,
+    KeepNode,
+    Node,
+    NodeFailed,
+    OpenNode,
+    Part,
+    ReleaseNode,
+    Result,
+    Segment,
+    SelectDone,
+    SelectNode,
+    Slot,
+    reads,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation or choice that is asked for. `choices` are the texts of a choice."""
+
+    index: int
+    node: GenNode | SelectNode
+    prompt: Prompt
+    choices: tuple[str, ...] = ()
+    streams: bool = True  # deltas are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request brought: the event that says so, and what the stream goes on with."""
+
+    event: GenDone | SelectDone
+    made: Made
+
+
+# Asks for one; emits deltas on the way. Raises SglcError.
+Ask = Callable[[Request, Callable[[Event], None]], "asyncio.Future[Answer]"]
+
+
+class Walker:
+    """Segments of one back end, and the streams that it keeps.
+
+    Args:
+        ask: starts one request; the future is cancelled when nobody wants the answer any more.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.kept: dict[int, Prompt] = {}
+        # Handles that a running segment will keep, and the `OpenNode`s that wait for it.
+        self.promised: dict[int, list[tuple[_Walk, int]]] = {}
+        self.unwanted: set[int] = set()  # promised handles that were released already
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Event, None]:
+        """Run `segment`; closing the iterator cancels what is left of it."""
+        walk = _Walk(self, segment, streams)
+        walk.begin()
+        try:
+            while (event := await walk.events.get()) is not None:
+                yield event
+        finally:
+            await walk.stop()
+
+
+class _Walk:
+    """A segment in progress. `missing[i]` counts what node i still waits for."""
+
+    def __init__(self, walker: Walker, segment: Segment, streams: bool) -> None:
+        self.walker = walker
+        self.nodes = segment.nodes
+        self.streams = streams
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.prompts: dict[int, Prompt] = {}
+        self.texts: dict[int, str] = {}
+        self.tasks: dict[int, asyncio.Future[Answer]] = {}
+        self.finished: set[int] = set()
+        self.failed: set[int] = set()
+        self.stopped = False
+        inputs = [reads(node) for node in self.nodes]
+        self.missing = [len(sources) for sources in inputs]
+        self.readers: list[list[int]] = [[] for _ in self.nodes]
+        for index, sources in enumerate(inputs):
+            for source in sources:
+                self.readers[source].append(index)
+
+    def begin(self) -> None:
+        for node in self.nodes:
+            if isinstance(node, KeepNode):
+                self.walker.promised[_bound(node.handle)] = []
+        self.advance([index for index, count in enumerate(self.missing) if not count])
+
+    async def stop(self) -> None:
+        """No more is wanted: cancel what runs, and let nobody wait for a stream that will not come."""
+        self.stopped = True
+        tasks = tuple(self.tasks.values())
+        self.tasks.clear()
+        for task in tasks:
+            task.cancel()
+        gone = RunError("SGLC405", "the run that this stream came from was stopped")
+        for index, node in enumerate(self.nodes):
+            if index not in self.finished:
+                self.break_promise(node, gone)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- the dataflow --------------------------------------------------------------------------------
+
+    def advance(self, ready: Sequence[int]) -> None:
+        queue = deque(() if self.stopped else ready)
+        while queue:
+            index = queue.popleft()
+            node = self.nodes[index]
+            try:
+                done = self.execute(index, node)
+            except SglcError as error:
+                self.fail(index, located(error, _loc(node)))
+                continue
+            if done:
+                queue.extend(self.produced(index))
+        if len(self.finished) == len(self.nodes):
+            self.events.put_nowait(None)
+
+    def produced(self, index: int) -> list[int]:
+        """Account for a finished node; gives the readers that became ready."""
+        self.finished.add(index)
+        ready = []
+        for reader in self.readers[index]:
+            self.missing[reader] -= 1
+            if not self.missing[reader] and reader not in self.failed:
+                ready.append(reader)
+        return ready
+
+    def fail(self, index: int, error: SglcError) -> None:
+        """Node `index`, and every node that reads it, will not complete."""
+        queue = deque([index])
+        while queue:
+            node = queue.popleft()
+            if node in self.failed:
+                continue
+            self.failed.add(node)
+            self.finished.add(node)
+            self.events.put_nowait(NodeFailed(node, error))
+            self.break_promise(self.nodes[node], error)
+            queue.extend(self.readers[node])
+        if len(self.finished) == len(self.nodes):
+            self.events.put_nowait(None)
+
+    def execute(self, index: int, node: Node) -> bool:
+        """Do what a node says; False if it will be finished later."""
+        walker = self.walker
+        match node:
+            case OpenNode(None):
+                self.prompts[index] = Prompt()
+            case OpenNode(handle) if handle in walker.promised:
+                walker.promised[_bound(handle)].append((self, index))
+                return False
+            case OpenNode(handle):
+                if handle not in walker.kept:
+                    raise RunError("SGLC403", "a stream is continued that is not kept any more")
+                self.prompts[index] = walker.kept[_bound(handle)]
+            case ExtendNode():
+                items = tuple(self.item(part) for part in node.parts)
+                self.prompts[index] = Prompt(self.prompts[node.stream], items)
+            case ForkNode():
+                self.prompts[index] = self.prompts[node.stream]
+            case KeepNode(source, handle):
+                self.keep(self.prompts[source], _bound(handle))
+            case ReleaseNode(handle) if handle in walker.promised:
+                walker.unwanted.add(handle)
+            case ReleaseNode(handle):
+                walker.kept.pop(handle, None)  # what would have kept it may have failed
+            case GenNode() | SelectNode():
+                self.ask(index, node)
+                return False
+        return True
+
+    def item(self, part: Part) -> Item:
+        match part:
+            case Result(node):
+                return self.texts[node]
+            case ImagePart(Result(node)):
+                return ImagePart(self.texts[node])
+            case Slot(name):
+                raise AssertionError(f"slot {name} is not bound")
+            case _:
+                return part
+
+    def keep(self, prompt: Prompt, handle: int) -> None:
+        walker = self.walker
+        walker.kept[handle] = prompt
+        for walk, index in walker.promised.pop(handle):
+            walk.prompts[index] = prompt
+            walk.advance(walk.produced(index))
+        if handle in walker.unwanted:
+            walker.unwanted.discard(handle)
+            del walker.kept[handle]
+
+    def break_promise(self, node: Node, error: SglcError) -> None:
+        if isinstance(node, KeepNode):
+            self.walker.unwanted.discard(_bound(node.handle))
+            for walk, index in self.walker.promised.pop(_bound(node.handle), []):
+                walk.fail(index, error)
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    def ask(self, index: int, node: GenNode | SelectNode) -> None:
+        """Ask for one generation. Neighbours of one turn that one request can guess would be asked for here."""
+        choices: tuple[str, ...] = ()
+        if isinstance(node, SelectNode):
+            choices = tuple(self.texts[c.node] if isinstance(c, Result) else str(c) for c in node.choices)
+            if not all(choices):
+                raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
+        request = Request(index, node, self.prompts[node.stream], choices, self.streams)
+        task = self.walker.ask(request, self.events.put_nowait)
+        self.tasks[index] = task
+        task.add_done_callback(lambda done: self.answered(index, done))
+
+    def answered(self, index: int, task: asyncio.Future[Answer]) -> None:
+        if self.tasks.pop(index, None) is None or task.cancelled():
+            return  # stopped
+        node = self.nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
+        problem = task.exception()
+        if problem is not None:
+            if not isinstance(problem, SglcError):
+                name = type(problem).__name__
+                problem = BackendError("SGLC502", f"the back end failed: `{name}`: {problem}")
+            self.fail(index, located(problem, node.loc))
+            return
+        answer = task.result()
+        self.prompts[index] = Prompt(self.prompts[node.stream], (answer.made,))
+        self.texts[index] = answer.made.text
+        self.events.put_nowait(answer.event)
+        self.advance(self.produced(index))
+
+
+def _bound(handle: int | str | None) -> int:
+    assert isinstance(handle, int), f"handle {handle!r} is not bound"
+    return handle
+
+
+def _loc(node: Node) -> Loc | None:
+    return node.loc if isinstance(node, GenNode | SelectNode) else None
+
+
+def located(error: SglcError, loc: Loc | None) -> SglcError:
+    """`error` with a place, if it has none."""
+    if error.loc is not None or loc is None:
+        return error
+    return type(error)(error.code, error.message, loc, note=error.note, hint=error.hint)

@@ -1,0 +1,266 @@
+"""What a generation is held to, as an API asks for it that knows JSON schemas alone, and how it is read back.
+
+The schemas are in the subset of OpenAI's structured outputs: objects with all of their properties and
+no others. Where the form itself is no such object, the API is asked for an object with one property, and its
+value is the text. Every answer is a text of the form; not every text of the form is an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from sglc.errors import LegalizeError
+from sglc.ir.finite import includes, texts_of
+from sglc.ir.json_schema import enforceable
+from sglc.ir.regex import compile_regex
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Takes
+
+KEY = "value"  # the property that holds a text which is no object
+OVERHEAD_TOKENS = 16  # at most, that the object round a value takes
+
+# Of OpenAI's structured outputs: values of one schema, and their characters where there are many.
+_MOST_VALUES = 1000
+_MANY_VALUES, _MOST_CHARACTERS = 250, 15_000
+_MOST_DIGITS = 1000
+_INTEGER, _NATURAL = r"-?(0|[1-9][0-9]*)", r"0|[1-9][0-9]*"
+_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
+_KEPT = {
+    "string": ("pattern", "format"),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "array": ("minItems", "maxItems"),
+}
+_FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """`schema` is what the API is asked for (JSON); with `inside` the text is the value under `KEY`.
+
+    `remarks` say how that differs from what the program asks for.
+    """
+
+    schema: str
+    inside: bool
+    remarks: tuple[str, ...] = ()
+
+    def read(self, answer: str) -> str:
+        """The generation's text.
+
+        Raises:
+            ValueError: `answer` is no JSON, or not the object that was asked for.
+        """
+        if not self.inside:
+            json.loads(answer)
+            return answer
+        data = json.loads(answer, parse_float=Decimal)
+        if not isinstance(data, dict) or KEY not in data:
+            raise ValueError(f"an object with `{KEY}` was asked for")
+        value = data[KEY]
+        match value:
+            case str():
+                return value
+            case Decimal() if abs(value.adjusted()) <= _MOST_DIGITS:
+                return format(value, "f")
+            case Decimal():
+                raise ValueError(f"the number {value} is too long to be written out")
+            case bool() | None | list() | dict():
+                return json.dumps(value, ensure_ascii=False, default=float)
+            case _:
+                return str(value)
+
+
+def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
+    """The form that a model is asked for; None if the generation is held to nothing, or as it is.
+
+    Raises:
+        LegalizeError: SGLC312, SGLC313, as `form_of`; SGLC312 also without structured outputs.
+    """
+    native = (
+        (sampling.regex is None or takes.regex)
+        and (sampling.ebnf is None or takes.ebnf)
+        and (sampling.json_schema is None or takes.json_schema == "full")
+    )
+    if native:
+        return None
+    if not takes.json_schema:
+        raise LegalizeError(
+            "SGLC312", "it cannot hold a generation to a form",
+            note="it knows no structured outputs", hint="use a model that does, or run on `local`",
+        )  # fmt: skip
+    return form_of(sampling)
+
+
+def form_of(sampling: Sampling) -> AnswerForm | None:
+    """The form of a generation; None if it is held to nothing.
+
+    Raises:
+        LegalizeError: SGLC312 a regular expression or a grammar that no such schema says, SGLC313 a JSON
+            schema with a part that structured outputs leave out.
+    """
+    if sampling.regex is not None:
+        return _of_regex(sampling.regex)
+    if sampling.json_schema is not None:
+        return _of_schema(sampling.json_schema)
+    if sampling.ebnf is not None:
+        raise LegalizeError("SGLC312", "it cannot hold a generation to an `ebnf` grammar", hint=_ELSEWHERE)
+    return None
+
+
+_ELSEWHERE = "use `json_schema` or a few `choices`, or run on `local` or on an sglc server"
+
+
+def form_of_choices(choices: Sequence[str]) -> AnswerForm:
+    """The form of a choice between texts.
+
+    Raises:
+        LegalizeError: SGLC314, these are too many.
+    """
+    texts = tuple(dict.fromkeys(choices))
+    if not _few(texts):
+        raise LegalizeError(
+            "SGLC314", f"it cannot decide between {len(texts)} texts of {sum(map(len, texts))} characters",
+            note=f"one schema has at most {_MOST_VALUES} values, and {_MOST_CHARACTERS} characters",
+        )  # fmt: skip
+    return AnswerForm(_wrapped({"type": "string", "enum": list(texts)}), True)
+
+
+@lru_cache(maxsize=256)
+def _of_regex(pattern: str) -> AnswerForm:
+    dfa = compile_regex(pattern)
+    texts = texts_of(dfa, _MOST_VALUES)
+    if texts is not None and _few(texts):
+        schema: dict[str, Any] = {"type": "string", "enum": list(texts)}
+        return AnswerForm(_wrapped(schema), True, (f"its {len(texts)} texts are asked for as an `enum`",))
+    for kind, language, more in (
+        ("number", _NUMBER, {}),
+        ("integer", _INTEGER, {}),
+        ("integer", _NATURAL, {"minimum": 0}),
+    ):
+        if includes(dfa, compile_regex(language)):
+            said = f"it is asked for as a JSON `{kind}`" + (" from 0 on" if more else "")
+            return AnswerForm(_wrapped({"type": kind, **more}), True, (said,))
+    raise LegalizeError(
+        "SGLC312", "it cannot hold a generation to this `regex`",
+        note="a pattern with few texts, or one that any JSON integer or number matches, it can do",
+        hint=_ELSEWHERE,
+    )  # fmt: skip
+
+
+def _few(texts: Sequence[str]) -> bool:
+    many = len(texts) > _MANY_VALUES and sum(map(len, texts)) > _MOST_CHARACTERS
+    return len(texts) <= _MOST_VALUES and not many
+
+
+@lru_cache(maxsize=256)
+def _of_schema(text: str) -> AnswerForm:
+    schema = json.loads(enforceable(text))
+    definitions = schema.pop("$defs", {}) if isinstance(schema, dict) else {}
+    if definitions:
+        (schema,) = schema["anyOf"]  # as `enforceable` writes it
+    strict = _Strict()
+    made = strict.schema(schema, "#")
+    others = {name: strict.schema(part, f"#/$defs/{name}") for name, part in definitions.items()}
+    remarks = []
+    if strict.optional:
+        remarks.append(f"properties that may be left out are always there: {', '.join(strict.optional)}")
+    inside = made.get("type") != "object"
+    if inside:
+        made = _object({KEY: made})
+        remarks.append(f"it is asked for as the value of `{KEY}` of an object")
+    return AnswerForm(_dumped({**made, **({"$defs": others} if others else {})}), inside, tuple(remarks))
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": dict(properties), "required": list(properties),
+        "additionalProperties": False,
+    }  # fmt: skip
+
+
+def _wrapped(value: Mapping[str, Any]) -> str:
+    return _dumped(_object({KEY: value}))
+
+
+def _dumped(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, ensure_ascii=False)
+
+
+@dataclass(slots=True)
+class _Strict:
+    """Schemas in the enforced form of `json_schema`, in the subset of structured outputs."""
+
+    optional: dict[str, None] = field(default_factory=dict)
+
+    def schema(self, schema: Any, path: str) -> dict[str, Any]:
+        if schema is True or schema == {}:
+            raise _left_out(path, "a value of any kind")
+        match schema:
+            case {"$ref": target}:
+                return {"$ref": target}
+            case {"enum": values}:
+                if any(isinstance(value, dict | list) for value in values):
+                    raise _left_out(f"{path}/enum", "an `enum` of objects or lists")
+                return {"type": _types(values), "enum": values}
+            case {"anyOf": parts}:
+                return {"anyOf": [self.schema(part, f"{path}/anyOf/{i}") for i, part in enumerate(parts)]}
+            case {"type": "object"}:
+                return self._object(schema, path)
+            case {"type": str(kind)}:
+                return self._value(kind, schema, path)
+            case _:
+                raise AssertionError(schema)
+
+    def _object(self, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+        if schema.get("additionalProperties", False) is not False:
+            raise _left_out(path, "an object whose names are free")
+        for key in ("minProperties", "maxProperties"):
+            if key in schema:
+                raise _left_out(f"{path}/{key}", f"`{key}`")
+        properties = {
+            name: self.schema(part, f"{path}/properties/{name}")
+            for name, part in schema.get("properties", {}).items()
+        }
+        required = schema.get("required", [])
+        self.optional.update(dict.fromkeys(f"`{name}`" for name in properties if name not in required))
+        return _object(properties)
+
+    def _value(self, kind: str, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": kind}
+        for key, value in schema.items():
+            match key:
+                case "type":
+                    pass
+                case "items" if value is False:
+                    raise _left_out(f"{path}/items", "a list without `items`")
+                case "items":
+                    made["items"] = self.schema(value, f"{path}/items")
+                case "pattern":
+                    made["pattern"] = f"^(?:{value})$"
+                case "format" if value not in _FORMATS:
+                    raise _left_out(f"{path}/format", f"the format `{value}`")
+                case _ if key in _KEPT.get(kind, ()):
+                    made[key] = value
+                case _:
+                    raise _left_out(f"{path}/{key}", f"`{key}`")
+        return made
+
+
+def _types(values: Sequence[Any]) -> str | list[str]:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+    found = list(dict.fromkeys(names[type(value)] for value in values))
+    return found[0] if len(found) == 1 else found
+
+
+def _left_out(path: str, what: str) -> LegalizeError:
+    return LegalizeError(
+        "SGLC313", f"it cannot hold a generation to a `json_schema` with {what}",
+        note=f"at `{path}`; structured outputs leave it out",
+        hint="leave it out of the schema, or run on `local` or on an sglc server",
+    )  # fmt: skip

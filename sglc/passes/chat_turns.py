@@ -1,0 +1,194 @@
+"""Turns of a program for a back end that takes messages: where a generation may stand in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sglc.errors import LegalizeError, Loc
+from sglc.ir.core import Op, Program, Region, Type, Value, values_in
+from sglc.ir.depth import with_room
+from sglc.ir.ops import (
+    Append,
+    Call,
+    Cond,
+    Fork,
+    FusedGen,
+    Gen,
+    Image,
+    Loop,
+    Map,
+    Resume,
+    RoleClose,
+    RoleOpen,
+    Root,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    Speculate,
+    Switch,
+    arms_of,
+    hands_over,
+)
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+
+ASSISTANT = "assistant"
+
+
+@register("chat_turns", Exactness.TEXT, "turns stay messages; what messages cannot say is refused")
+@with_room
+def chat_turns(program: Program, target: Target) -> Rewrite:
+    """Leave the program as it is if every generation can be asked for with messages.
+
+        s1, t0 = gen(s0, 'x') behind plain text alone  ->  the same: the text is one user message (a remark)
+        s2, t1 = gen(s1, 'y') in the same turn         ->  error[SGLC317] with the place of the `gen`
+
+    A pass that asks for several generations of one turn in one request (`speculate`) runs before this one
+    and leaves nothing here to refuse.
+
+    Raises:
+        LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
+            SGLC317 one behind text or behind another generation in its turn.
+    """
+    walk = _Walk(target, {})
+    walk.ops((*program.params, *program.ops))
+    return (program, tuple(walk.remarks.values())) if walk.remarks else program
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream stands. `role` is whose turn is open, "" outside turns.
+
+    `raw` and `begun` say whether there may be text outside turns, and turns; `filled` and `generated` whether
+    text, or a generation, may stand in the open turn (or, without turns, in the text). Of a stream that an
+    earlier launch kept they say what is sure: the back end looks again when it runs.
+    """
+
+    role: str = ""
+    raw: bool = False
+    begun: bool = False
+    filled: bool = False
+    generated: bool = False
+
+
+def _either(places: Sequence[Place]) -> Place:
+    return Place(
+        places[0].role,
+        *(any(getattr(p, name) for p in places) for name in ("raw", "begun", "filled", "generated")),
+    )
+
+
+class _Walk:
+    def __init__(self, target: Target, remarks: dict[str, Remark]) -> None:
+        self.target = target
+        self.remarks = remarks
+        self.places: dict[Value, Place] = {}
+
+    def ops(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        places = self.places
+        match op:
+            case Root():
+                places[op.results[0]] = Place()
+            case Resume():
+                places.setdefault(op.results[0], Place(op.role, begun=bool(op.turns or op.role)))
+            case Append() | Image():
+                empty = isinstance(op, Append) and op.text == ""
+                places[op.results[0]] = places[op.stream] if empty else self.written(places[op.stream], op.loc)
+            case RoleOpen():
+                if places[op.stream].raw:
+                    raise self.outside(op.loc, "text stands before the first turn")
+                places[op.results[0]] = Place(op.role, begun=True)
+            case RoleClose():
+                places[op.results[0]] = Place(begun=True)
+            case Gen() | Select():
+                places[op.results[0]] = self.generated(places[op.stream], op)
+            case Fork() | ScopeBegin() | ScopeEnd():
+                places.update(dict.fromkeys(op.results, places[op.stream]))
+            case Cond() | Switch():
+                left = [self.region(arm) for arm in arms_of(op)]
+                self.results(
+                    op, [one for one, arm in zip(left, arms_of(op), strict=True) if not hands_over(arm)]
+                )
+            case Loop():
+                self.loop(op)
+            case Map() | Speculate() | FusedGen():
+                self.results(op, [self.region(op.body)])
+            case Call():
+                self.call(op)
+
+    def written(self, here: Place, loc: Loc) -> Place:
+        if not here.role and here.begun:
+            raise self.outside(loc, "text stands between turns or behind them")
+        return replace(here, filled=True, raw=here.raw or not here.role)
+
+    def generated(self, here: Place, op: Gen | Select) -> Place:
+        name = op.site.name
+        if here.role != ASSISTANT and (here.role or here.begun):
+            stands = f"in a turn of `{here.role}`" if here.role else "outside turns"
+            raise LegalizeError(
+                "SGLC316", f"`{self.target.name}` cannot run `{name}`, which stands {stands}", place(op.loc),
+                note="a chat model answers with a turn of its own",
+                hint="put it into the assistant's turn: `s += sgl.assistant(sgl.gen(...))`",
+            )  # fmt: skip
+        if not here.role:
+            if here.generated:
+                raise LegalizeError(
+                    "SGLC316",
+                    f"`{self.target.name}` cannot run `{name}`, which goes on behind another generation",
+                    place(op.loc), note="a text without turns is one user message, and ends with its answer",
+                    hint="write turns: `s += sgl.user(...)` and `s += sgl.assistant(sgl.gen(...))`",
+                )  # fmt: skip
+            said = "a text without turns is sent as one user message, and the answer is a new turn"
+            self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
+        elif here.generated or (here.filled and not self.target.takes.prefill):
+            before = "another generation" if here.generated else "text"
+            raise LegalizeError(
+                "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
+                place(op.loc), note="the model begins every answer anew",
+                hint="end the turn and ask again, or put what stands before it into the user's turn",
+            )  # fmt: skip
+        return replace(here, generated=True, filled=True)
+
+    def outside(self, loc: Loc, why: str) -> LegalizeError:
+        return LegalizeError(
+            "SGLC315", f"`{self.target.name}` takes messages, and this text is in none", place(loc), note=why,
+            hint="put it into a turn: `s += sgl.user(...)`, `sgl.system(...)` or `sgl.assistant(...)`",
+        )  # fmt: skip
+
+    # -- blocks --------------------------------------------------------------------------------------
+
+    def region(self, region: Region) -> list[Place]:
+        """Where the streams stand that it yields."""
+        self.ops(region.ops)
+        return [self.places[value] for value in region.results if value in self.places]
+
+    def results(self, op: Op, left: Sequence[Sequence[Place]]) -> None:
+        streams = [value for value in op.results if value.type is Type.STREAM]
+        for value, places in zip(streams, zip(*left, strict=True), strict=False):
+            self.places[value] = _either(places)
+
+    def loop(self, op: Loop) -> None:
+        entered = [self.places[value] for value in op.init if value.type is Type.STREAM]
+        params = [value for value in op.body.params if value.type is Type.STREAM]
+        while True:  # places only grow, so this ends
+            self.places.update(zip(params, entered, strict=True))
+            left = self.region(op.body)
+            again = [_either(pair) for pair in zip(entered, left, strict=True)]
+            if again == entered:
+                break
+            entered = again
+        self.results(op, [left])
+
+    def call(self, op: Call) -> None:
+        inner = _Walk(self.target, self.remarks)
+        for item, param in zip(op.args, op.program.params, strict=True):
+            if isinstance(item, Value) and item in self.places:
+                inner.places[param.results[0]] = self.places[item]
+        inner.ops((*op.program.params, *op.program.ops))
+        returned = [inner.places[value] for value in values_in(op.program.returns) if value in inner.places]
+        self.results(op, [returned])

@@ -1,0 +1,162 @@
+"""What generations ask for, held against what the target's model takes: as it is, emulated, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sglc.errors import LegalizeError
+from sglc.ir.answer_form import form_for, form_of_choices
+from sglc.ir.core import Program, walk
+from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Takes, Target
+from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+
+
+@register("legalize", Exactness.TEXT, "what the target's model cannot do is emulated, or refused here")
+def legalize(program: Program, target: Target) -> Rewrite:
+    """Leave the program as it is, say what the back end will emulate, and refuse the rest.
+
+        s1, t0 = gen(s0, 'x', stop=(six strings))  ->  the same, with a remark: two are cut off here
+        s1, t0 = gen(s0, 'x', top_k=5)             ->  error[SGLC311] with the place of the `gen`
+
+    The back end finds the same emulation in the same data (`Takes`, `ir.answer_form`): local stop strings, one
+    request a sample, a form as a JSON schema whose answer is read back, a choice as an `enum`.
+
+    Raises:
+        LegalizeError: SGLC311 a parameter that the model does not take, SGLC312 and SGLC313 a form that it
+            cannot be held to, SGLC314 a choice that it cannot decide.
+    """
+    remarks: dict[str, Remark] = {}
+    for op in walk(program.ops):
+        match op:
+            case Gen() | Select():
+                for said in _checked(op, target):
+                    remarks.setdefault(said, Remark("legalize", said, place(op.loc)))
+            case Call():
+                inner = legalize(op.program, target)
+                found = inner[1] if isinstance(inner, tuple) else ()
+                for remark in found:
+                    remarks.setdefault(remark.message, remark)
+    return (program, tuple(remarks.values())) if remarks else program
+
+
+def _checked(op: Gen | Select, target: Target) -> Iterator[str]:
+    """What is emulated, in words."""
+    try:
+        yield from _gen(op, target) if isinstance(op, Gen) else _select(op, target)
+    except LegalizeError as error:
+        raise LegalizeError(
+            error.code, f"`{target.name}` cannot run `{op.site.name}`: {error.message}", place(op.loc),
+            note=error.note, hint=error.hint,
+        ) from None  # fmt: skip
+
+
+def _gen(op: Gen, target: Target) -> Iterator[str]:
+    sampling, takes, name = op.sampling, target.takes, op.site.name
+    for limit in LIMITS:
+        if limit.asked(sampling) and not limit.taken(sampling, takes):
+            raise LegalizeError(
+                "SGLC311", f"it takes no {limit.shown(sampling, takes)}", note=limit.note, hint=limit.hint
+            )
+    form = form_for(sampling, takes)
+    yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
+    local = stops_here(sampling, takes)
+    if form is not None and form.inside:
+        local = 0 if sampling.regex is not None else len(sampling.stop)  # texts of a pattern are short anyway
+    if local:
+        many = f"{local} of its {len(sampling.stop)} stop strings"
+        yield f"`{name}`: {many} are cut off here, so more may be generated"
+    if sampling.stop_regex and not takes.stop_regex:
+        yield f"`{name}`: `stop_regex` is cut off here, so more may be generated"
+    if takes.samples is not None and sampling.n > takes.samples:
+        yield f"`{name}`: {sampling.n} samples are {-(-sampling.n // takes.samples)} requests"
+    if takes.reasons:
+        yield f"`{target.name}` counts what it thinks before the answer in `max_tokens`"
+    if not takes.seed:
+        yield f"`{target.name}` takes no seed: the same run again may give other texts"
+
+
+def stops_here(sampling: Sampling, takes: Takes) -> int:
+    """How many of the stop strings are more than one request takes."""
+    return 0 if takes.stops is None else max(0, len(sampling.stop) - takes.stops)
+
+
+def _select(op: Select, target: Target) -> Iterator[str]:
+    if target.scores_tokens:
+        return
+    if op.method != SELECT_METHODS[0]:
+        raise LegalizeError(
+            "SGLC314", f"it cannot decide by `{op.method}`", note="it gives no log-probabilities of given text",
+            hint="leave `choices_method` out: it then writes one of the choices",
+        )  # fmt: skip
+    if not target.takes.json_schema:
+        raise LegalizeError(
+            "SGLC314", "it cannot decide between texts",
+            note="it gives no log-probabilities of given text, and knows no structured outputs",
+            hint="use a model that does, or run on `local`",
+        )  # fmt: skip
+    form_of_choices([choice for choice in op.choices if isinstance(choice, str)])
+    yield f"`{op.site.name}`: decided by what the model writes, held to the choices, not by log-probabilities"
+    if target.takes.temperature is None:
+        yield f"`{op.site.name}`: the choice is sampled, since the model takes no temperature"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A parameter: whether a generation asks for it, and whether the model takes that."""
+
+    name: str
+    asked: Callable[[Sampling], bool]
+    taken: Callable[[Sampling, Takes], bool]
+    hint: str
+    note: str = ""
+
+    def shown(self, sampling: Sampling, takes: Takes) -> str:
+        """The parameter as it is given."""
+        value = getattr(sampling, self.name)
+        most = takes.temperature if self.name == "temperature" else None
+        if most is not None and sampling.temperature > most:
+            return f"`temperature` above {most:g}"
+        return f"`{self.name}={value!r}`" if isinstance(value, int | float) else f"`{self.name}`"
+
+
+LIMITS = (
+    Limit(
+        "temperature",
+        lambda s: s.temperature != 1,
+        lambda s, t: t.temperature is not None and s.temperature <= t.temperature,
+        "leave it out, or lower it", "models that reason take no temperature, others one up to 2",
+    ),
+    Limit("top_p", lambda s: s.top_p != 1, lambda _, t: t.top_p, "leave it out"),
+    Limit("top_k", lambda s: s.top_k != -1, lambda _, t: t.top_k, "use `top_p`, or leave it out"),
+    Limit("min_p", lambda s: s.min_p != 0, lambda _, t: t.min_p, "use `top_p`, or leave it out"),
+    Limit("frequency_penalty", lambda s: s.frequency_penalty != 0, lambda _, t: t.penalties, "leave it out"),
+    Limit("presence_penalty", lambda s: s.presence_penalty != 0, lambda _, t: t.penalties, "leave it out"),
+    Limit("logit_bias", lambda s: bool(s.logit_bias), lambda _, t: t.logit_bias, "leave it out"),
+    Limit("seed", lambda s: s.seed is not None, lambda _, t: t.seed, "leave it out"),
+    Limit("min_tokens", lambda s: s.min_tokens > 0, lambda _, t: t.min_tokens, "ask for the length in words"),
+    Limit("stop_token_ids", lambda s: bool(s.stop_token_ids), lambda _, t: t.stop_tokens, "use `stop`"),
+    Limit("ignore_eos", lambda s: s.ignore_eos, lambda _, t: t.stop_tokens, "leave it out"),
+    Limit(
+        "max_tokens", lambda s: s.max_tokens == 0, lambda _, t: t.prompt_logprobs,
+        "generate a token at least", "without a text it has nothing to answer",
+    ),
+    Limit(
+        "logprobs_from", lambda s: s.logprobs_from is not None, lambda _, t: t.prompt_logprobs,
+        "leave `logprob_start_len` out", "it gives no log-probabilities of a prompt",
+    ),
+    Limit(
+        "logprobs",
+        lambda s: s.logprobs or s.logprob_text,
+        lambda _, t: t.logprobs != -1,
+        "leave `return_logprob` out", "it gives no log-probabilities",
+    ),
+    Limit(
+        "top_logprobs",
+        lambda s: s.top_logprobs > 0,
+        lambda s, t: t.logprobs is None or s.top_logprobs <= t.logprobs,
+        "ask for fewer likeliest tokens, or for none",
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""`sglc serve`: HTTP in front of a back end. Requests become segments, their events answers."""

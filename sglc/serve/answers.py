@@ -1,0 +1,100 @@
+"""What all answers are made of: their head, and their token counts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglc.ir.plan import GenDone, Usage
+from sglc.serve.logprobs import Spelling
+from sglc.serve.work import Piece, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, whole or in chunks.
+
+    Args:
+        kind: OpenAI's name of the object.
+        prefix: that ids of such objects begin with.
+    """
+
+    kind: str
+    prefix: str
+    model: str
+    spelling: Spelling
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
+
+    def head(self) -> dict[str, Any]:
+        """The fields that every object of the answer begins with."""
+        return {
+            "id": f"{self.prefix}-{self.id}",
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+@dataclass(slots=True)
+class Counts:
+    """Tokens of an answer. A prompt counts once, however many samples it has."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        """As OpenAI writes them."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+    def add(self, work: Work, piece: Piece) -> None:
+        """Count what a piece ends."""
+        if piece.ended is not None:
+            self.completion += made_of(work, piece.usage)
+            if work.first(piece.choice):
+                size = len(work.prompt_of(piece.choice).ids)
+                self.prompt += size
+                self.cached += cached_of(piece.usage, size)
+
+
+def counted(work: Work, ends: Sequence[GenDone]) -> Counts:
+    """The counts of a whole answer."""
+    sizes = [len(prompt.ids) for prompt in work.prompts]
+    return Counts(
+        sum(sizes),
+        sum(made_of(work, end.usage) for end in ends),
+        sum(cached_of(end.usage, size) for end, size in zip(ends, sizes, strict=True)),
+    )
+
+
+def made_of(work: Work, usage: Usage) -> int:
+    """Tokens that were made. The one that is only looked at, where no text is wanted, does not count."""
+    return usage.completion if work.sampling.max_tokens else 0
+
+
+def cached_of(usage: Usage, size: int) -> int:
+    """Of a prompt of `size` ids, those that were not computed. What was read twice counts once."""
+    return min(usage.cached, size)
+
+
+def with_usage(chunk: dict[str, Any], wanted: bool) -> dict[str, Any]:
+    """A chunk of a stream that ends with its token counts says so by a null."""
+    return {**chunk, "usage": None} if wanted else chunk
+
+
+def joined(logprobs: Iterable[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Log-probabilities of a prompt and of what follows, as one object."""
+    made: dict[str, list[Any]] = {}
+    for each in logprobs:
+        for key, values in each.items():
+            made.setdefault(key, []).extend(values)
+    return made

@@ -1,0 +1,335 @@
+"""The requests that the server takes, field by field. An explicit null is an absent field.
+
+Invariants: a field that is not here is refused by name; types are never converted ("5" is no number, and
+`true` is not 1).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+_NO_TOOLS = ": there are no tool calls"
+_NO_MEDIA = ": this model takes text only"
+# Fields that clients know, and what to say of them.
+UNSUPPORTED = {
+    **dict.fromkeys(
+        ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "tool_calls"), _NO_TOOLS
+    ),
+    **dict.fromkeys(
+        ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
+        _NO_MEDIA,
+    ),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+        ": use `json_schema`, `regex` or `ebnf`"),
+    "repetition_penalty": ": use `frequency_penalty` or `presence_penalty`",
+    "prompt_logprobs": ": use `echo` with `logprobs`",
+    **dict.fromkeys(
+        (
+            "add_special_tokens", "chat_template", "chat_template_kwargs", "custom_logit_processor",
+            "input_embeds", "length_penalty", "lora_path", "name", "no_stop_trim", "prediction", "priority",
+            "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids", "service_tier",
+            "session_params", "store", "structural_tag", "suffix", "token_ids_logprob", "use_beam_search",
+            "verbosity", "web_search_options",
+        ),
+        "",
+    ),
+}  # fmt: skip
+# Values of these that ask for nothing: as if they were absent.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "tool_calls": ([],),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "suffix": ("",),
+    "return_hidden_states": (False,),
+    "no_stop_trim": (False,),
+}
+
+
+def _wrong(code: str, message: str, param: str | None = None) -> PydanticCustomError:
+    """`param`: the field, where that is not the one that is looked at."""
+    return PydanticCustomError(code, "{what}", {"what": message, "param": param})
+
+
+class Body(BaseModel):
+    """What all requests, and the objects in them, have in common."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _present(cls, data: Any) -> Any:
+        """Without what is null, and what asks for nothing."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: value
+            for key, value in data.items()
+            if value is not None and not any(_same(value, idle) for idle in _NEUTRAL.get(key, ()))
+        }
+
+
+def _same(value: Any, other: Any) -> bool:
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompts(value: Any) -> Any:
+    """A list of prompts, whichever of the four forms was sent."""
+    match value:
+        case str():
+            return [value]
+        case [*items] if items and all(_is_id(item) for item in items):
+            return [items]
+        case [*items] if items and all(isinstance(item, str) for item in items):
+            return items
+        case [*items] if items and all(isinstance(i, list) and all(_is_id(id_) for id_ in i) for i in items):
+            return items
+        case []:
+            raise _wrong("prompt_value", "there is no prompt")
+    raise _wrong(
+        "prompt_type", "a prompt is a text, a list of texts, a list of token ids, or a list of such lists"
+    )
+
+
+def _given_texts(value: Any) -> Any:
+    """As it was sent: one text gets one answer, a list of texts a list."""
+    if not isinstance(value, str) and not all(isinstance(item, str) for item in _prompts(value)):
+        raise _wrong("prompt_type", "it is a text, or a list of texts")
+    return value
+
+
+def _given_ids(value: Any) -> Any:
+    """As it was sent, too."""
+    if any(isinstance(item, str) for item in _prompts(value)):
+        raise _wrong("prompt_type", "it is a list of token ids, or a list of such lists")
+    return value
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _content(value: Any) -> Any:
+    """A message's text. Parts are put end to end."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise _wrong("content_type", "a part of a content is an object with a `type`")
+        if kind != "text":
+            raise _wrong(
+                "content_value", f"parts of type `{kind}` are not supported{UNSUPPORTED.get(kind, '')}"
+            )
+        if not isinstance(part.get("text"), str):
+            raise _wrong("content_type", "a part of type `text` has a text")
+        if unknown := sorted(part.keys() - {"type", "text"}):
+            raise _wrong("content_value", f"a part of type `text` has no field `{unknown[0]}`")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _biases(value: Any) -> Any:
+    """{"15": -1} with ids as keys."""
+    if not isinstance(value, dict):
+        return value
+    if wrong := [key for key in value if not (isinstance(key, str) and key.isdecimal())]:
+        raise _wrong("bias_value", f"`{wrong[0]}` is no token id")
+    return {int(key): bias for key, bias in value.items()}
+
+
+def _top_k(value: int) -> int:
+    if value < 1 and value != -1:
+        raise _wrong("k_value", "it is a number from 1, or -1, which turns it off")
+    return value
+
+
+def _schema(value: Any) -> Any:
+    """A schema as its text, or as the object itself."""
+    if isinstance(value, str | dict | bool):
+        return value
+    raise _wrong("schema_type", "a schema is an object, or its text")
+
+
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_texts)]
+TokenIds = list[Annotated[int, Field(ge=0, lt=2**31)]]
+Schema = Annotated[Any, BeforeValidator(_schema)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TopK = Annotated[int, AfterValidator(_top_k)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Samples = Annotated[int, Field(ge=1, le=128)]
+Tops = Annotated[int, Field(ge=0, le=20)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Prompts = Annotated[list[Any], BeforeValidator(_prompts)]
+
+
+class StreamOptions(Body):
+    """`include_usage`: a last chunk without choices has the token counts."""
+
+    include_usage: bool = False
+
+
+class SchemaFormat(Body):
+    """The `json_schema` of a `response_format`. It is always enforced, whatever `strict` is."""
+
+    name: str
+    schema_: Schema = Field(alias="schema")
+    description: str = ""
+    strict: bool = True
+
+
+class ResponseFormat(Body):
+    """OpenAI's name for what the answer is held to."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise _wrong("format_value", "`json_schema` comes with the type `json_schema`, and with no other")
+        return self
+
+
+class Steered(Body):
+    """What all requests have in common: how they sample, when they stop, what the text is held to."""
+
+    n: Samples = 1
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: TopK = -1
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = {}
+    stop: Stops = []
+    stop_token_ids: TokenIds = []
+    stop_regex: Stops = []
+    ignore_eos: bool = False
+    regex: str | None = None
+    ebnf: str | None = None
+    json_schema: Schema = None
+    skip_special_tokens: Literal[True] = True
+    spaces_between_special_tokens: bool = True
+
+
+class Sampled(Steered):
+    """What chats and completions have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    seed: Seed | None = None
+    min_tokens: Count = 0
+    response_format: ResponseFormat | None = None
+    # They say who asks, not what is asked.
+    user: str = ""
+    metadata: dict[str, Any] = {}
+    safety_identifier: str = ""
+    prompt_cache_key: str = ""
+
+    @model_validator(mode="after")
+    def _streams(self) -> Sampled:
+        if self.stream_options is not None and not self.stream:
+            raise _wrong("stream_value", "it comes with `stream`", "stream_options")
+        return self
+
+
+class CompletionBody(Sampled):
+    """`POST /v1/completions`."""
+
+    prompt: Prompts
+    max_tokens: Count = 16
+    best_of: Samples | None = None
+    echo: bool = False
+    logprobs: Tops | None = None
+
+
+class Message(Body):
+    """A turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_content)]
+    refusal: str = ""
+
+
+class ChatBody(Sampled):
+    """`POST /v1/chat/completions`. Without a limit an answer may take all that the model has room for."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Tops = 0
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+
+class SamplingParams(Steered):
+    """The `sampling_params` of a generate request."""
+
+    max_new_tokens: Count = 128
+    min_new_tokens: Count = 0
+    sampling_seed: Seed | None = None
+
+
+class GenerateBody(Body):
+    """`POST /generate`. `logprob_start_len` -1 asks for no log-probabilities of the prompt."""
+
+    text: Annotated[Any, BeforeValidator(_given_texts)] = None
+    input_ids: Annotated[Any, BeforeValidator(_given_ids)] = None
+    sampling_params: SamplingParams = SamplingParams()
+    return_logprob: bool = False
+    logprob_start_len: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    top_logprobs_num: Tops = 0
+    return_text_in_logprobs: bool = False
+    stream: bool = False
+    rid: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _outside(cls, data: Any) -> Any:
+        for name in SamplingParams.model_fields.keys() & (data.keys() if isinstance(data, dict) else ()):
+            raise _wrong("place_value", "it belongs into `sampling_params`", name)
+        return data
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> GenerateBody:
+        if (self.text is None) == (self.input_ids is None):
+            raise _wrong("prompt_value", "a prompt is `text` or `input_ids`, and not both", "text")
+        return self
+
+    @property
+    def prompts(self) -> tuple[str, list[Any]]:
+        """The field that has the prompts, and they."""
+        if self.text is not None:
+            return "text", _prompts(self.text)
+        return "input_ids", _prompts(self.input_ids)
+
+    @property
+    def several(self) -> bool:
+        """Whether a list of answers was asked for."""
+        given = self.input_ids if self.text is None else self.text
+        return self.sampling_params.n > 1 or (isinstance(given, list) and not _is_id(given[0]))
+
+
+@lru_cache
+def fields_of() -> tuple[str, ...]:
+    """The names of all fields, in order."""
+    bodies: tuple[type[Body], ...] = (CompletionBody, ChatBody, GenerateBody, SamplingParams, Message)
+    return tuple(sorted({field.alias or name for body in bodies for name, field in body.model_fields.items()}))

@@ -1,0 +1,89 @@
+"""The answers of `POST /generate`, which are SGLang's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from sglc.ir.plan import GenDone, TokenLogprob, Usage
+from sglc.serve.answers import Answer, cached_of, made_of
+from sglc.serve.bodies import GenerateBody
+from sglc.serve.logprobs import Tops, of_generate
+from sglc.serve.work import Piece, Work, tokens_of, tops_of
+
+
+def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone], began: float) -> Any:
+    """The answer: an object, or a list of them where several prompts or samples were asked for.
+
+    `began`: when the request came, of `time.perf_counter`.
+    """
+    made: list[dict[str, Any]] = []
+    for end in ends:
+        for sample in end.samples:
+            choice = _Choice(answer, body, work, len(made), began)
+            choice.prompt = (end.prompt_logprobs, end.prompt_top_logprobs)
+            choice.take(sample.text, tokens_of(sample), tops_of(sample))
+            # What one of several samples took is known of its kept tokens.
+            spent = made_of(work, end.usage) if len(end.samples) == 1 else len(sample.ids)
+            made.append(choice.shown(sample.finish, end.usage, spent))
+    return made if body.several else made[0]
+
+
+async def chunks(
+    answer: Answer, body: GenerateBody, work: Work, pieces: AsyncGenerator[Piece, None], began: float
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The answer as it comes: every chunk has all the text so far, and log-probabilities likewise."""
+    choices = [_Choice(answer, body, work, number, began) for number in range(work.choices)]
+    async with aclosing(pieces):
+        async for piece in pieces:
+            choice = choices[piece.choice]
+            if piece.begins:
+                choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
+            choice.take(piece.text, piece.tokens, piece.tops)
+            spent = made_of(work, piece.usage) if piece.ended is not None else len(choice.tokens)
+            made = choice.shown(piece.ended, piece.usage, spent)
+            yield {**made, "index": piece.choice} if body.several else made
+
+
+class _Choice:
+    """One text so far."""
+
+    def __init__(self, answer: Answer, body: GenerateBody, work: Work, number: int, began: float) -> None:
+        self.answer, self.body, self.work, self.number, self.began = answer, body, work, number, began
+        self.text = ""
+        self.tokens: list[TokenLogprob] = []
+        self.tops: list[Sequence[TokenLogprob] | None] = []
+        self.prompt: tuple[tuple[TokenLogprob, ...], Tops] = ((), ())
+
+    def take(self, text: str, tokens: Sequence[TokenLogprob], tops: Tops) -> None:
+        """More of it."""
+        self.text += text
+        self.tokens += tokens
+        self.tops += tops
+
+    def shown(self, finish: str | None, usage: Usage, spent: int) -> dict[str, Any]:
+        """All so far. `spent`: tokens that it took."""
+        size = len(self.work.prompt_of(self.number).ids)
+        reason = {"type": finish, **({"length": spent} if finish == "length" else {})} if finish else None
+        about: dict[str, Any] = {
+            "id": self.body.rid or self.answer.id,
+            "finish_reason": reason,
+            "prompt_tokens": size,
+            "completion_tokens": spent,
+            "cached_tokens": cached_of(usage, size),
+            "e2e_latency": time.perf_counter() - self.began,
+        }
+        if self.body.return_logprob:
+            about["input_token_logprobs"] = self._shown(self.prompt[0])
+            about["output_token_logprobs"] = self._shown(self.tokens)
+            if self.body.top_logprobs_num:
+                about["input_top_logprobs"] = [
+                    None if top is None else self._shown(top) for top in self.prompt[1]
+                ]
+                about["output_top_logprobs"] = [None if top is None else self._shown(top) for top in self.tops]
+        return {"text": self.text, "meta_info": about}
+
+    def _shown(self, tokens: Sequence[TokenLogprob]) -> list[tuple[float | None, int, str | None]]:
+        return of_generate(self.answer.spelling, tokens, text=self.body.return_text_in_logprobs)

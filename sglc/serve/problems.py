@@ -1,0 +1,126 @@
+"""What a client is told when a request fails: a status, and OpenAI's error object."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sglc.errors import BackendError, LegalizeError, RunError, SglcError
+from sglc.serve.bodies import UNSUPPORTED, fields_of
+
+# Of the back end's errors, those that a request is to blame for: a template that refuses the conversation,
+# and a script without an answer.
+_ASKED_WRONG = ("SGLC513", "SGLC521", "SGLC522")
+_UNAVAILABLE = ("SGLC501", "SGLC502", "SGLC503", "SGLC504", "SGLC505", "SGLC506")
+_CODES = {"SGLC440": "context_length_exceeded", "SGLC441": "context_length_exceeded"}
+# The fields that errors speak of which only the runtime finds.
+_PARAMS = {
+    **dict.fromkeys(("SGLC450", "SGLC451", "SGLC452", "SGLC453", "SGLC454"), "regex"),
+    **dict.fromkeys(("SGLC455", "SGLC456"), "json_schema"),
+    "SGLC457": "ebnf",
+    "SGLC470": "logit_bias",
+    **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
+}
+_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
+
+
+class Refusal(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: of HTTP.
+        message: what is wrong.
+        param: the field of the request, if it is one; dotted where it is inside another.
+        code: stable, for programs.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def bad(param: str, message: str, code: str = "invalid_value") -> Refusal:
+    """400: what stands in field `param`."""
+    return Refusal(400, f"`{param}` {message}", param=param, code=code)
+
+
+def refusal_of(error: SglcError) -> Refusal:
+    """What a failed node means for the request that it came from."""
+    message = "; ".join(text for text in (error.message, error.note, error.hint) if text)
+    asked_wrong = isinstance(error, LegalizeError | RunError) or error.code in _ASKED_WRONG
+    if isinstance(error, BackendError) and error.code in _UNAVAILABLE:
+        status = 503
+    else:
+        status = 400 if asked_wrong else 500
+    return Refusal(status, message, param=_PARAMS.get(error.code), code=_CODES.get(error.code, error.code))
+
+
+def of_validation(problems: Sequence[Any]) -> Refusal:
+    """400 for the first thing that is wrong with a body, by its field."""
+    problem = problems[0]
+    where = [str(part) for part in problem["loc"][1:]]  # behind "body"
+    kind, param = problem["type"], problem.get("ctx", {}).get("param") or ".".join(where) or None
+    if kind == "json_invalid":
+        return Refusal(400, f"the body is no JSON: {problem['ctx']['error']}", code="invalid_json")
+    if kind == "extra_forbidden":
+        return _unknown(param or "", where[-1])
+    if kind == "missing":
+        if param is None:
+            return Refusal(400, "the request has no body", code="missing_field")
+        return Refusal(400, f"`{param}` is missing", param=param, code="missing_field")
+    if kind == "model_attributes_type" and param is None:
+        return Refusal(400, "the body is no JSON object", code="invalid_type")
+    what = problem["msg"][0].lower() + problem["msg"][1:]
+    code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
+    return Refusal(400, f"`{param}`: {what}", param=param, code=code)
+
+
+def _unknown(param: str, name: str) -> Refusal:
+    if name in UNSUPPORTED:
+        return Refusal(
+            400, f"`{param}` is not supported{UNSUPPORTED[name]}", param=param, code="unsupported_field"
+        )
+    near = difflib.get_close_matches(name, [field for field in fields_of() if field != name], 1)
+    hint = f"; is `{near[0]}` meant?" if near else ""
+    return Refusal(400, f"there is no field `{param}`{hint}", param=param, code="unknown_field")
+
+
+def of_any(error: Exception) -> Refusal:
+    """Whatever a request may raise."""
+    match error:
+        case Refusal():
+            return error
+        case SglcError():
+            return refusal_of(error)
+        case RequestValidationError():
+            return of_validation(error.errors())
+        case HTTPException():
+            code = _OF_STATUS.get(error.status_code, "bad_request")
+            return Refusal(error.status_code, str(error.detail), code=code)
+        case _:
+            what = f"the server failed: `{type(error).__name__}`: {error}"
+            return Refusal(500, what, code="internal_error")
+
+
+def as_response(refusal: Refusal) -> Response:
+    """The answer."""
+    return as_json(refusal.body(), refusal.status)
+
+
+def as_json(content: Any, status: int = 200) -> Response:
+    """Data as an answer. What is not a number (an infinite log-probability) becomes null."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

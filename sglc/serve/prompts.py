@@ -1,0 +1,151 @@
+"""From what a request holds to the token ids that the model reads.
+
+Invariants: control tokens come from a chat template, from token ids, or from a raw prompt, which is the
+model's input as it is written; never from the contents of messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sglc.ir.plan import ControlText
+from sglc.ir.target import Tokenizer
+from sglc.passes.chat_markup import ChatMarkup
+from sglc.serve.bodies import ChatBody
+from sglc.serve.problems import Refusal, bad
+
+_STAND_IN = re.compile("\ue0a3([0-9]+)\ue0a4")  # private use, as in `passes.chat_markup`
+
+
+class ServedTokenizer(Tokenizer, Protocol):
+    """A tokenizer that also tells what a client needs to do the same."""
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, jinja2."""
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """`bos_token`, `eos_token`, ... as the template may write them."""
+
+    @property
+    def control(self) -> Mapping[int, str]:
+        """How each control token is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads: `ids`, which `text` spells."""
+
+    text: str
+    ids: tuple[int, ...]
+
+    @property
+    def part(self) -> ControlText:
+        """The prompt as a part of a segment, its ids verbatim."""
+        return ControlText(self.text, self.ids)
+
+
+def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> list[Prompt]:
+    """Prompts that are texts or lists of token ids.
+
+    Raises:
+        Refusal: one is empty, or has an id that the model lacks.
+        RunError: SGLC430, a text holds half of a surrogate pair.
+    """
+    vocabulary = len(tokenizer.token_bytes())
+    prompts = []
+    for item in given:
+        if isinstance(item, str):
+            prompt = of_text(tokenizer, item)
+        else:
+            if unknown := [id_ for id_ in item if not 0 <= id_ < vocabulary]:
+                raise bad(param, f"has the token id {unknown[0]}, the model has ids up to {vocabulary - 1}")
+            prompt = Prompt(_spelled(tokenizer, item), tuple(item))
+        if not prompt.ids:
+            raise bad(param, "is empty, and this model has no token that begins an empty text")
+        prompts.append(prompt)
+    return prompts
+
+
+def of_text(tokenizer: Tokenizer, text: str) -> Prompt:
+    """A raw prompt, behind the begin token where the model has one. Control tokens may be written in it."""
+    ids = _encoded(tokenizer, tokenizer.split_control(text))
+    if tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
+        ids = [tokenizer.bos_id, *ids]
+    return Prompt(text, tuple(ids))
+
+
+def of_chat(tokenizer: Tokenizer, body: ChatBody) -> Prompt:
+    """The conversation as the model's template writes it.
+
+    What looks like a control token in the content of a message stays text.
+
+    Raises:
+        Refusal: it is to be continued, and ends in no answer.
+        BackendError: SGLC513, there is no template, or it refuses the conversation.
+    """
+    turns = [("system" if turn.role == "developer" else turn.role, turn.content) for turn in body.messages]
+    hidden: list[str] = []
+    messages = [{"role": role, "content": _hide(tokenizer, text, hidden)} for role, text in turns]
+    if not body.continue_final_message:
+        text = tokenizer.render(messages, generate=body.add_generation_prompt is not False)
+    elif body.add_generation_prompt:
+        raise bad("continue_final_message", "and `add_generation_prompt` exclude each other")
+    elif turns[-1][0] != "assistant":
+        raise bad("continue_final_message", "wants the last message to be the assistant's")
+    else:
+        roles = tuple(role for role, _ in turns)
+        markup = ChatMarkup(tokenizer)
+        opened = markup.opened(roles)
+        gap = markup.gap(roles, opened) if isinstance(opened, str) else ""
+        if len(messages) > 1:
+            text = tokenizer.render(messages[:-1], generate=True)
+        else:
+            text = opened if isinstance(opened, str) else ""
+        text += gap + messages[-1]["content"]
+    ids = []
+    shown = ""
+    for part in tokenizer.split_control(text):
+        if isinstance(part, ControlText):
+            ids += list(part.ids)
+            shown += part.text
+        else:
+            plain = _STAND_IN.sub(lambda match: hidden[int(match[1])], part)
+            ids += tokenizer.encode(plain)
+            shown += plain
+    if not ids:
+        raise Refusal(400, "`messages` make an empty prompt", param="messages", code="invalid_value")
+    return Prompt(shown, tuple(ids))
+
+
+def _hide(tokenizer: Tokenizer, content: str, hidden: list[str]) -> str:
+    """`content` with stand-ins for what the template's output would be mistaken for; they join `hidden`."""
+
+    def stand_in(text: str) -> str:
+        hidden.append(text)
+        return f"\ue0a3{len(hidden) - 1}\ue0a4"
+
+    content = re.sub("[\ue0a3\ue0a4]", lambda match: stand_in(match[0]), content)
+    parts = tokenizer.split_control(content)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return content
+    return "".join(stand_in(part.text) if isinstance(part, ControlText) else part for part in parts)
+
+
+def _encoded(tokenizer: Tokenizer, parts: Sequence[str | ControlText]) -> list[int]:
+    ids: list[int] = []
+    for part in parts:
+        ids += part.ids if isinstance(part, ControlText) else tokenizer.encode(part)
+    return ids
+
+
+def _spelled(tokenizer: ServedTokenizer, ids: Sequence[int]) -> str:
+    """The text of ids, control tokens as they are written."""
+    table, control = tokenizer.token_bytes(), tokenizer.control
+    return b"".join([control[id_].encode() if id_ in control else table[id_] for id_ in ids]).decode(
+        "utf-8", "replace"
+    )

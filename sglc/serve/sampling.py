@@ -1,0 +1,132 @@
+"""From the fields of a request to `Sampling`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from sglc.ir.sampling import Sampling
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ResponseFormat, Steered
+from sglc.serve.problems import Refusal, bad
+
+_GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
+
+
+def of_completion(body: CompletionBody) -> Sampling:
+    """Raises Refusal: fields that contradict each other."""
+    if body.best_of is not None and body.best_of != body.n:
+        raise bad("best_of", f"can only be `n`, which is {body.n}", "unsupported_value")
+    return _sampling(
+        body,
+        body.response_format,
+        seed=body.seed,
+        max_tokens=body.max_tokens,
+        min_tokens=body.min_tokens,
+        logprobs_from=0 if body.echo and body.logprobs is not None else None,
+        top_logprobs=body.logprobs or 0,
+    )
+
+
+def of_chat(body: ChatBody, room: int) -> Sampling:
+    """`room`: tokens that the model can take behind the prompt.
+
+    Raises:
+        Refusal: fields that contradict each other.
+    """
+    if body.top_logprobs and not body.logprobs:
+        raise bad("top_logprobs", "comes with `logprobs`")
+    given = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
+    if len(given) > 1:
+        raise bad(
+            "max_completion_tokens", f"is {body.max_completion_tokens}, and `max_tokens` {body.max_tokens}"
+        )
+    return _sampling(
+        body,
+        body.response_format,
+        seed=body.seed,
+        max_tokens=given.pop() if given else max(room, 1),
+        min_tokens=body.min_tokens,
+        logprobs_from=None,
+        top_logprobs=body.top_logprobs,
+    )
+
+
+def of_generate(body: GenerateBody) -> Sampling:
+    """Raises Refusal: fields that contradict each other."""
+    given = body.sampling_params
+    begin = body.logprob_start_len
+    if begin is None:  # who asks for no text wants to know of the prompt
+        begin = -1 if given.max_new_tokens else 0
+    return _sampling(
+        given,
+        None,
+        seed=given.sampling_seed,
+        max_tokens=given.max_new_tokens,
+        min_tokens=given.min_new_tokens,
+        logprobs_from=begin if body.return_logprob and begin >= 0 else None,
+        top_logprobs=body.top_logprobs_num if body.return_logprob else 0,
+    )
+
+
+def _sampling(
+    body: Steered,
+    form: ResponseFormat | None,
+    *,
+    seed: int | None,
+    max_tokens: int,
+    min_tokens: int,
+    logprobs_from: int | None,
+    top_logprobs: int,
+) -> Sampling:
+    schema = _schema(body.json_schema, form)
+    held = [
+        name
+        for name, value in (("regex", body.regex), ("ebnf", body.ebnf), ("json_schema", schema))
+        if value is not None
+    ]
+    if len(held) > 1:
+        raise Refusal(
+            400,
+            f"a text is held to one of {', '.join(f'`{name}`' for name in held)}",
+            param=held[0],
+            code="invalid_value",
+        )
+    return Sampling(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        n=body.n,
+        stop=tuple(body.stop),
+        stop_token_ids=tuple(body.stop_token_ids),
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        ignore_eos=body.ignore_eos,
+        seed=secrets.randbits(64) if seed is None else seed % 2**64,
+        regex=body.regex,
+        json_schema=schema,
+        ebnf=body.ebnf,
+        stop_regex=tuple(body.stop_regex),
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        logit_bias=tuple(body.logit_bias.items()),
+        logprobs_from=logprobs_from,
+        top_logprobs=top_logprobs,
+    )
+
+
+def _schema(given: Any, form: ResponseFormat | None) -> str | None:
+    """The schema that a text is held to, from the two places where it may stand."""
+    if form is not None and form.type != "text":
+        if given is not None:
+            raise bad("json_schema", "and `response_format` both say what the text is held to")
+        given = {"type": "object"} if form.json_schema is None else form.json_schema.schema_
+    if given is None or isinstance(given, str):
+        return given
+    return json.dumps(given, ensure_ascii=False)
+
+
+def seed_of(seed: int, sample: int) -> int:
+    """The seed whose first sample is sample `sample` of `seed`, as the runtime counts them."""
+    return (seed + sample * _GOLDEN) % 2**64

@@ -1,0 +1,216 @@
+"""A request's work on the back end: its segment, and the events that come of it.
+
+Closing an iterator of this file, as a request does that is cancelled, aborts what is left of its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+from sglc.errors import Loc
+from sglc.ir.core import Site
+from sglc.ir.plan import (
+    Delta,
+    Event,
+    ExtendNode,
+    GenDone,
+    GenNode,
+    Node,
+    NodeFailed,
+    OpenNode,
+    Sample,
+    Segment,
+    TokenLogprob,
+    Usage,
+)
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
+from sglc.serve.logprobs import Tops
+from sglc.serve.problems import refusal_of
+from sglc.serve.prompts import Prompt
+from sglc.serve.sampling import seed_of
+
+_NO_USAGE = Usage()
+
+
+class ServedBackend(Protocol):
+    """A back end that HTTP stands in front of."""
+
+    @property
+    def target(self) -> Target:
+        """As of every back end; with a tokenizer."""
+
+    def start(self) -> None:
+        """As of every back end."""
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """As of every back end; without `streams` there are no deltas."""
+
+    def flush_cache(self) -> None:
+        """Forget every cached prefix that no run uses now. Waits until it is done."""
+
+    def server_info(self) -> dict[str, Any]:
+        """Model, device, sizes and counters, as plain data. Waits until the model is loaded."""
+
+    def close(self) -> None:
+        """As of every back end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
+
+    `endpoint` names the sites: `chat`, `completions` or `generate`.
+    """
+
+    endpoint: str
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+
+    @property
+    def choices(self) -> int:
+        """Texts that come of it."""
+        return len(self.prompts) * self.sampling.n
+
+    def prompt_of(self, choice: int) -> Prompt:
+        """What a choice continues."""
+        return self.prompts[choice // self.sampling.n]
+
+    def first(self, choice: int) -> bool:
+        """Whether it is the first one of its prompt, which counts for it."""
+        return choice % self.sampling.n == 0
+
+
+async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
+    """The ends of all generations, one a prompt.
+
+    Raises:
+        Refusal: one failed; the others are aborted.
+    """
+    nodes: list[Node] = []
+    for number, prompt in enumerate(work.prompts):
+        nodes += _begun(prompt, len(nodes))
+        nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
+    ended = {}
+    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=False)) as events:
+        async for event in events:
+            if isinstance(event, GenDone):
+                ended[event.node] = event
+    return [ended[node] for node in sorted(ended)]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """More of a choice. The pieces of a choice add up to it; its last one says why it `ended`.
+
+    `begins` is set in the first, which has what was asked for of the prompt.
+    """
+
+    choice: int
+    text: str
+    tokens: tuple[TokenLogprob, ...]
+    tops: Tops
+    begins: bool
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_tops: Tops = ()
+    ended: str | None = None
+    usage: Usage = _NO_USAGE
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How much of a choice has been told."""
+
+    characters: int = 0
+    tokens: int = 0
+    begun: bool = False
+
+
+async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[Piece, None]:
+    """All choices as they come. Each sample is a generation of its own, with the seed that it has among n.
+
+    Raises:
+        Refusal: one failed; the others are aborted.
+    """
+    nodes: list[Node] = []
+    choice_of: dict[int, int] = {}
+    for number, prompt in enumerate(work.prompts):
+        nodes += _begun(prompt, len(nodes))
+        stream = len(nodes) - 1
+        for sample in range(work.sampling.n):
+            assert work.sampling.seed is not None
+            own = replace(work.sampling, n=1, seed=seed_of(work.sampling.seed, sample))
+            choice_of[len(nodes)] = len(choice_of)
+            nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
+    told = {choice: _Progress() for choice in choice_of.values()}
+    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=True)) as events:
+        async for event in events:
+            choice = choice_of[event.node]
+            yield _piece(choice, event, told[choice])
+
+
+def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
+    """What `event` says that was not told yet."""
+    begins, told.begun = not told.begun, True
+    if isinstance(event, Delta):
+        told.characters += len(event.text)
+        told.tokens += len(event.tokens)
+        return Piece(
+            choice,
+            event.text,
+            event.tokens,
+            event.top_logprobs,
+            begins,
+            event.prompt_logprobs,
+            event.prompt_top_logprobs,
+        )
+    sample = event.samples[0]
+    prompt = (event.prompt_logprobs, event.prompt_top_logprobs) if begins else ((), ())
+    return Piece(
+        choice,
+        sample.text[told.characters :],
+        tokens_of(sample)[told.tokens :],
+        tops_of(sample)[told.tokens :],
+        begins,
+        *prompt,
+        ended=sample.finish,
+        usage=event.usage,
+    )
+
+
+def tokens_of(sample: Sample) -> tuple[TokenLogprob, ...]:
+    """The kept tokens of a sample; their texts are the server's to add."""
+    return tuple((logprob, id_, None) for logprob, id_ in zip(sample.logprobs, sample.ids, strict=True))
+
+
+def tops_of(sample: Sample) -> Tops:
+    """The likeliest tokens at the places of `tokens_of`, if asked for."""
+    return sample.top_logprobs[: len(sample.ids)]  # without a token there is still a place
+
+
+def _begun(prompt: Prompt, at: int) -> tuple[Node, Node]:
+    return OpenNode(), ExtendNode(at, (prompt.part,))
+
+
+def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple[int, ...] = ()) -> GenNode:
+    site = Site("serve", branch, work.endpoint, number)
+    return GenNode(stream, site, sampling, Loc(f"<{work.endpoint}>", 1))
+
+
+async def _events(
+    backend: ServedBackend, segment: Segment, *, streams: bool
+) -> AsyncGenerator[Delta | GenDone, None]:
+    """What generations say, until the last one has ended."""
+    submitted = cast(AsyncGenerator[Event, None], backend.submit(segment, streams=streams))
+    async with aclosing(submitted) as events:
+        async for event in events:
+            match event:
+                case NodeFailed(error=error):
+                    raise refusal_of(error)
+                case Delta() | GenDone():
+                    yield event
+                case _:
+                    raise AssertionError(event)

@@ -1,0 +1,180 @@
+"""A small server of OpenAI's and SGLang's protocols for tests of clients, over real HTTP.
+
+Answers and faults are the test's to say.
+
+It counts requests and how many are in flight at once. What a real model answers is `sglc serve`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Instead of an answer: a status, or (status 0) a connection that breaks after `said`."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+    code: str = ""
+    body: str | None = None  # instead of an error in OpenAI's shape
+
+
+@dataclass(slots=True)
+class Api:
+    """`answer` gets the request's body and gives a text, several texts, or a `Fault`."""
+
+    answer: Callable[[dict[str, Any]], Any]
+    delay_s: float = 0.0
+    url: str = ""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+    gone: int = 0  # clients that went away before their answer
+
+
+@contextmanager
+def serving(answer: Callable[[dict[str, Any]], Any], *, delay_s: float = 0.0) -> Iterator[Api]:
+    """A server on a port of its own, in a thread, until the block ends."""
+    api = Api(answer, delay_s)
+    config = uvicorn.Config(
+        _app(api), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+        assert thread.is_alive()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    api.url = f"http://127.0.0.1:{port}/v1"
+    yield api
+    server.should_exit = True
+    server.force_exit = True
+    thread.join(10)
+
+
+def _app(api: Api) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/get_model_info")
+    async def model_info() -> Response:
+        return JSONResponse({"model_path": "some/model"})
+
+    @app.post("/{path:path}")
+    async def respond(path: str, request: Request) -> Response:
+        body = await request.json()
+        api.bodies.append(body)
+        api.headers.append(dict(request.headers))
+        api.in_flight += 1
+        api.most_in_flight = max(api.most_in_flight, api.in_flight)
+        try:
+            for _ in range(round(api.delay_s / 0.005)):
+                await asyncio.sleep(0.005)
+                if await request.is_disconnected():
+                    api.gone += 1
+                    break
+            found = api.answer(body)
+        finally:
+            api.in_flight -= 1
+        chat = "chat" in path
+        if isinstance(found, Fault) and found.status:
+            error = {"message": "scripted", "type": "scripted", "code": found.code or None}
+            text = json.dumps({"error": error}) if found.body is None else found.body
+            return Response(text, found.status, headers=found.headers, media_type="application/json")
+        if path == "generate" and not isinstance(found, Fault):
+            return _generated(found, body)
+        if body.get("stream"):
+            return StreamingResponse(_chunks(found, body, chat), media_type="text/event-stream")
+        if isinstance(found, Fault):
+            return StreamingResponse(_broken(found.said), media_type="application/json")
+        return JSONResponse(_whole(found, body, chat))
+
+    return app
+
+
+def _generated(said: str, body: dict[str, Any]) -> Response:
+    """SGLang's answer; a stream has all the text so far in each chunk."""
+    words = re.findall(r"\s*\S+", said)
+    parts = [
+        {
+            "text": "".join(words[:count]),
+            "meta_info": {
+                "prompt_tokens": len(body["text"].split()),
+                "completion_tokens": count,
+                "cached_tokens": 1,
+                "finish_reason": {"type": "stop"} if count == len(words) else None,
+            },
+        }
+        for count in range(1, len(words) + 1)
+    ]
+    if not body.get("stream"):
+        return JSONResponse(parts[-1])
+    lines = [*(f"data: {json.dumps(part)}\n\n" for part in parts), "data: [DONE]\n\n"]
+    return StreamingResponse(iter(lines), media_type="text/event-stream")
+
+
+async def _broken(said: str) -> AsyncIterator[str]:
+    yield '{"choices": [{"index": 0, "message": {"role": "assistant", "content": "' + said
+    await asyncio.sleep(0.01)
+    raise ConnectionAbortedError
+
+
+def _usage(body: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    prompt = json.dumps(body.get("messages") or body.get("prompt")).split()
+    return {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": sum(len(text.split()) for text in texts),
+        "total_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+
+
+def _whole(found: Any, body: dict[str, Any], chat: bool) -> dict[str, Any]:
+    if isinstance(found, dict):
+        return found
+    texts = [found] if isinstance(found, str) else found
+    choices = [
+        {
+            "index": number,
+            "finish_reason": "stop",
+            "logprobs": None,
+            **({"message": {"role": "assistant", "content": text}} if chat else {"text": text}),
+        }
+        for number, text in enumerate(texts)
+    ]
+    return {
+        "id": "x", "object": "chat.completion", "created": 0, "model": body["model"], "choices": choices,
+        "usage": _usage(body, texts),
+    }  # fmt: skip
+
+
+async def _chunks(found: Any, body: dict[str, Any], chat: bool) -> AsyncIterator[str]:
+    def chunk(choices: list[dict[str, Any]], **more: Any) -> str:
+        data = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+        return f"data: {json.dumps({**data, 'choices': choices, **more})}\n\n"
+
+    said = found.said if isinstance(found, Fault) else found
+    for text in re.findall(r"\s*\S+|\s+\Z", said):
+        piece = {"delta": {"content": text}} if chat else {"text": text}
+        yield chunk([{"index": 0, **piece, "finish_reason": None}])
+        await asyncio.sleep(0.002)
+    if isinstance(found, Fault):
+        raise ConnectionAbortedError
+    end = {"delta": {}} if chat else {"text": ""}
+    yield chunk([{"index": 0, **end, "finish_reason": "stop"}])
+    yield chunk([], usage=_usage(body, [said]))
+    yield "data: [DONE]\n\n"

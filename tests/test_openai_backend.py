@@ -1,0 +1,707 @@
+"""`openai:` through the official SDK over real HTTP: requests, answers, faults, counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai_server import Api, Fault, serving
+
+import sglc as sgl
+from sglc.backends.openai_models import model_of
+from sglc.backends.openai_wire import scored
+from sglc.backends.prompts import Prompt
+from sglc.backends.registry import connect, disconnect
+from sglc.backends.retry import Patience
+from sglc.backends.walk import Request
+from sglc.errors import BackendError, LegalizeError, Loc, RunError, UsageError
+from sglc.ir.core import Site
+from sglc.ir.plan import SelectNode, Usage
+from sglc.ir.target import Takes
+from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from sglc.program_file import open_function
+
+QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def said(body: dict[str, Any]) -> str:
+    """The first value of an enum, else the last message in capitals."""
+    if "response_format" in body:
+        schema = body["response_format"]["json_schema"]["schema"]["properties"]["value"]
+        return json.dumps({"value": schema["enum"][-1] if "enum" in schema else 7})
+    return str(body["messages"][-1]["content"]).upper()
+
+
+MADE: list[sgl.OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No connection outlives its test."""
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
+def backend(api: Api, model: str = "gpt-4o", **options: Any) -> sgl.OpenAI:
+    given = {"base_url": api.url, "api_key": "k", "patience": QUICK, **options}
+    MADE.append(sgl.OpenAI(model, **given))
+    return MADE[-1]
+
+
+@sgl.function
+def chat(s: Any, question: str) -> None:
+    s += sgl.system("Be brief.")
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("first", max_tokens=8, stop=["END", "1", "2", "3", "4", "5"], temperature=0))
+    s += sgl.user("again")
+    s += sgl.assistant(sgl.gen("second", frequency_penalty=0.5, seed=5))
+
+
+# -- requests and answers --------------------------------------------------------------------------
+
+
+def test_turns_are_messages_and_only_what_differs_is_sent() -> None:
+    with serving(said) as api:
+        result = chat.run("what now", backend=backend(api), seed=1)
+        assert (
+            result.text()
+            == "SYSTEM:Be brief.\nUSER:what now\nASSISTANT:WHAT NOW\nUSER:again\nASSISTANT:AGAIN\n"
+        )
+        first, second = api.bodies
+        seed = first.pop("seed")
+        assert 0 <= seed < 2**63
+        assert first == {
+            "model": "gpt-4o",
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "what now"},
+            ],
+            "max_completion_tokens": 8,
+            "temperature": 0.0,
+            "stop": ["END", "1", "2", "3"],
+        }
+        assert second["messages"][2:] == [
+            {"role": "assistant", "content": "WHAT NOW"},
+            {"role": "user", "content": "again"},
+        ]
+        assert {key: second[key] for key in second if key not in ("model", "messages")} == {
+            "max_completion_tokens": 128,
+            "frequency_penalty": 0.5,
+            "seed": 5,
+        }
+        assert api.headers[0]["authorization"] == "Bearer k"
+        prompt = result.usage.prompt
+        assert result.usage == Usage(prompt, 2, prompt - 2, 0, 3, 2)
+        again = chat.run("what now", backend=backend(api), seed=1)
+        again.sync()
+        assert api.bodies[2]["seed"] == seed
+
+
+def test_stop_strings_that_the_api_was_not_given_are_cut_off_here() -> None:
+    with serving(lambda body: "one two 5 three") as api:
+        result = chat.run("q", backend=backend(api))
+        assert result["first"] == "one two "
+        result.sync()
+        assert result.get_meta_info("first")["finish_reason"] == {"type": "stop"}
+        assert "one two 5 three" not in json.dumps(api.bodies[1])
+
+
+def test_pieces_add_up_to_the_text_and_stop_strings_never_show() -> None:
+    with serving(lambda body: "one two 5 three" if "again" not in str(body) else "x") as api:
+        pieces = [text for site, text in chat.stream("q", backend=backend(api)) if site.name == "first"]
+        assert len(pieces) > 1
+        assert "".join(pieces) == "one two "
+        assert api.bodies[0]["stream"] is True
+        assert api.bodies[0]["stream_options"] == {"include_usage": True}
+        assert "max_tokens" not in api.bodies[0]  # B12: one field for the length, streaming or not
+
+
+def test_examples_that_chat_can_do() -> None:
+    with serving(said) as api:
+        for name, arguments, count in (
+            ("quickstart", {"question": "What is the capital of France?"}, 1),
+            ("judge", {"essay": "Rain is good."}, 4),
+            ("few_shot", {"review": "Fine."}, 1),
+            ("tree", {"goal": "learn to swim"}, 6),
+        ):
+            before = len(api.bodies)
+            result = open_function(str(EXAMPLES / f"{name}.py")).run(backend=backend(api), **arguments)
+            assert result.error() is None
+            assert len(api.bodies) - before == count
+        assert result["plan"] == [f"WHAT IS A {kind} WAY TO LEARN TO SWIM?" for kind in ("CHEAP", "QUICK")]
+
+
+def test_a_choice_says_how_it_was_decided() -> None:
+    @sgl.function
+    def mood(s: Any) -> None:
+        s += sgl.user("How are you?")
+        s += sgl.assistant(sgl.select("mood", choices=["bad", "good", "bad"]))
+
+    with serving(said) as api:
+        result = mood.run(backend=backend(api))
+        assert result["mood"] == "good"
+        (call,) = result.calls
+        assert (call.decided, call.choice, call.scores) == ("constrained", 1, ())
+        assert result.get_meta_info("mood")["decided"] == "constrained"
+        schema = api.bodies[0]["response_format"]["json_schema"]
+        assert schema["strict"] is True
+        assert schema["schema"]["properties"]["value"]["enum"] == ["bad", "good"]
+    with serving(lambda body: '{"value": "perhaps"}') as api:
+        error = mood.run(backend=backend(api)).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None) == ("SGLC546", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [('{"value": 42}', "42"), ('{"value": "42"}', "42"), ('{"value": "many"}', None), ("42!", None)],
+)
+def test_a_form_is_read_back_and_checked(answer: str, wanted: str | None) -> None:
+    @sgl.function
+    def count(s: Any) -> None:
+        s += "How many?" + sgl.gen("count", dtype=int)
+
+    with serving(lambda body: answer) as api:
+        result = count.run(backend=backend(api))
+        if wanted is None:
+            assert "SGLC546" in str(result.error())
+        else:
+            assert result["count"] == wanted
+        assert api.bodies[0]["response_format"]["json_schema"]["schema"]["properties"] == {
+            "value": {"type": "integer"}
+        }
+        assert "stop" not in api.bodies[0]
+
+
+def test_samples_are_one_request_or_several() -> None:
+    @sgl.function
+    def ideas(s: Any) -> None:
+        s += sgl.user("An idea") + sgl.assistant(sgl.gen("idea", n=3))
+
+    with serving(lambda body: [f"idea {i}" for i in range(body.get("n", 1))]) as api:
+        assert ideas.run(backend=backend(api))["idea"] == ["idea 0", "idea 1", "idea 2"]
+        assert [body.get("n") for body in api.bodies] == [3]
+        one = Takes(samples=1, json_schema="strict", prefill=False, regex=False, ebnf=False)
+        result = ideas.run(backend=backend(api, takes=one), seed=7)
+        assert result["idea"] == ["idea 0"] * 3
+        seeds = [body["seed"] for body in api.bodies[1:]]
+        assert len(set(seeds)) == 3
+        assert result.usage.calls == 3
+    with serving(lambda body: "only one") as api:
+        assert "1 of 3 samples" in str(ideas.run(backend=backend(api)).error())
+
+
+def test_what_a_server_is_said_to_take_is_sent_by_the_names_of_such_servers() -> None:
+    @sgl.function
+    def steered(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(
+            "I" + sgl.gen("x", top_k=5, min_tokens=2, stop_token_ids=[7], regex="a+")
+        )
+        schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("y", json_schema=schema, min_p=0.1))
+
+    with serving(lambda body: "aa" if "regex" in body else '{"a": "b"}') as api:
+        result = steered.run(backend=backend(api, "m", takes=Takes()))
+        assert (result["x"], result["y"]) == ("aa", '{"a": "b"}')
+        first, second = api.bodies
+        assert first["messages"][-1] == {"role": "assistant", "content": "I"}
+        names = (
+            "top_k",
+            "min_tokens",
+            "stop_token_ids",
+            "regex",
+            "continue_final_message",
+            "add_generation_prompt",
+        )
+        assert [first[name] for name in names] == [5, 2, [7], "a+", True, False]
+        assert second["min_p"] == 0.1
+        assert second["response_format"]["json_schema"]["schema"]["properties"]["a"]["maxLength"] == 3
+        assert second["messages"][1] == {"role": "assistant", "content": "Iaa"}
+
+
+def test_pictures_are_parts_of_a_message() -> None:
+    @sgl.function
+    def look(s: Any) -> None:
+        s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "What is this?")
+        s += sgl.assistant(sgl.gen("answer"))
+
+    with serving(lambda body: "nothing") as api:
+        assert look.run(backend=backend(api))["answer"] == "nothing"
+        picture, text = api.bodies[0]["messages"][0]["content"]
+        assert picture["image_url"]["url"].startswith("data:image/png;base64,")
+        assert text == {"type": "text", "text": "What is this?"}
+        error = look.run(backend=backend(api, "gpt-3.5-turbo-0125", takes=Takes())).error()
+        assert error is None or isinstance(error, LegalizeError)
+
+
+def test_completions_go_on_from_any_text_and_rank_choices_by_echo() -> None:
+    @sgl.function
+    def complete(s: Any) -> None:
+        s += "1, 2," + sgl.gen("more", max_tokens=4) + " so"
+        s += sgl.select("which", choices=[" yes", " no"])
+
+    def answer(body: dict[str, Any]) -> Any:
+        if not body.get("echo"):
+            return " 3, 4"
+        choices = [
+            {"index": i, "text": prompt, "finish_reason": "length", "logprobs": logprobs(prompt)}
+            for i, prompt in enumerate(body["prompt"])
+        ]
+        return {"id": "x", "object": "text_completion", "created": 0, "model": "m", "choices": choices,
+                "usage": {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}}  # fmt: skip
+
+    def logprobs(prompt: str) -> dict[str, Any]:
+        words = [" " + word for word in prompt.split(" ")]
+        words[0] = words[0][1:]
+        offsets = [sum(map(len, words[:i])) for i in range(len(words))]
+        scores: list[float | None] = [
+            None,
+            *(-1.0 for _ in words[1:-1]),
+            -0.5 if prompt.endswith("no") else -2.0,
+        ]
+        return {"tokens": words, "token_logprobs": scores, "text_offset": offsets, "top_logprobs": None}
+
+    with serving(answer) as api:
+        result = complete.run(backend=backend(api, "m", is_chat_model=False))
+        assert result.text() == "1, 2, 3, 4 so no"
+        (call,) = [call for call in result.calls if call.kind == "select"]
+        assert (call.decided, call.scores, call.logprobs) == ("continuation", (-2.0, -0.5), ((-2.0,), (-0.5,)))
+        assert api.bodies[0]["prompt"] == "1, 2,"
+        assert api.bodies[0]["max_tokens"] == 4
+        assert api.bodies[1]["prompt"] == ["1, 2, 3, 4 so yes", "1, 2, 3, 4 so no"]
+        assert (api.bodies[1]["max_tokens"], api.bodies[1]["echo"]) == (0, True)
+
+
+def test_completions_write_turns_by_a_template_that_is_given() -> None:
+    with serving(lambda body: "Paris<|im_end|> and more") as api:
+        model = backend(api, "m", is_chat_model=False, chat_template="chatml")
+        result = one.run("Where?", backend=model)
+        assert result["x"] == "Paris"
+        assert api.bodies[0]["prompt"] == "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n"
+        assert api.bodies[0]["stop"] == ["<|im_end|>"]
+        assert "SGLC548" in str(one.run("a <|im_end|>", backend=model).error())
+        assert "SGLC302" in str(one.run(backend=backend(api, "m", is_chat_model=False)).error())
+
+
+def test_a_model_that_reasons_is_asked_for_as_it_wants() -> None:
+    @sgl.function
+    def think(s: Any) -> None:
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("x", max_tokens=9, stop="end"))
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "b"]))
+
+    with serving(lambda body: '{"value": "b"}' if "response_format" in body else "so it end s") as api:
+        result = think.run(backend=backend(api, "gpt-5.5"))
+        assert (result["x"], result["y"]) == ("so it ", "b")
+        first, second = ({key for key in body if key not in ("model", "messages")} for body in api.bodies)
+        assert first == {"max_completion_tokens"}
+        assert second == {"response_format"}
+
+
+def test_a_method_of_one_s_own_needs_scores() -> None:
+    class Longest(ChoicesSamplingMethod):
+        def __call__(self, *, choices: Any, **_: Any) -> Any:
+            return ChoicesDecision(max(choices, key=len))
+
+    @sgl.function
+    def choose(s: Any) -> None:
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "bb"], choices_method=Longest()))
+
+    with serving(said) as api:
+        error = choose.run(backend=backend(api)).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None) == ("SGLC314", True)
+
+
+# -- what is refused, and when ---------------------------------------------------------------------
+
+
+@sgl.function
+def prefilled(s: Any) -> None:
+    s += sgl.user("Hi")
+    s += sgl.assistant("The answer is" + sgl.gen("x"))
+
+
+@sgl.function
+def twice(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("a"))
+    s += sgl.user("So?") + sgl.assistant(sgl.gen("x", min_tokens=3))
+
+
+@sgl.function
+def dropped(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("a"))
+    s += sgl.user("So?") + sgl.assistant(sgl.gen("x", top_k=3))
+
+
+@sgl.function(num_api_spec_tokens=64)
+def speculative(s: Any) -> None:
+    s += sgl.user("Hi")
+    s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job", stop="\n"))
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (prefilled, "SGLC317"),  # B11: the text was left out of the request without a word
+        (twice, "SGLC311"),  # B12: so were min_tokens and top_k
+        (dropped, "SGLC311"),
+        (speculative, "SGLC317"),  # B13: a guess that failed three times was used all the same
+    ],
+)
+def test_what_chat_cannot_do_is_refused_before_the_first_call(program: Any, code: str) -> None:
+    with serving(said) as api:
+        for result in (program.run(backend=backend(api)), *program.run_batch([{}, {}], backend=backend(api))):
+            error = result.error()
+            assert isinstance(error, LegalizeError)
+            assert error.code == code
+            assert error.loc is not None
+            assert error.loc.line > program.definition.loc.line
+        with pytest.raises(LegalizeError, match=code):
+            program.compile(backend(api))
+        assert api.bodies == []
+
+
+def test_json_schemas_are_sent_and_not_dropped() -> None:  # B12
+    @sgl.function
+    def city(s: Any) -> None:
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        s += sgl.user("A city") + sgl.assistant(sgl.gen("city", json_schema=schema))
+
+    with serving(lambda body: '{"name": "Rome"}') as api:
+        assert city.run(backend=backend(api))["city"] == '{"name": "Rome"}'
+        sent = api.bodies[0]["response_format"]["json_schema"]["schema"]
+        assert sent["required"] == ["name"]
+        assert sent["additionalProperties"] is False
+
+
+def test_speculative_programs_run_on_completions_and_keep_their_limits() -> None:  # B14
+    with serving(lambda body: f" {body['max_tokens']}") as api:
+
+        @sgl.function(num_api_spec_tokens=64)
+        def two(s: Any) -> None:
+            s += "Name:" + sgl.gen("name", stop="\n", max_tokens=3) + "\nJob:"
+            s += sgl.gen("job", stop="\n", max_tokens=5)
+
+        result = two.run(backend=backend(api, "m", is_chat_model=False))
+        assert (result["name"], result["job"]) == (" 3", " 5")
+
+
+def test_what_only_a_run_can_know_is_refused_there_and_the_rest_is_kept() -> None:
+    @sgl.function
+    def later(s: Any) -> None:
+        s += "Name a fruit." + sgl.gen("fruit")
+        if len(s["fruit"]) > 0:  # ordinary Python: what follows is known when it runs
+            s += " Why?" + sgl.gen("why")
+
+    with serving(lambda body: "a pear") as api:
+        result = later.run(backend=backend(api))
+        error = result.error()
+        assert isinstance(error, LegalizeError)
+        assert error.code == "SGLC316"
+        assert result.variables == {"fruit": "a pear"}
+        assert len(api.bodies) == 1
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    @sgl.function
+    def nothing(s: Any) -> None:
+        s += sgl.gen("x")
+
+    with serving(said) as api:
+        error = nothing.run(backend=backend(api)).error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC402"
+        assert api.bodies == []
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def after(count: int, fault: Fault) -> Callable[[dict[str, Any]], Any]:
+    """`fault` so often, then an answer."""
+    left = [fault] * count
+    return lambda body: left.pop() if left else "fine"
+
+
+@sgl.function
+def one(s: Any, q: str = "q") -> None:
+    s += sgl.user(q) + sgl.assistant(sgl.gen("x"))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(429, {"retry-after": "0.01"}),
+        Fault(429, {"retry-after-ms": "5"}),
+        Fault(500),
+        Fault(503, body="<html>busy</html>"),
+        Fault(400, {"x-should-retry": "true"}),
+        Fault(0, said="half an ans"),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:
+    if live:
+        fault = replace(fault, said="")  # text that was handed on is not asked for again
+    with serving(after(2, fault)) as api:
+        result = one.run(backend=backend(api), stream=live)
+        assert result["x"] == "fine"
+        assert result.usage.calls == 3
+        assert len(api.bodies) == 3
+        assert len({json.dumps(body) for body in api.bodies}) == 1
+
+
+def test_retries_are_bounded_and_the_rest_of_a_run_is_kept() -> None:
+    @sgl.function
+    def two(s: Any) -> None:
+        forks = s.fork(2)
+        for fork, word in zip(forks, ("good", "bad"), strict=True):
+            fork += sgl.user(word) + sgl.assistant(sgl.gen(word))
+        s.join(forks)
+
+    with serving(lambda body: Fault(500) if "bad" in str(body["messages"]) else "fine") as api:
+        result = two.run(backend=backend(api))
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC543"
+        assert "`bad`" in error.message
+        assert error.note == "4 attempts"
+        assert error.loc is not None
+        assert sum("bad" in str(body["messages"]) for body in api.bodies) == 4
+        assert [call.samples[0].text for call in result.calls] == ["fine"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "hint"),
+    [(Fault(400), ""), (Fault(401), "key"), (Fault(404), "name"), (Fault(429, code="insufficient_quota"), "")],
+)
+def test_faults_that_stay_are_not_tried_again(fault: Fault, hint: str) -> None:
+    with serving(lambda body: fault) as api:
+        error = one.run(backend=backend(api)).error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC542"
+        assert f"HTTP {fault.status}: scripted" in error.message
+        assert hint in error.hint
+        assert len(api.bodies) == 1
+
+
+def test_a_stream_that_breaks_keeps_its_pieces_and_is_not_asked_for_again() -> None:
+    with serving(lambda body: Fault(0, said="so far so good")) as api:
+        result = one.run(backend=backend(api), stream=True)
+        pieces: list[str] = []
+        with pytest.raises(BackendError, match=r"SGLC543.*broke off"):
+            pieces.extend(result.text_iter("x"))
+        assert "".join(pieces) == "so far so good"
+        assert result.partial_text.endswith("so far so good")
+        assert len(api.bodies) == 1
+
+
+def test_time_is_bounded() -> None:
+    patience = Patience(attempts=2, first_wait_s=0.01, attempt_s=0.1, total_s=5)
+    with serving(said, delay_s=10) as api:
+        model = backend(api, patience=patience)
+        error = one.run(backend=model).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC543", "2 attempts")
+        assert "no answer in time" in error.message
+        assert len(api.bodies) == 2
+
+
+def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
+    with serving(lambda body: Fault(429, {"retry-after": "3600"})) as api:
+        error = one.run(backend=backend(api)).error()
+        assert isinstance(error, BackendError)
+        assert error.note == "1 attempt; in 3600 s it would be too late"
+        assert len(api.bodies) == 1
+
+
+def test_nobody_at_the_other_end() -> None:
+    error = one.run(backend=backend(Api(said), base_url="http://127.0.0.1:9/v1")).error()
+    assert isinstance(error, BackendError)
+    assert (error.code, error.note) == ("SGLC543", "4 attempts")
+
+
+def test_a_stopped_run_leaves_its_request() -> None:
+    with serving(said, delay_s=10) as api:
+        result = one.run(backend=backend(api))
+        while not api.in_flight:
+            pass
+        result.stop()
+        error = result.error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC407"
+        while api.in_flight:
+            pass
+        assert api.gone == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "code"),
+    [
+        (None, "SGLC543"),
+        ({"finish_reason": "stop", "message": {"content": None, "refusal": "No."}}, "SGLC545"),
+        ({"finish_reason": "content_filter", "message": {"content": "a"}}, "SGLC545"),
+    ],
+)
+def test_answers_that_are_none(choice: dict[str, Any] | None, code: str) -> None:
+    choices = [] if choice is None else [{"index": 0, **choice}]
+    answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
+    with serving(lambda body: answer) as api:
+        error = one.run(backend=backend(api)).error()
+        assert isinstance(error, BackendError)
+        assert error.code == code
+        assert error.loc is not None
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+def test_a_batch_keeps_to_the_limit_and_to_its_order() -> None:
+    with serving(said, delay_s=0.02) as api:
+        rows = [{"q": f"row {number}"} for number in range(200)]
+        results = one.run_batch(rows, backend=backend(api, concurrency=8))
+        assert [result["x"] for result in results] == [f"ROW {number}" for number in range(200)]
+        assert len(api.bodies) == 200
+        assert 2 <= api.most_in_flight <= 8
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(said) as api:
+        monkeypatch.setenv("OPENAI_BASE_URL", api.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "from the environment")
+        assert one.run("hi", backend="openai:anything")["x"] == "HI"
+        assert api.headers[0]["authorization"] == "Bearer from the environment"
+        assert connect("openai-completions:anything").target.protocol == "text"
+        disconnect()
+        monkeypatch.delenv("OPENAI_API_KEY")
+        with pytest.raises(BackendError, match="SGLC541"):
+            one.run("hi", backend="openai:anything")
+        disconnect()
+
+
+def test_what_is_not_here_yet() -> None:
+    with pytest.raises(UsageError, match="SGLC013"):
+        sgl.OpenAI("gpt-4o", is_azure=True)
+    with pytest.raises(UsageError, match="SGLC029"):
+        sgl.OpenAI("gpt-4o", chat_template="no-such")
+
+
+def test_the_table_of_models() -> None:
+    assert model_of("gpt-4o-2024-11-20", own_server=False).takes.stops == 4
+    assert model_of("gpt-5.6", own_server=False).takes.temperature is None
+    assert model_of("gpt-3.5-turbo-instruct", own_server=False).protocol == "text"
+    assert model_of("no-such-model", own_server=False).takes.json_schema == ""
+    assert model_of("no-such-model", own_server=True).takes.json_schema == "strict"
+    assert model_of("no-such-model", own_server=True, chat=False).scores_tokens
+
+
+# -- plans and conversations -----------------------------------------------------------------------
+
+
+@sgl.function
+def talk(s: Any, topic: str) -> str:
+    s += sgl.system("Be brief.")
+    verdict = "no"
+    for turn in range(3):
+        s += sgl.user(f"{topic} {turn}")
+        s += sgl.assistant(sgl.select(f"more_{turn}", choices=["yes", "no"]))
+        verdict = s[f"more_{turn}"]
+        if verdict == "no":
+            break
+    return verdict
+
+
+def test_a_conversation_goes_on_over_several_launches() -> None:
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        result = talk.run("tea", backend=backend(api))
+        assert result.ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert api.bodies[1]["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "tea 0"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "tea 1"},
+        ]
+
+
+def test_a_compiled_plan_runs_and_is_the_same_behind_json() -> None:
+    from sglc.ir.plan_json import plan_from_json, plan_to_json
+
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        model = backend(api)
+        compiled = talk.compile(model)
+        plan = compiled.compiled.plan
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+        assert compiled.run("tea", seed=3).ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert model._walker.kept == {}  # everything was given back
+
+
+def test_another_back_end_for_one_generation() -> None:
+    from sglc.backends.scripted import ScriptedBackend
+
+    with serving(said) as api:
+        model = backend(api)
+
+        @sgl.function
+        def review(s: Any) -> None:
+            s += sgl.user("Hi") + sgl.assistant(sgl.gen("a"))
+            s += sgl.user("loud?") + sgl.assistant(sgl.gen("b", backend=model))
+
+        result = review.run(backend=ScriptedBackend(lambda asked: "hello"))
+        assert (result["a"], result["b"]) == ("hello", "LOUD?")
+        assert [turn["content"] for turn in api.bodies[0]["messages"]] == ["Hi", "hello", "loud?"]
+
+
+# -- scores of echoed texts ------------------------------------------------------------------------
+
+
+@dataclass
+class Echo:
+    """What an API says of an echoed text, a letter a token."""
+
+    token_logprobs: list[float | None]
+
+    @property
+    def text_offset(self) -> list[int]:
+        return list(range(len(self.token_logprobs)))
+
+
+def echoed(prompt: str, *logprobs: list[float | None] | None, method: str = "token_length_normalized") -> Any:
+    choices = tuple("abc"[: len(told or "a") - len(prompt)] for told in logprobs)
+    node = SelectNode(0, Site("f", (), "x"), choices, method, Loc("f.py", 1))
+    request = Request(1, node, Prompt(None, (prompt,)), choices)
+    return scored(request, [None if told is None else Echo(told) for told in logprobs], Usage(calls=1)).event
+
+
+def test_scores_are_read_whatever_their_values() -> None:  # B17
+    made = echoed("p", [None, 0.0], [None, -1.0, 0.0])
+    assert (made.choice, made.scores, made.logprobs) == (0, (0.0, -0.5), ((0.0,), (-1.0, 0.0)))
+    for broken in ([None, None], None, []):
+        with pytest.raises(BackendError, match="SGLC544"):
+            echoed("p", [None, -1.0], broken)
+
+
+def test_a_choice_that_merges_with_the_prompt_is_scored_from_there() -> None:
+    whole = Echo([None, -1.0, -2.0])
+    merged = Echo([None, -3.0])
+    merged_offsets = type("Merged", (), {"token_logprobs": merged.token_logprobs, "text_offset": [0, 1]})()
+    node = SelectNode(0, Site("f", (), "x"), ("c", "d"), "token_length_normalized", Loc("f.py", 1))
+    request = Request(1, node, Prompt(None, ("ab",)), ("c", "d"))
+    event: Any = scored(request, [whole, merged_offsets], Usage()).event
+    assert event.logprobs == ((-1.0, -2.0), (-3.0,))
