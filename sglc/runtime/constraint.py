@@ -40,6 +40,9 @@ class Constraint(Protocol):
     def accepting(self, state: int) -> bool:
         """Whether the text may end here. A state that does not accept allows some token, or `done` raises."""
 
+    def only(self, state: int) -> int | None:
+        """The id that has to come next; None if there are several, or none."""
+
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
 
@@ -137,6 +140,11 @@ class TokenAutomaton:
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
         return self._dfa.accepting[state]
+
+    def only(self, state: int) -> int | None:
+        """The id that has to come next; None if there are several, or none."""
+        allowed = np.flatnonzero(self.mask(state))
+        return int(allowed[0]) if allowed.size == 1 else None
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""

@@ -22,6 +22,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
+from sglc.runtime.forced import forced_run, land
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.requests import (
@@ -30,6 +31,7 @@ from sglc.runtime.requests import (
     Handle,
     Kind,
     Likely,
+    Part,
     PromptScored,
     Request,
     RequestDone,
@@ -301,6 +303,7 @@ class Engine:
         self.placement.drained(flight.index)
         self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
+        self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
@@ -310,6 +313,8 @@ class Engine:
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
         rows = rows[current]
+        for row in rows[self.rows.forced[rows]].tolist():
+            self._events += land(self.rows, row, self.placement.work[row].part)
         tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
@@ -337,6 +342,8 @@ class Engine:
                     self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
                 try:
                     ends = account(part, token, likeliest)
+                    if not (ends or is_full):
+                        self._force(row, part)
                 except SglcError as error:
                     refused = True
                     self._refuse(part.request, error)
@@ -346,7 +353,29 @@ class Engine:
             elif is_full:
                 self._end_sample(part.request, part.index, "length", 0)
 
+    def _force(self, row: int, part: Part) -> None:
+        """If the row has no choice what to go on with, it need not be sampled.
+
+        Raises:
+            SglcError: what the sample is held to cannot go on.
+        """
+        run = forced_run(part, int(self.rows.made[row])) if self.rows.constrained[row] else None
+        # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
+        if run is not None and self.placement.force(row, run.ids, ends=bool(run.finish)):
+            part.request.samples[part.index].run = run
+
     # -- ends
+
+    def _end_runs(self, flight: Flight) -> None:
+        """Samples whose text ends with a run that is through now are complete."""
+        for score in flight.scored:
+            run = score.run
+            if run is None or not run.finish or len(run.logprobs) < len(run.ids) or not score.request.live:
+                continue
+            for sample, state in enumerate(score.request.samples):
+                if state.run is run and not state.done:
+                    self._events += land(self.rows, state.row, self.placement.work[state.row].part)
+                    self._end_sample(score.request, sample, run.finish, 0)
 
     def _end_sample(self, request: Request, sample: int, finish: str, extra: int) -> None:
         """A sample is complete; `extra` ids were decoded but are not kept."""

@@ -125,6 +125,11 @@ class GrammarConstraint:
         """Whether the text may end here."""
         return self._look(state)[1]
 
+    def only(self, state: int) -> int | None:
+        """The id that has to come next; None if there are several, or none."""
+        allowed = np.flatnonzero(self.mask(state))
+        return int(allowed[0]) if allowed.size == 1 else None
+
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
         after = self._after.setdefault((state, token), len(self._came))

@@ -1,0 +1,58 @@
+"""Ids that a constrained sample has to go on with: they pass through the model at once, as a prompt does.
+
+Where a mask allows one id, sampling it is certain, so the ids of such a run, their log-probabilities and
+the noise behind them are those of a run that samples each of them in a step of its own.
+"""
+
+from __future__ import annotations
+
+from sglc.runtime.requests import EngineEvent, Part, Run, Token
+from sglc.runtime.rows import Rows
+from sglc.runtime.scores import account
+
+
+def forced_run(part: Part, made: int) -> Run | None:
+    """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
+
+    A run ends where the text does, at `max_tokens`, and before an id that may end the sample.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    request = part.request
+    constraint, sampling, state = request.constraint, request.sampling, request.samples[part.index].state
+    assert sampling is not None
+    if constraint is None:
+        return None
+    ids: list[int] = []
+    finish = ""
+    while not finish:
+        may_stop = bool(request.stop_ids) and made + len(ids) >= sampling.min_tokens
+        if may_stop and constraint.accepting(state):
+            break
+        token = constraint.only(state)
+        if token is None or token in request.stop_ids:
+            break
+        ids.append(token)
+        state = constraint.advance(state, token)
+        if constraint.done(state):
+            finish = "stop"
+        elif made + len(ids) == sampling.max_tokens:
+            finish = "length"
+    return Run(len(request.ids) + made, tuple(ids), state, finish) if ids else None
+
+
+def land(rows: Rows, row: int, part: Part) -> list[EngineEvent]:
+    """The run of a row is through: its ids are the sample's, and known. Gives events for who watches."""
+    request, state = part.request, part.request.samples[part.index]
+    run, state.run = state.run, None
+    assert run is not None, f"row {row} has no run"
+    assert len(run.logprobs) == len(run.ids), "a run lands without its scores"
+    rows.enter(row, run.logprobs)
+    likeliest = run.likeliest or [()] * len(run.ids)
+    for token, likely in zip(run.ids, likeliest, strict=True):
+        account(part, token, likely)
+    if not request.watch:
+        return []
+    listed = zip(run.ids, run.logprobs, likeliest, strict=True)
+    return [Token(request.id, part.index, token, logprob, likely) for token, logprob, likely in listed]
