@@ -44,6 +44,7 @@ from sglc.runtime.requests import (
     check_generation,
     check_size,
     first_part,
+    scored_positions,
     scores_of,
 )
 from sglc.runtime.rows import Chunk
@@ -85,6 +86,7 @@ class Engine:
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
+        self.forced = 0  # ids that samples were not free to choose, and that took no step of their own
         self._shows_steps = knobs.debug_level() >= 3
 
     # -- handles
@@ -244,6 +246,10 @@ class Engine:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
+        left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
+        for at, chunk in enumerate(chunks):
+            chunks[at] = self._stretched(chunk, left)
+            left -= chunks[at].tokens - chunk.tokens
         step = self.placement.build(self._next_step, decode, chunks)
         step = steered(step, self.rows, self.placement.work)
         try:
@@ -314,7 +320,7 @@ class Engine:
         offsets = flight.sampled[current]
         rows = rows[current]
         for row in rows[self.rows.forced[rows]].tolist():
-            self._events += land(self.rows, row, self.placement.work[row].part)
+            self._land(row)
         tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
@@ -353,6 +359,25 @@ class Engine:
             elif is_full:
                 self._end_sample(part.request, part.index, "length", 0)
 
+    def _stretched(self, chunk: Chunk, left: int) -> Chunk:
+        """The chunk; if a prompt ends with it, together with what its sample has to begin with.
+
+        That is `left` tokens more at most.
+        """
+        rows, row, work = self.rows, chunk.row, self.placement.work[chunk.row]
+        first = int(rows.seq_len[row])
+        ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
+        if not ends or work.publish:  # what is published has to end with the prompt
+            return chunk
+        run = None
+        with suppress(SglcError):  # what is wrong is said when it is come to
+            run = forced_run(work.part, int(rows.made[row]))
+        if run is None or len(run.ids) > left or not self.placement.force(row, run.ids, ends=bool(run.finish)):
+            return chunk
+        work.part.request.samples[work.part.index].run = run
+        tokens = int(rows.prompt_len[row]) - first
+        return Chunk(row, tokens, chunk.scored + scored_positions(work.part, first, tokens))
+
     def _force(self, row: int, part: Part) -> None:
         """If the row has no choice what to go on with, it need not be sampled.
 
@@ -364,6 +389,11 @@ class Engine:
         if run is not None and self.placement.force(row, run.ids, ends=bool(run.finish)):
             part.request.samples[part.index].run = run
 
+    def _land(self, row: int) -> None:
+        before = int(self.rows.made[row])
+        self._events += land(self.rows, row, self.placement.work[row].part)
+        self.forced += int(self.rows.made[row]) - before
+
     # -- ends
 
     def _end_runs(self, flight: Flight) -> None:
@@ -374,7 +404,7 @@ class Engine:
                 continue
             for sample, state in enumerate(score.request.samples):
                 if state.run is run and not state.done:
-                    self._events += land(self.rows, state.row, self.placement.work[state.row].part)
+                    self._land(state.row)
                     self._end_sample(score.request, sample, run.finish, 0)
 
     def _end_sample(self, request: Request, sample: int, finish: str, extra: int) -> None:

@@ -301,8 +301,8 @@ class Placement:
         return ended
 
     def _insert_prompt(self, row: int, work: Work, step: int) -> None:
-        size, done = self.page_size, int(self.rows.seq_len[row])
         ids = work.part.ids
+        size, done = self.page_size, min(int(self.rows.seq_len[row]), len(ids))
         while not work.diverged and (work.shared + 1) * size <= done:
             key = ids[work.shared * size : (work.shared + 1) * size]
             page = int(self.rows.table[row, work.shared])

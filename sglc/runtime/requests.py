@@ -241,7 +241,12 @@ def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
     """Whose scores the pairs of `scored_positions` give, in their order."""
     request = part.request
     if (run := run_of(part)) is not None:
-        return [Score(request, FORCED, scored[0][0] + 1 - run.first, len(scored), run)]
+        prompt = sum(at + 1 < run.first for at, _ in scored)
+        forced = Score(request, FORCED, scored[prompt][0] + 1 - run.first, len(scored) - prompt, run)
+        if not prompt:
+            return [forced]
+        assert request.scored_from is not None
+        return [Score(request, PROMPT, scored[0][0] - request.scored_from, prompt), forced]
     if part.kind is Kind.CHOICE:
         return [Score(request, part.index, scored[0][0] - len(request.ids) + 1, len(scored))]
     if part.kind is Kind.SAMPLE:

@@ -42,7 +42,7 @@ def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
 
 
 def allowed_next(request: Request, sample: int, made: int) -> Bool:
-    """What a sample of a constrained request may go on with after its first `made` tokens and its run: bool [V].
+    """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V].
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
     where that text may follow, and ends the sample there: without it there might be no way on.
