@@ -42,7 +42,7 @@ def accepts(dfa: ByteDfa, data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From `source`, a byte of the ranges `first` (both ends inside), then just the bytes `rest`, to `target`."""
+    """From `source`, a byte of the ranges `first` (both ends inside), then the bytes `rest`, to `target`."""
 
     source: int
     first: tuple[tuple[int, int], ...]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sglc.errors import RunError
 from sglc.ir.gbnf import check_gbnf
 from sglc.ir.json_schema import enforceable
+from sglc.runtime.automaton import only_one
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:
@@ -125,10 +126,16 @@ class GrammarConstraint:
         """Whether the text may end here."""
         return self._look(state)[1]
 
+    def ahead(self, state: int) -> bytes:
+        """Bytes that have to come next."""
+        try:
+            return self._matcher(state).find_jump_forward_string().encode()
+        except UnicodeDecodeError as error:  # they begin or end inside a character
+            return bytes(error.object)
+
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        allowed = np.flatnonzero(self.mask(state))
-        return int(allowed[0]) if allowed.size == 1 else None
+        return only_one(self.mask(state))
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""

@@ -13,7 +13,8 @@ import pytest
 from sglc.errors import RunError
 from sglc.ir.fsm import DEAD, ByteDfa, run
 from sglc.ir.regex import compile_regex
-from sglc.runtime.constraint import Constraints, TokenAutomaton, Vocabulary
+from sglc.runtime.automaton import TokenAutomaton, Vocabulary, build
+from sglc.runtime.constraint import Constraints
 from sglc.runtime.tokenizer import load_tokenizer
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -57,9 +58,9 @@ def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
     vocabulary = Vocabulary(tokens, len(tokens) + 7)  # the last ids are padding
     if not any(data and run(dfa, data) in goals for data in tokens):
         with pytest.raises(RunError, match="cannot write"):
-            TokenAutomaton(dfa, vocabulary, pattern)
+            TokenAutomaton(build(dfa, vocabulary), vocabulary, pattern)
         return
-    automaton = TokenAutomaton(dfa, vocabulary, pattern)
+    automaton = TokenAutomaton(build(dfa, vocabulary), vocabulary, pattern)
     for state in range(len(dfa.moves)):
         expected = [bool(data) and run(dfa, data, state) in goals for data in tokens] + [False] * 7
         assert automaton.mask(state).tolist() == expected
