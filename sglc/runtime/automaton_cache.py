@@ -32,7 +32,7 @@ def path_of(folder: Path, pattern: str, tokenizer: str, size: int) -> Path:
 def load(path: Path, size: int) -> Tables | None:
     """What was saved there for `size` ids; None if nothing was, or not whole."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             dfa = ByteDfa(
                 file["classes"].tobytes(),
                 tuple(map(tuple, file["moves"].tolist())),
@@ -54,11 +54,14 @@ def save(path: Path, tables: Tables) -> None:
     arrays["classes"] = np.frombuffer(dfa.classes, np.uint8)
     arrays["moves"] = np.array(dfa.moves, np.int32)
     arrays["accepting"] = np.array(dfa.accepting, np.bool_)
+    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A file of its own until it is whole: several processes may compile the same pattern.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
             np.savez_compressed(file, **arrays)
-        os.replace(file.name, path)
+        os.replace(temporary, path)
     except OSError:
-        return
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -164,7 +165,7 @@ HARRY = (
 def test_ids_and_logprobs_are_those_of_one_step_each(
     local: LocalBackend, monkeypatch: pytest.MonkeyPatch, form: str, temperature: float, canonical: bool
 ) -> None:
-    wanted = {"regex": CITY} if form == "regex" else {"json_schema": str(SCHEMA).replace("'", '"')}
+    wanted = {"regex": CITY} if form == "regex" else {"json_schema": json.dumps(SCHEMA)}
     asked = {"max_tokens": 80, "n": 2, "top_logprobs": 2}
     sampling = {**wanted, **asked, "temperature": temperature, "canonical": canonical}
     done, steps = steps_of(local, "Paris as JSON: ", **sampling)
