@@ -150,6 +150,7 @@ def gen(
     *,
     ebnf: str | None = None,
     canonical: bool | None = None,
+    strict: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
     backend: Any = None,
@@ -174,6 +175,7 @@ def gen(
         regex, json_schema, ebnf: the whole text matches it.
         canonical: False lets the model choose the tokens of text that has to follow. They are sampled one by
             one then; as it is, they take no steps of their own.
+        strict: the schema is enforced by llguidance, which takes other schemas than are taken without it.
         seed: of this call alone; without it the run's seed and the call's site decide.
         backend: runs this call instead of the run's own, by name or as an object.
         retries: how often a text that is not of the wanted form is made again, with another seed.
@@ -188,7 +190,7 @@ def gen(
         id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
         min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
         top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
-        canonical, logit_bias, seed, backend, retries,
+        canonical, strict, logit_bias, seed, backend, retries,
     )  # fmt: skip
     try:
         known = _KNOWN.get(step)
@@ -218,6 +220,7 @@ def gen(
         "json_schema": json_schema,
         "ebnf": ebnf,
         "canonical": canonical,
+        "strict": strict,
         "logit_bias": logit_bias,
         "seed": seed,
     }

@@ -70,7 +70,7 @@ class Constraints:
             folder: where compiled automata are kept for the next process, under the tokenizer's `identity`.
         """
         self._vocabulary = lru_cache(lambda: Vocabulary(token_bytes, size))
-        self._grammars = Grammars(token_bytes, size)
+        self._grammars = Grammars(token_bytes, size, encode)
         self._size = size
         self._encode = encode
         self._folder = folder
@@ -89,7 +89,8 @@ class Constraints:
             case Sampling(regex=str(pattern)):
                 return self._spelled_regex(pattern) if sampling.canonical else self.regex(pattern)
             case Sampling(json_schema=str(schema)):
-                constraint = self._grammars.json_schema(schema)
+                make = self._grammars.strict if sampling.strict else self._grammars.json_schema
+                constraint = make(schema)
             case Sampling(ebnf=str(grammar)):
                 constraint = self._grammars.ebnf(grammar)
             case _:
