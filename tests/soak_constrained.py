@@ -105,7 +105,7 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
     record(when={"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}),
     record(size={"type": "integer", "multipleOf": 5}, unit={"enum": ["cm", "inch"]}),
     record(id={"type": "string", "format": "uuid"}),
-    record(pair={"type": "array", "prefixItems": [{"const": "x"}, {"type": "boolean"}], "items": False, "minItems": 2}),
+    record(pair={"type": "array", "prefixItems": [{"const": "x"}, {"type": "boolean"}], "minItems": 2}),
     record(plate={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
     record(inner=record(deep=record(value={"type": "integer", "minimum": -5, "maximum": 5}))),
     record(either={"anyOf": [{"type": "boolean"}, {"enum": ["unknown"]}]}),
