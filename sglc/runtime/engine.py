@@ -22,7 +22,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
-from sglc.runtime.forced import forced_run, land
+from sglc.runtime.forced import force, land, stretched
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.requests import (
@@ -31,7 +31,6 @@ from sglc.runtime.requests import (
     Handle,
     Kind,
     Likely,
-    Part,
     PromptScored,
     Request,
     RequestDone,
@@ -44,7 +43,6 @@ from sglc.runtime.requests import (
     check_generation,
     check_size,
     first_part,
-    scored_positions,
     scores_of,
 )
 from sglc.runtime.rows import Chunk
@@ -248,7 +246,7 @@ class Engine:
             return False
         left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
         for at, chunk in enumerate(chunks):
-            chunks[at] = self._stretched(chunk, left)
+            chunks[at] = stretched(self.placement, chunk, left)
             left -= chunks[at].tokens - chunk.tokens
         step = self.placement.build(self._next_step, decode, chunks)
         step = steered(step, self.rows, self.placement.work)
@@ -349,7 +347,7 @@ class Engine:
                 try:
                     ends = account(part, token, likeliest)
                     if not (ends or is_full):
-                        self._force(row, part)
+                        force(self.placement, row, part)
                 except SglcError as error:
                     refused = True
                     self._refuse(part.request, error)
@@ -358,36 +356,6 @@ class Engine:
                 self._end_sample(part.request, part.index, "stop", 0)
             elif is_full:
                 self._end_sample(part.request, part.index, "length", 0)
-
-    def _stretched(self, chunk: Chunk, left: int) -> Chunk:
-        """The chunk; if a prompt ends with it, together with what its sample has to begin with.
-
-        That is `left` tokens more at most.
-        """
-        rows, row, work = self.rows, chunk.row, self.placement.work[chunk.row]
-        first = int(rows.seq_len[row])
-        ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
-        if not ends or work.publish:  # what is published has to end with the prompt
-            return chunk
-        run = None
-        with suppress(SglcError):  # what is wrong is said when it is come to
-            run = forced_run(work.part, int(rows.made[row]))
-        if run is None or len(run.ids) > left or not self.placement.force(row, run.ids, ends=bool(run.finish)):
-            return chunk
-        work.part.request.samples[work.part.index].run = run
-        tokens = int(rows.prompt_len[row]) - first
-        return Chunk(row, tokens, chunk.scored + scored_positions(work.part, first, tokens))
-
-    def _force(self, row: int, part: Part) -> None:
-        """If the row has no choice what to go on with, it need not be sampled.
-
-        Raises:
-            SglcError: what the sample is held to cannot go on.
-        """
-        run = forced_run(part, int(self.rows.made[row])) if self.rows.constrained[row] else None
-        # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
-        if run is not None and self.placement.force(row, run.ids, ends=bool(run.finish)):
-            part.request.samples[part.index].run = run
 
     def _land(self, row: int) -> None:
         before = int(self.rows.made[row])

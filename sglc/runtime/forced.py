@@ -6,8 +6,12 @@ the noise behind them are those of a run that samples each of them in a step of 
 
 from __future__ import annotations
 
-from sglc.runtime.requests import EngineEvent, Part, Run, Token
-from sglc.runtime.rows import Rows
+from contextlib import suppress
+
+from sglc.errors import SglcError
+from sglc.runtime.placement import Placement
+from sglc.runtime.requests import EngineEvent, Part, Run, Token, scored_positions
+from sglc.runtime.rows import Chunk, Rows
 from sglc.runtime.scores import account
 
 
@@ -40,6 +44,38 @@ def forced_run(part: Part, made: int) -> Run | None:
         elif made + len(ids) == sampling.max_tokens:
             finish = "length"
     return Run(len(request.ids) + made, tuple(ids), state, finish) if ids else None
+
+
+def force(placement: Placement, row: int, part: Part) -> None:
+    """If the row's sample has no choice what to go on with, that need not be sampled.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    run = forced_run(part, int(placement.rows.made[row])) if placement.rows.constrained[row] else None
+    # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
+    if run is not None and placement.force(row, run.ids, ends=bool(run.finish)):
+        part.request.samples[part.index].run = run
+
+
+def stretched(placement: Placement, chunk: Chunk, left: int) -> Chunk:
+    """The chunk; if a prompt ends with it, together with what its sample has to begin with.
+
+    That is `left` tokens more at most.
+    """
+    rows, row, work = placement.rows, chunk.row, placement.work[chunk.row]
+    first = int(rows.seq_len[row])
+    ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
+    if not ends or work.publish:  # what is published has to end with the prompt
+        return chunk
+    run = None
+    with suppress(SglcError):  # what is wrong is said when it is come to
+        run = forced_run(work.part, int(rows.made[row]))
+    if run is None or len(run.ids) > left or not placement.force(row, run.ids, ends=bool(run.finish)):
+        return chunk
+    work.part.request.samples[work.part.index].run = run
+    tokens = int(rows.prompt_len[row]) - first
+    return Chunk(row, tokens, chunk.scored + scored_positions(work.part, first, tokens))
 
 
 def land(rows: Rows, row: int, part: Part) -> list[EngineEvent]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine, requests, scores, steering
+from sglc.runtime import engine, forced, requests, scores, steering
 from sglc.runtime.engine import Engine
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.pages import PagePool
@@ -432,7 +432,7 @@ def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """A forced run takes in the likeliest-looking id behind it."""
-    original = engine.forced_run
+    original = forced.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         found = original(part, made)
@@ -447,22 +447,22 @@ def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
             return found
         return replace(found, ids=(*found.ids, token), state=constraint.advance(found.state, token))
 
-    patch.setattr(engine, "forced_run", run)
+    patch.setattr(forced, "forced_run", run)
 
 
 def run_behind_max_tokens(patch: pytest.MonkeyPatch) -> None:
     """A forced run goes on behind `max_tokens`."""
-    original = engine.forced_run
+    original = forced.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         return original(part, made - 1 if made else made)
 
-    patch.setattr(engine, "forced_run", run)
+    patch.setattr(forced, "forced_run", run)
 
 
 def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
     """What is sampled behind a run gets the mask of the place before its last id."""
-    original = engine.forced_run
+    original = forced.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         found = original(part, made)
@@ -474,7 +474,7 @@ def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
             state = constraint.advance(state, token)
         return replace(found, state=state)
 
-    patch.setattr(engine, "forced_run", run)
+    patch.setattr(forced, "forced_run", run)
 
 
 def run_scored_one_place_late(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sglc.backends.local import LocalBackend
 from sglc.ir.plan import Delta, ExtendNode, GenDone, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine
+from sglc.runtime import forced as forced_module
 from sglc.runtime.requests import Part, Token
 from tests.runtime import test_constrained, test_segments
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES, answer, text
@@ -169,7 +169,7 @@ def test_ids_and_logprobs_are_those_of_one_step_each(
     asked = {"max_tokens": 80, "n": 2, "top_logprobs": 2}
     sampling = {**wanted, **asked, "temperature": temperature, "canonical": canonical}
     done, steps = steps_of(local, "Paris as JSON: ", **sampling)
-    monkeypatch.setattr(engine, "forced_run", unforced)
+    monkeypatch.setattr(forced_module, "forced_run", unforced)
     alone, more = steps_of(local, "Paris as JSON: ", **sampling)
     assert steps < more
     for forced, single in zip(done.samples, alone.samples, strict=True):
@@ -195,7 +195,7 @@ def test_fewer_steps(
 ) -> None:
     """Against any spelling with a step for each token, and against the same tokens with a step each."""
     done, steps = steps_of(local, prompt, regex=pattern, max_tokens=250, temperature=0.0)
-    monkeypatch.setattr(engine, "forced_run", unforced)
+    monkeypatch.setattr(forced_module, "forced_run", unforced)
     alike, each = steps_of(local, prompt, regex=pattern, max_tokens=250, temperature=0.0)
     any_, most = steps_of(local, prompt, regex=pattern, max_tokens=250, temperature=0.0, canonical=False)
     assert each == len(alike.samples[0].ids) == len(done.samples[0].ids)
