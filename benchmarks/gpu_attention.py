@@ -101,7 +101,7 @@ def decode(rows: int, keys: int, heads: int, dtype: torch.dtype) -> dict[str, ob
 def tiles(name: str, decoding: int, prefix: int, chunk: tuple[int, int, int]) -> dict[str, object]:
     """`decoding` rows on a prefix of so many keys, and `chunk`: rows, keys before, new tokens of each."""
     torch.manual_seed(0)
-    heads, config = 16, tile_config(torch.bfloat16)
+    heads, config = 16, tile_config(torch.bfloat16, narrow=False)
     rows, before, new = chunk
     pool, table = paged(max(rows, 1), max(prefix, before + new), torch.bfloat16)
     shape = Shape(config.rows, heads // KV_HEADS, KV_HEADS, PAGE, config.per_sm * PROCESSORS)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglc.errors import Loc
+from sglc.ir.choosing import probabilities
 from sglc.ir.core import Site
 from sglc.ir.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
 
@@ -21,6 +22,7 @@ class Call:
     prompt_ids: tuple[int, ...]
     samples: tuple[Sample, ...] = ()
     choice: int = -1
+    decided: str = ""  # how a choice was made: `SelectDone.decided`
     scores: tuple[float, ...] = ()
     choice_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: tuple[tuple[float, ...], ...] = ()
@@ -49,7 +51,7 @@ def call_of(
             return Call(
                 site=node.site, loc=node.loc, kind="select", prompt_ids=event.prompt_ids, choice=event.choice,
                 scores=event.scores, choice_ids=event.choice_ids, logprobs=event.logprobs,
-                unconditional=event.unconditional, greedy_matrix=event.greedy_matrix,
+                unconditional=event.unconditional, greedy_matrix=event.greedy_matrix, decided=event.decided,
                 usage=event.usage, started_s=started_s, first_s=first_s, ended_s=ended_s,
             )  # fmt: skip
 
@@ -65,8 +67,8 @@ def meta_info(call: Call) -> dict[str, Any]:
     Log-probabilities are triples (log-probability, id, text), the text None unless it was asked for;
     lists of the likeliest ids hold a list of triples for each place, None for a prompt's first id, and
     nothing unless they were asked for. `input_token_logprobs` of a choice has one list for each text
-    to choose from. Of several samples `finish_reason` and the output's lists are the first one's;
-    `samples` has all.
+    to choose from; `probabilities` says how probable each text is, given that it is one of them. Of
+    several samples `finish_reason` and the output's lists are the first one's; `samples` has all.
     """
     shared = {
         "prompt_tokens": call.usage.prompt,
@@ -126,6 +128,8 @@ def _select_info(call: Call) -> dict[str, Any]:
         "input_token_logprobs": scored,
         "output_token_logprobs": [[] for _ in scored],
     }
+    if call.logprobs:
+        info["probabilities"] = list(probabilities(call.logprobs))
     if call.greedy_matrix:
         info["greedy_logprob_matrix"] = [list(row) for row in call.greedy_matrix]
     if call.unconditional:

@@ -204,11 +204,20 @@ def test_times_by_kind() -> None:
         Span("_decode", 100, 120),
     ]  # fmt: skip
     profile = profile_of(spans, 2)
-    assert profile.kinds_us == {"decode attention": 30, "GEMM": 15, OTHER: 5, "glue": 4, "copies": 1}
+    # The second one has the 20 us for itself in which the first one is over.
+    assert profile.kinds_us == {"decode attention": 30, "GEMM": 10, OTHER: 5, "glue": 4, "copies": 1}
+    assert profile.prompts == 0
     assert profile.launches == {"decode attention": 1, "GEMM": 0.5, OTHER: 0.5, "glue": 0.5, "copies": 0.5}
     assert profile.step_us == 60
     assert profile.idle == pytest.approx(20 / 120, abs=1e-4)  # 60 to 70 and 80 to 90
     assert next(iter(profile.names_us)) == "_decode"
+
+
+def test_steps_with_prompts_have_their_share_of_the_time() -> None:
+    steps = [("_prepare", "_decode"), ("_prepare", "_tile", "_merge", "tiled"), ("_prepare", "_decode")]
+    names = [name for step in steps for name in step]
+    spans = [Span(name, 10 * i, 10 * i + 8) for i, name in enumerate(names)]
+    assert profile_of(spans, 3).prompts == pytest.approx(40 / 78, abs=1e-4)
 
 
 def test_every_kernel_has_a_kind() -> None:

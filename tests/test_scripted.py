@@ -58,6 +58,9 @@ def test_a_choice_and_a_form_are_held_to() -> None:
     rules = [Rule(text="maybe"), Rule(text="bad"), Rule(name="year", text="1999")]
     result = pick.run(backend=ScriptedBackend(by_rules(rules)))
     assert result["mood"] == "bad"
+    meta = result.get_meta_info("mood")
+    assert meta is not None
+    assert (meta["decided"], meta["input_token_logprobs"], "probabilities" in meta) == ("match", [], False)
     with pytest.raises(BackendError, match="SGLC522"):
         result.text()
 

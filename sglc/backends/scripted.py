@@ -298,7 +298,8 @@ class ScriptedBackend:
             )
             chosen = self._say(Asked(node.site, prompt, 0, choices), node)
             usage = Usage(prompt=count, computed=count, calls=1)
-            return SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage), chosen
+            done = SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage, decided="match")
+            return done, chosen
         cut = tuple(
             [_cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)]
         )

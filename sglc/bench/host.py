@@ -45,6 +45,7 @@ class NullExecutor:
         self.pages = pages
         self.depth = depth
         self.vocab_size = 151_936
+        self.trees = False
         self._tokens = np.full(512, 7, np.int32)
         self._logprobs = np.full(512, -1, np.float32)
 

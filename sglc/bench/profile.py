@@ -1,7 +1,7 @@
-"""Where the device's time goes in a window of steps, by kind of kernel.
+"""Where the device's time goes, by kind of kernel.
 
-Kernels of our own have their functions' names, and a kind has prefixes of names, so a new kernel is `other`
-until it is entered here.
+Where kernels overlap, the time is that of the one which began first. Kernels of our own have their
+functions' names, and a kind has prefixes of names, so a new kernel is `other` until it is entered here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,8 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """`steps` steps from step `first` on."""
-
-    first: int
-    steps: int
+_FIRST_OF_A_STEP = "_prepare"
+_OF_PROMPTS = "_merge"  # steps without prompts have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +39,13 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Of `steps` steps, each of `step_us` on average: microseconds and launches of a step by kind, the longest
-    first; the share of the time in which the device had nothing to do; the names with most time."""
+    first; the share of the time in which the device had nothing to do, and the share of steps in which some
+    tokens were of prompts; the names with most time."""
 
     steps: int
     step_us: float
     idle: float
+    prompts: float
     kinds_us: dict[str, float]
     launches: dict[str, float]
     names_us: dict[str, float]
@@ -65,33 +63,40 @@ def profile_of(spans: Sequence[Span], steps: int, names: int = 12) -> Profile:
     kinds: dict[str, float] = {}
     launches: dict[str, float] = {}
     by_name: dict[str, float] = {}
-    busy, reached = 0.0, min(span.begin for span in spans)
+    reached = began = min(span.begin for span in spans)
     whole = max(span.end for span in spans) - reached
+    busy = of_prompts = 0.0
+    has_prompts = False
     for span in sorted(spans, key=lambda span: span.begin):
-        took = (span.end - span.begin) / steps
+        if span.name.startswith(_FIRST_OF_A_STEP):
+            of_prompts += has_prompts * (span.begin - began)
+            began, has_prompts = span.begin, False
+        has_prompts |= span.name.startswith(_OF_PROMPTS)
+        alone = max(0.0, span.end - max(span.begin, reached))
+        reached = max(reached, span.end)
+        busy += alone
+        took = alone / steps
         kind = kind_of(span.name)
         kinds[kind] = kinds.get(kind, 0.0) + took
         launches[kind] = launches.get(kind, 0.0) + 1 / steps
         by_name[span.name] = by_name.get(span.name, 0.0) + took
-        # Kernels overlap where one begins before the one before it is over.
-        busy += max(0.0, span.end - max(span.begin, reached))
-        reached = max(reached, span.end)
+    of_prompts += has_prompts * (reached - began)
 
     def longest(times: dict[str, float], count: int) -> dict[str, float]:
         return {key: round(times[key], 2) for key in sorted(times, key=lambda key: -times[key])[:count]}
 
     ordered = longest(kinds, len(kinds))
     return Profile(
-        steps, round(whole / steps, 2), round(1 - busy / whole, 4), ordered,
+        steps, round(whole / steps, 2), round(1 - busy / whole, 4), round(of_prompts / whole, 4), ordered,
         {kind: round(launches[kind], 2) for kind in ordered}, longest(by_name, names),
     )  # fmt: skip
 
 
 class Profiler:
-    """`torch.profiler` over a window of steps."""
+    """`torch.profiler` over the first `steps` steps."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
         self._running: Any = None
         self._spans: list[Span] = []
 
@@ -99,11 +104,11 @@ class Profiler:
         """Step `step` is about to be launched."""
         import torch
 
-        if step == self._window.first:
+        if step == 0:
             torch.cuda.synchronize()
             self._running = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._running.start()
-        elif step == self._window.first + self._window.steps:
+        elif step == self._steps:
             self.end()
 
     def end(self) -> None:
@@ -124,4 +129,4 @@ class Profiler:
 
     def profile(self) -> Profile | None:
         """What was found; None: nothing ran on the device."""
-        return profile_of(self._spans, self._window.steps) if self._spans else None
+        return profile_of(self._spans, self._steps) if self._spans else None

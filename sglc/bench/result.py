@@ -113,7 +113,10 @@ def table(result: Result) -> str:
 def _profile_lines(profile: Profile) -> list[str]:
     cells = [["kind", "us a step", "launches"]]
     cells += [[kind, f"{us:.1f}", f"{profile.launches[kind]:.1f}"] for kind, us in profile.kinds_us.items()]
-    head = f"{profile.steps} steps of {profile.step_us:.1f} us, the device idle for {profile.idle:.1%}"
+    head = (
+        f"{profile.steps} steps of {profile.step_us:.1f} us, {profile.prompts:.1%} of the time in steps with "
+        f"prompts, the device idle for {profile.idle:.1%}"
+    )
     names = [[name[:60], f"{us:.1f}"] for name, us in profile.names_us.items()]
     return [head, *_aligned(cells), "", *_aligned([["name", "us a step"], *names])]
 

@@ -11,14 +11,14 @@ from statistics import median
 from time import perf_counter
 from typing import TypeVar
 
-from sglc.bench.profile import Profile, Profiler, Window
+from sglc.bench.profile import Profile, Profiler
 from sglc.bench.rig import Rig
 from sglc.ir.sampling import Sampling
 from sglc.runtime.requests import Handle, RequestDone, RequestFailed, RequestId, SampleDone
 
 TEMPERATURE = 0.6
 WARM_UP_SEED = 12345  # of work that no round measures
-_PROFILED_STEPS = 32
+_PROFILED_STEPS = 1200  # some 200,000 kernels, which take a while to read
 
 Then = Callable[[SampleDone], None]
 
@@ -135,7 +135,7 @@ Round = TypeVar("Round", bound=Session)
 def repeat(
     rounds: int, profiled: bool, one: Callable[[Profiler | None], Round]
 ) -> tuple[list[Round], Profile | None]:
-    """`rounds` rounds and, if wanted, one more under the profiler, which looks at steps in its middle."""
+    """`rounds` rounds and, if wanted, one more under the profiler."""
     done = []
     for number in range(rounds):
         with _no_pauses():
@@ -143,9 +143,7 @@ def repeat(
         print(f"sglc: round {number + 1} of {rounds}: {done[-1].seconds:.3f} s", file=sys.stderr, flush=True)
     if not profiled:
         return done, None
-    steps = len(done[-1].step_ends)
-    count = min(_PROFILED_STEPS, steps)
-    profiler = Profiler(Window((steps - count) // 2, count))
+    profiler = Profiler(min(_PROFILED_STEPS, len(done[-1].step_ends)))
     one(profiler)
     return done, profiler.profile()
 

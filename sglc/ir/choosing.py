@@ -5,6 +5,7 @@ The methods and their names are SGLang's (Zheng et al. 2024); a mean here counts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,13 @@ def decide(
             return Decision(best(scores), scores)
         case _:
             raise AssertionError(method)
+
+
+def probabilities(logprobs: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """How probable each choice is, given that it is one of them, from the log-probabilities of its ids."""
+    sums = [sum(values) for values in logprobs]
+    weights = [math.exp(value - max(sums)) for value in sums]
+    return tuple(weight / sum(weights) for weight in weights)
 
 
 def best(scores: Sequence[float]) -> int:

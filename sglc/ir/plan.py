@@ -448,7 +448,9 @@ class SelectDone:
     """A choice was made. `logprobs[i]` are the log-probabilities of `choice_ids[i]` after `prompt_ids`.
 
     `unconditional[i]` are those of the same ids without the prompt (None for the first), if the method
-    needs them; `greedy_matrix` is what `greedy_token_selection` compares, column by column.
+    needs them; `greedy_matrix` is what `greedy_token_selection` compares, column by column. `decided` says
+    how: by the texts' log-probabilities as a `continuation`, by a provider's `decision`, by a text
+    `constrained` to the choices, or by a `match` of one with a text. Only the first has log-probabilities.
     """
 
     node: int
@@ -461,6 +463,7 @@ class SelectDone:
     usage: Usage
     unconditional: tuple[tuple[float | None, ...], ...] = ()
     greedy_matrix: tuple[tuple[float, ...], ...] = ()
+    decided: str = "continuation"
 
 
 @dataclass(frozen=True, slots=True)

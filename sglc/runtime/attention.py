@@ -159,9 +159,11 @@ class PagedAttention:
     def _mask(self, piece: Bucket) -> Tensor | None:
         """0 where a query sees a key, -inf elsewhere: [R, 1, group * width, length]."""
         last = piece.positions - piece.offset
-        if (last == piece.length - 1).all():
+        if piece.until is None and (last == piece.length - 1).all():
             return None
         hidden = np.arange(piece.length) > last[:, :, None]
+        if piece.until is not None:
+            hidden |= piece.until <= piece.positions[:, :, None]
         mask = np.where(hidden, np.float32(-np.inf), np.float32(0))[:, None]
         if piece.width > 1:
             mask = np.tile(mask, (1, 1, self._heads // self._kv_heads, 1))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sglc.runtime.step import I32
+from sglc.runtime.step import I32, Tree
 
 I64 = NDArray[np.int64]
 
@@ -57,7 +57,8 @@ class Bucket:
     Row r's keys are those of `pages` [R, P] from position `offset` on; where `pages` is None (R = 1)
     they are the `length` slots from `first_slot`. Query (r, i) is token `queries[r * width + i]` (None:
     no padding), stands at position `positions[r, i]`, and sees keys up to there. `kept` names the
-    padded places that hold the tokens `begin:end`, in order.
+    padded places that hold the tokens `begin:end`, in order. Where ids branch, key k is not seen from
+    `until[k]` on (int64 [length]); positions are then those that they would have if none did.
     """
 
     begin: int
@@ -70,6 +71,7 @@ class Bucket:
     first_slot: int = 0
     queries: I64 | None = None
     kept: I64 | None = None
+    until: I64 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,35 @@ class Group:
     pages: int
 
 
-def plan_attention(starts: I32, positions: I32, pages: I32, page_size: int) -> AttentionPlan:
-    """Cut the attention of a step into pieces (arguments as in `Step`).
+def plan_attention(
+    starts: I32, positions: I32, pages: I32, page_size: int, trees: Sequence[Tree] = ()
+) -> AttentionPlan:
+    """Cut the attention of a step into pieces (arguments as in `Batch`).
 
-    Every row has at least one token, and its tokens' positions are consecutive.
+    Every row has at least one token, and its tokens' positions are consecutive but for `trees`.
     """
-    counts = np.diff(starts)
-    firsts = positions[starts[:-1]]
+    counts, firsts = np.diff(starts), positions[starts[:-1]]
+    branching: dict[int, Tree] = {}
+    split = 0
+    for tree in trees:
+        row = tree.row + split
+        firsts[row] = tree.base + tree.depths.size - counts[row]
+        straight = tree.base - int(firsts[row])
+        if straight >= LONG_ROW:  # what comes before the branches is a row of its own
+            starts = np.insert(starts, row + 1, starts[row] + straight)
+            firsts = np.insert(firsts, row + 1, tree.base)
+            pages = np.insert(pages, row, pages[row], axis=0)
+            counts = np.diff(starts)
+            row, split = row + 1, split + 1
+        branching[row] = tree
     builder = _Builder(starts, counts, firsts, pages, page_size)
-    short = [r for r, count in enumerate(counts.tolist()) if count < LONG_ROW]
-    for row in range(len(counts)):
+    rows = [row for row in range(len(counts)) if row not in branching]
+    for row in rows:
         if counts[row] >= LONG_ROW:
             builder.add_long(row)
+    for row, tree in branching.items():
+        builder.add_tree(row, tree)
+    short = [row for row in rows if counts[row] < LONG_ROW]
     for group in shared_prefixes(short, pages, firsts // page_size, page_size):
         builder.add_group(group)
     return builder.plan()
@@ -137,9 +156,10 @@ def by_prefix(rows: Sequence[int], pages: I32, limits: I32) -> tuple[list[int], 
 
     pages: [R, K] page tables. limits: [R] how many pages of each row may be shared.
     """
-    # Big-endian bytes compare as the page ids do.
-    keys = pages.astype(">i4")
-    ordered = sorted(rows, key=lambda r: (keys[r, : limits[r]].tobytes(), r))
+    # Big-endian bytes compare as the page ids do; nothing is smaller than any page.
+    known = np.where(np.arange(pages.shape[1]) < limits[:, None], pages + 1, 0)[np.asarray(rows)]
+    keys = known.astype(">i4").view(f"S{4 * pages.shape[1]}").ravel()
+    ordered: list[int] = np.asarray(rows)[np.argsort(keys, kind="stable")].tolist()
     table, bound = pages[ordered], limits[ordered]
     equal = np.logical_and.accumulate(table[1:] == table[:-1], axis=1).sum(axis=1)
     common: list[int] = np.minimum(equal, np.minimum(bound[1:], bound[:-1])).tolist()
@@ -198,6 +218,23 @@ class _Builder:
         if first := int(self.firsts[row]):
             self.prefixes.append(Prefix(begin, end, self._context(row, 0, first)))
         self.chunks.append(Chunk(begin, end))
+
+    def add_tree(self, row: int, tree: Tree) -> None:
+        """A row that branches: all that lies before its branches and its new tokens is seen by all of these."""
+        begin, end = self._take([row])
+        first, count = int(self.firsts[row]), int(self.counts[row])
+        offset = min(first, tree.base) // self.page_size * self.page_size
+        if offset:
+            self.prefixes.append(Prefix(begin, end, self._context(row, 0, offset)))
+        length = first + count - offset
+        until = np.full(length, first + count, np.int64)
+        until[tree.base - offset :] = tree.base + tree.until
+        keys = self._context(row, offset, length)
+        index = None if keys.index is None else keys.index[None]
+        positions = np.arange(first, first + count)[None]
+        self.buckets.append(
+            Bucket(begin, end, count, length, offset, positions, index, keys.first_slot, until=until)
+        )
 
     def add_group(self, group: Group) -> None:
         if not group.rows:

@@ -234,8 +234,8 @@ class GenCall:
 
 
 class SelectCall:
-    """One choice: every text scored behind the prompt in one request. Some methods also score each
-    text alone, in a request of its own."""
+    """One choice: all texts are scored behind the prompt in one request. Some methods also score the
+    texts alone, those that begin with the same id in one request."""
 
     def __init__(
         self, model: Model, index: int, node: SelectNode, stream: Stream, texts: tuple[str, ...]
@@ -251,19 +251,25 @@ class SelectCall:
         whole = [(*stream.ids, *model.encode(stream.tail + text)) for text in texts]
         # Where a choice merges with the text before it, the prefix is cut back to the last common id.
         prompt = (*stream.ids, *model.encode(stream.tail))
-        self._prompt = prompt[: min(_common(prompt, ids) for ids in whole)]
-        _check_prompt(self._prompt, node)
-        self._choices = tuple(ids[len(self._prompt) :] for ids in whole)
+        _check_prompt(prompt, node)
+        common = min(_common(prompt, ids) for ids in whole)
+        if not common:  # what comes first cannot be scored, so the choices are encoded by themselves
+            common, whole = len(prompt), [(*prompt, *model.encode(text)) for text in texts]
+        self._prompt = prompt[:common]
+        self._choices = tuple(ids[common:] for ids in whole)
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
         self._done: dict[RequestId, Usage] = {}
+        self._alone: dict[int, list[tuple[int, ...]]] = {}  # by their first id, what follows it
+        if node.method in NEEDS_UNCONDITIONAL:
+            for first, *rest in self._choices:
+                if rest:
+                    self._alone.setdefault(first, []).append(tuple(rest))
         try:
             self._score(self._prompt, self._choices)
-            if node.method in NEEDS_UNCONDITIONAL:
-                for ids in self._choices:
-                    if len(ids) > 1:
-                        self._score(ids[:1], (ids[1:],))
+            for first, rests in self._alone.items():
+                self._score((first,), tuple(rests))
         except SglcError:
             self.close()
             raise
@@ -299,8 +305,10 @@ class SelectCall:
         unconditional: tuple[tuple[float | None, ...], ...] = ()
         if self.node.method in NEEDS_UNCONDITIONAL:
             # The first id of a text has nothing before it.
-            alone = iter(self._scored[request][0] for request in others)
-            unconditional = tuple((None, *next(alone)) if len(ids) > 1 else (None,) for ids in self._choices)
+            alone = dict(zip(self._alone, (iter(self._scored[request]) for request in others), strict=True))
+            unconditional = tuple(
+                (None, *(next(alone[ids[0]]) if len(ids) > 1 else ())) for ids in self._choices
+            )
         decision = decide(self.node.method, logprobs, unconditional)
         text = self._texts[decision.choice]
         spent = sum((self._done[request] for request in others), self._done[first])

@@ -9,7 +9,8 @@ launches is the order of effects; pinned buffers are a ring, each used again onl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,12 +44,18 @@ BUCKETS = (
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
     *range(768, 2049, 256), *range(2560, 4097, 512),
 )  # fmt: skip
+_LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
+_COSTLY = 2048  # tokens up to which steps are timed: of more, none is beside rows that decode
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
-_DECODE = Kind(decode=True, cascade=False, prompts=False, cut=False, samples=True)
-_PROMPTS = Kind(decode=False, cascade=False, prompts=True, cut=True, samples=True)
-_PREFILL_FLOPS = 150e12  # a second, of the tile kernel on an H200
+# What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
+_DECODE = Kind(decode=True, cascade=False, prompts=False)
+_CASCADE = Kind(decode=True, cascade=True, prompts=False)
+_NARROW = Kind(decode=True, cascade=True, prompts=False, narrow=True)
+_PROMPTS = Kind(decode=False, cascade=False, prompts=True)
+_MIXED = Kind(decode=True, cascade=True, prompts=True)
+_PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
 _NO_FLOATS = np.empty(0, np.float32)
 
 
@@ -79,6 +86,19 @@ class _Slot:
     done: torch.Event | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one graph does of a step. Steps of decode alone are one piece. Of others, the layers depend on
+    the tokens and what samples on the rows, so these are two pieces, and there are few of each.
+
+    tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not.
+    """
+
+    tokens: int
+    rows: int
+    kind: Kind | None
+
+
 class CudaExecutor:
     """An `Executor` of a Llama-family model on a CUDA device; on the CPU only in Triton's interpreter.
 
@@ -95,6 +115,8 @@ class CudaExecutor:
     Raises:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
+
+    trees = False  # the tiles of a prompt know no other sight than what comes before
 
     def __init__(
         self,
@@ -128,9 +150,13 @@ class CudaExecutor:
             dtype = next(iter(weights.values())).dtype
             kv_dtype = kv_dtype or dtype
             self._model = CudaModel(config, weights, max_tokens, max_rows, processors, kv_dtype)
-            tile = self._model.tile
             group = config.heads // config.kv_heads
-            self._shape = Shape(tile.rows, group, config.kv_heads, page_size, self._model.tile_programs)
+            self._shapes = {
+                narrow: Shape(
+                    tile.rows, group, config.kv_heads, page_size, self._model.tile_programs(narrow=narrow)
+                )
+                for narrow, tile in self._model.tiles.items()
+            }
             self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
             self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
             self._out = self._empty(2 * max_rows, dtype=torch.int32)
@@ -138,11 +164,12 @@ class CudaExecutor:
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int32, device=self._device)
             self._scratch = sample_scratch(max_rows, self._device)
             # Prefixes on one level have at least two rows each; cutting keys adds a piece for each program.
-            self._parts = max_rows + 2 * self._shape.programs // config.kv_heads
-            partial = self._parts * config.kv_heads * tile.rows
+            programs = max(shape.programs for shape in self._shapes.values())
+            self._parts = 2 * max_rows + 2 * programs // config.kv_heads
+            partial = self._parts * config.kv_heads * max(shape.rows for shape in self._shapes.values())
             self._tile_values = self._empty(partial, config.head_dim, dtype=torch.float32)
             self._tile_sums = self._empty(partial, dtype=torch.float32)
-            items = self._parts + max_tokens // self._shape.tokens + max_rows
+            items = self._parts + max_tokens // self._shapes[False].tokens + max_rows
             plan = _HEADER + (1 + 2 * LEVELS + _MEMBERS) * max_tokens + ITEM * items
             self._plan_words = torch.zeros(plan, dtype=torch.int32, device=self._device)
             columns = -(-max_len // page_size) + 1
@@ -154,11 +181,12 @@ class CudaExecutor:
             self._state = row_state(max_rows, columns, self.pages, self._device)
             self._lists = batch_lists(max_tokens, max_rows, self._state.dummy, self._device)
         self._mirror = Mirror(page_size)
-        self._captured: dict[tuple[int, int, Kind], torch.cuda.CUDAGraph | None] = {}
+        self._captured: dict[_Piece, torch.cuda.CUDAGraph | None] = {}
+        self._capturing = torch.cuda.Stream(self._device) if self._graphs else None  # type: ignore[no-untyped-call]
+        self._graph_pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._before: Step | None = None
         self._bucket = (0, 0)
         self._kind = _DECODE
-        self._prefixes: list[Prefix] = []
         self._launched = 0
 
     @property
@@ -212,8 +240,7 @@ class CudaExecutor:
         else:
             batch = self._mirror.expand(step)
         with torch.inference_mode():
-            tokens, rows = step.decoding + len(step.ids), len(step.rows)
-            bucket = self._bucket_of(tokens, rows)
+            bucket = self._bucket_of(step)
             self._stage(step, slot, bucket)
             if batch is not None:
                 return self._steered(batch, bucket, slot)
@@ -222,17 +249,18 @@ class CudaExecutor:
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
             if slot.done is not None:
                 slot.done.record()
-            return Ticket(step.index, rows, slot.out[:size], slot.done)
+            return Ticket(step.index, len(step.rows), slot.out[:size], slot.done)
 
     def drain(self, ticket: Ticket | Outcome) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
 
     def _steered(self, batch: Batch, bucket: tuple[int, int], slot: _Slot) -> Outcome:
-        """A step with masks, biases or scores: its forward pass as any other's, what follows in torch."""
-        self._execute(bucket, replace(self._kind, samples=False))
+        """A step with masks, biases or scores: its layers as any other's, what follows in torch."""
+        self._replay(_Piece(bucket[0], 0, self._kind))
+        hidden = self._model.finish(bucket[0], pdl=False)
         wanted = torch.from_numpy(wanted_tokens(batch)).to(self._device)
-        made = outcome(batch, self._model.hidden(bucket[0])[wanted], self._model.logits, self._eos_ids.long())
+        made = outcome(batch, hidden[wanted], self._model.logits, self._eos_ids.long())
         rows = len(batch.rows)
         finish(
             made.tokens, made.logprobs, self._lists, self._state,
@@ -242,12 +270,10 @@ class CudaExecutor:
             slot.done.record()
         return made if self._device.type == "cpu" else made.on_host()
 
-    def _bucket_of(self, tokens: int, rows: int) -> tuple[int, int]:
-        """Tokens and rows that a step is padded to. Above the last bucket it is not padded."""
-        padded = next((size for size in BUCKETS if size >= tokens), tokens)
-        if padded > self._max_tokens or padded > BUCKETS[-1]:
-            return tokens, rows
-        return padded, min(padded, self._max_rows)
+    def _bucket_of(self, step: Step) -> tuple[int, int]:
+        """Tokens and rows that a step is padded to; of decode alone, they are as many."""
+        rows = _padded(len(step.rows), self._max_rows)
+        return (_padded(step.decoding + len(step.ids), self._max_tokens) if len(step.ids) else rows), rows
 
     def _stage(self, step: Step, slot: _Slot, bucket: tuple[int, int]) -> None:
         """Bring what the step changes to the device."""
@@ -262,16 +288,17 @@ class CudaExecutor:
                 copies = self._words[packed.copies_at : packed.copies_at + 3 * packed.copies]
                 copy_tokens(self._pool, copies.view(-1, 3))
         if not same:
-            self._prefixes = self._shared(step)
-            plan = self._plan(step)
-            self._put_plan(plan, slot, bucket[0])
-            # Captured steps are ready for cuts whether there are any or not.
-            cut = bucket[0] <= BUCKETS[-1] or (plan is not None and bool(plan.splits[step.decoding :].any()))
-            prompts = len(step.lengths) > 0
-            self._kind = Kind(
-                decode=step.decoding > 0, cascade=len(self._prefixes) > 0, prompts=prompts, cut=prompts and cut,
-                samples=True,
-            )  # fmt: skip
+            prefixes = self._shared(step)
+            self._kind = self._kind_of(step, prefixes)
+            self._put_plan(self._plan(step, prefixes), slot, bucket[0])
+
+    def _kind_of(self, step: Step, prefixes: Sequence[Prefix]) -> Kind:
+        if len(step.ids):
+            return _MIXED if step.decoding else _PROMPTS
+        if not prefixes:
+            return _DECODE
+        fits = sum(len(prefix.rows) for prefix in prefixes) <= 2 * self._shapes[True].tokens * len(prefixes)
+        return _NARROW if fits else _CASCADE
 
     def _shared(self, step: Step) -> list[Prefix]:
         """Prefixes that decoding rows share. Their pages are whole, so they stay right while the rows grow."""
@@ -282,13 +309,14 @@ class CudaExecutor:
         whole = (self._mirror.seq_len[rows] - 1) // self.page_size
         return shared_prefixes(self._mirror.table[rows, : int(whole.max())], whole, self.page_size)
 
-    def _plan(self, step: Step) -> TilePlan | None:
-        if not self._prefixes and not len(step.lengths):
+    def _plan(self, step: Step, prefixes: Sequence[Prefix]) -> TilePlan | None:
+        if not prefixes and not len(step.lengths):
             return None
         prompts = step.rows[step.decoding :]
         firsts = self._mirror.seq_len[prompts] - step.lengths
         chunks = list(zip(prompts.tolist(), firsts.tolist(), step.lengths.tolist(), strict=True))
-        return plan_tiles(step.rows[: step.decoding].tolist(), self._prefixes, chunks, self._shape)
+        shape = self._shapes[self._kind.narrow]
+        return plan_tiles(step.rows[: step.decoding].tolist(), prefixes, chunks, shape)
 
     def _put_plan(self, plan: TilePlan | None, slot: _Slot, tokens: int) -> None:
         """Bring a plan (none: no tiles) for a bucket of `tokens` to the device, all of it in one copy."""
@@ -309,7 +337,7 @@ class CudaExecutor:
             words[at:used] = plan.items.ravel()
         self._plan_words[:used].copy_(slot.plan[:used], non_blocking=True)
 
-    def _tiles(self, tokens: int) -> TileArguments:
+    def _tiles(self, tokens: int, kind: Kind) -> TileArguments:
         """Where `_put_plan` brings the plan of a bucket of `tokens`."""
         words, at = self._plan_words, _HEADER
         shared = words[at : at + tokens]
@@ -318,52 +346,61 @@ class CudaExecutor:
             words[at + LEVELS * tokens * i :][: LEVELS * tokens].view(tokens, LEVELS) for i in (0, 1)
         )
         at += 2 * LEVELS * tokens
-        left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shape.rows)
+        left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shapes[kind.narrow].rows)
         return TileArguments(shared, words[at + _MEMBERS * tokens :], words[:1], words[at:], left)
 
     def _execute(self, bucket: tuple[int, int], kind: Kind) -> None:
-        """Run the step that is staged: as a graph, from the second of its kind on."""
-        key = (*bucket, kind)
-        if not self._graphs or bucket[0] > BUCKETS[-1]:
-            self._run(bucket, kind, pdl=False)
-        elif key not in self._captured:
-            self._captured[key] = None
-            self._run(bucket, kind, pdl=self._model.overlaps)
+        """Run the step that is staged."""
+        tokens, rows = bucket
+        if not kind.prompts:
+            self._replay(_Piece(tokens, rows, kind))
+            return
+        self._replay(_Piece(tokens, 0, kind))
+        self._replay(_Piece(0, rows, None))
+
+    def _replay(self, piece: _Piece) -> None:
+        """Run a piece: as a graph, from its second time on."""
+        if not self._graphs or piece.tokens > BUCKETS[-1]:
+            self._run(piece, pdl=False)
+        elif piece not in self._captured:
+            self._captured[piece] = None
+            self._run(piece, pdl=self._model.overlaps)
         else:
-            graph = self._captured[key]
+            graph = self._captured[piece]
             if graph is None:
-                graph = self._captured[key] = self._capture(bucket, kind)
+                graph = self._captured[piece] = self._capture(piece)
             graph.replay()
 
-    def _capture(self, bucket: tuple[int, int], kind: Kind) -> torch.cuda.CUDAGraph:
+    def _capture(self, piece: _Piece) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")
-            self._run(bucket, kind, pdl=self._model.overlaps)
+        with torch.cuda.stream(self._capturing):
+            graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
+            self._run(piece, pdl=self._model.overlaps)
             graph.capture_end()
         return graph
 
-    def _run(self, bucket: tuple[int, int], kind: Kind, *, pdl: bool) -> None:
-        """Launch the kernels of a step: forward pass, head, sampling, and the growth of the rows."""
-        tokens, rows = bucket
-        ids, positions, slots = (self._inputs[i, :tokens] for i in range(3))
-        prepare(self._lists, self._state, self.page_size, tokens, (ids, positions, slots))
-        arguments = Tokens(ids, positions, slots, self._lists.token_rows[:tokens], self._lists.decoding)
-        # Only of a step without prompts is every token the last of its row.
-        wanted = self._lists.ends[:rows] if kind.prompts and kind.samples else None
-        hidden = self._model.forward(
-            arguments, self._pool, self._state.table, self._tiles(tokens), kind, wanted, pdl=pdl
-        )
-        if not kind.samples:
+    def _run(self, piece: _Piece, *, pdl: bool) -> None:
+        """Launch the kernels of a piece: layers, then head, sampling, and the growth of the rows."""
+        tokens, rows, kind = piece.tokens, piece.rows, piece.kind
+        if kind is not None:
+            ids, positions, slots = (self._inputs[i, :tokens] for i in range(3))
+            prepare(self._lists, self._state, self.page_size, tokens, (ids, positions, slots))
+            arguments = Tokens(ids, positions, slots, self._lists.token_rows[:tokens], self._lists.decoding)
+            self._model.attend(
+                arguments, self._pool, self._state.table, self._tiles(tokens, kind), kind, pdl=pdl
+            )  # fmt: skip
+        if not rows:
             return
+        # Only of a step without prompts is every token the last of its row.
+        wanted = self._lists.ends[:rows] if kind is None else None
+        hidden = self._model.finish(tokens or self._max_tokens, wanted, pdl=pdl)
         logits = self._model.logits(hidden, self._logits[:rows], pdl=pdl)
         out = self._out[:rows], self._out[rows : 2 * rows].view(torch.float32)
         sample(logits[:rows], self._lists, self._state, self._eos_ids, self._scratch, *out)
 
     def warm_up(self, rows: int) -> StepCost:
-        """Compile kernels and capture the graphs of decode steps of up to `rows` rows; gives what steps cost.
+        """Compile kernels and capture the graphs of steps with up to `rows` rows; gives what steps cost.
 
         Measured with nothing but padding, whose attention is next to nothing. Before the first step only.
         """
@@ -371,25 +408,32 @@ class CudaExecutor:
             self._lists.tokens.zero_()[0] = self._state.dummy
             self._lists.rows.zero_()[0] = self._state.dummy
             self._lists.decoding.zero_()
-            for size in BUCKETS:
-                if size <= min(rows, self._max_tokens):
-                    self._captured[size, min(size, self._max_rows), _DECODE] = None
-                    self._run((size, min(size, self._max_rows)), _DECODE, pdl=self._model.overlaps)
-                    self._execute((size, min(size, self._max_rows)), _DECODE)
+            sizes = _sizes(self._max_tokens)
+            few = _sizes(min(rows, self._max_rows))
+            kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
+            pieces = [_Piece(size, size, kind) for size in few for kind in kinds]
+            pieces += [_Piece(0, size, None) for size in few]
+            pieces += [
+                _Piece(size, 0, kind)
+                for size in sorted({*sizes, self._max_tokens})
+                for kind in (_PROMPTS, _MIXED)
+            ]
+            for piece in pieces:
+                self._replay(piece)
+                self._replay(piece)
             self._before = None
-            step_s = self._seconds(lambda: self._execute((1, 1), _DECODE))
-            # Of about as many tokens as a step takes beside rows that decode: more of them are cheaper each.
-            many = max(size for size in BUCKETS if size <= min(512, self._max_tokens))
-            bucket = many, min(many, self._max_rows)
-            self._execute(bucket, _PROMPTS)
-            token_s = self._seconds(lambda: self._execute(bucket, _PROMPTS)) / many
+            products_s = tuple(
+                (size, self._seconds(partial(self._execute, (size, min(size, few[-1])), _PROMPTS)))
+                for size in sizes
+                if size <= _COSTLY
+            )
             source = torch.empty(1 << 28, dtype=torch.uint8, device=self._device)
             target = torch.empty_like(source)
             byte_s = self._seconds(lambda: target.copy_(source)) / (2 * source.numel())
         c = self.config
         pair_flops = 4 * c.layers * c.heads * c.head_dim
         key_bytes = 2 * c.layers * c.kv_heads * c.head_dim * self._pool.element_size()
-        return StepCost(step_s, token_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
+        return StepCost(products_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
 
     def _seconds(self, run: Callable[[], object]) -> float:
         """Median time of `run` on the device."""
@@ -403,3 +447,14 @@ class CudaExecutor:
             end.synchronize()
             times.append(begin.elapsed_time(end) / 1e3)
         return sorted(times)[2]
+
+
+def _padded(count: int, most: int) -> int:
+    """The bucket of `count` tokens or rows, of which there are `most` at most."""
+    large = -(-count // _LARGE) * _LARGE
+    return min(next((size for size in BUCKETS if size >= count), large), most)
+
+
+def _sizes(most: int) -> list[int]:
+    """All buckets of up to `most` tokens or rows."""
+    return sorted({min(size, most) for size in BUCKETS})

@@ -66,14 +66,17 @@ class TileArguments:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
-    these share prefixes; `prompts`: other tokens; `cut`: the keys of some of those may be cut. `samples`:
-    tokens are sampled in the same pass; else hidden states are all that is wanted."""
+    these may share prefixes; `prompts`: other tokens, whose keys may be cut. `narrow`: its tiles are."""
 
     decode: bool
     cascade: bool
     prompts: bool
-    cut: bool
-    samples: bool
+    narrow: bool = False
+
+    @property
+    def short(self) -> bool:
+        """Whether most rows have few keys of their own, which those that share prefixes do."""
+        return self.cascade and not self.prompts
 
 
 class CudaModel:
@@ -114,54 +117,70 @@ class CudaModel:
         self._squares = empty_squares(max_tokens, c.hidden, device)  # of the residual stream
         self._few_x = torch.zeros_like(self._x)
         self._few_attended = torch.zeros_like(self._attended)
-        self.decode = decode_config(kv_dtype)
-        self.tile = tile_config(dtype)
-        self.tile_programs = self.tile.per_sm * processors
-        self._scratch = decode_scratch(
-            self.decode, max_decoding, c.heads, c.kv_heads, c.head_dim, device, processors
-        )
+        self._decode = {short: decode_config(kv_dtype, short=short) for short in (True, False)}
+        self._scratch = {
+            short: decode_scratch(config, max_decoding, c.heads, c.kv_heads, c.head_dim, device, processors)
+            for short, config in self._decode.items()
+        }
+        self.tiles = {narrow: tile_config(dtype, narrow=narrow) for narrow in (True, False)}
+        self._processors = processors
 
-    def forward(
-        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind,
-        wanted: Tensor | None, *, pdl: bool,
-    ) -> Tensor:  # fmt: skip
-        """Write the KV of all tokens to `pool`; give the last hidden states, before their norm.
+    def tile_programs(self, *, narrow: bool) -> int:
+        """Programs that share the tiles of a step."""
+        return self.tiles[narrow].per_sm * self._processors
+
+    def attend(
+        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind, *, pdl: bool
+    ) -> None:  # fmt: skip
+        """All of a forward pass up to the last layer's attention; `finish` does the rest.
 
         Args:
-            tokens: T tokens, their rows' page tables in `table`.
+            tokens: T tokens, their rows' page tables in `table`; their KV is written to `pool`.
             pool: [layers, pages, 2, kv_heads, page_size, D].
-            wanted: int32 or int64 [W] tokens whose hidden states are wanted; None: all.
-
-        Returns:
-            [W, hidden], a buffer that the next forward pass overwrites: what `logits` takes.
         """
         c = self.config
         count = len(tokens.ids)
         if kind.decode:
-            count_blocks(tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch, self.decode)
+            count_blocks(
+                tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch[kind.short],
+                self._decode[kind.short],
+            )  # fmt: skip
         x, attended = self._x[:count], self._attended[:count]
-        scale = self._squares, c.rms_eps
         embed(tokens.ids, self._embedding, x, squares=self._squares)
         for index, layer in enumerate(self._layers):
+            if index:
+                self._behind_attention(self._layers[index - 1], x, attended, pdl=pdl)
             store = gemm.HeadStore(
                 c.heads, tokens.positions, tokens.slots, self._rotations, pool[index], layer.head_norms
             )
             queries = gemm.qkv(
-                x, layer.qkv, store, scale=scale, bias=layer.qkv_bias, out=self._qkv[:count], pdl=pdl
-            )
+                x, layer.qkv, store, scale=(self._squares, c.rms_eps), bias=layer.qkv_bias,
+                out=self._qkv[:count], pdl=pdl,
+            )  # fmt: skip
             self._attend(queries, pool[index], table, tokens, tiles, kind, attended, pdl)
-            if index == c.layers - 1 and wanted is not None:
-                x = torch.index_select(x, 0, wanted, out=self._few_x[: len(wanted)])
-                attended = torch.index_select(attended, 0, wanted, out=self._few_attended[: len(wanted)])
-                pdl_here = False
-            else:
-                pdl_here = pdl
-            x = gemm.linear(
-                attended.flatten(1), layer.out, residual=x, squares=self._squares, out=x, pdl=pdl_here
-            )
-            gated = gemm.gated(x, layer.gate_up, scale=scale, out=self._gated[: len(x)], pdl=pdl)
-            x = gemm.linear(gated, layer.down, residual=x, squares=self._squares, out=x, pdl=pdl)
+
+    def finish(self, tokens: int, wanted: Tensor | None = None, *, pdl: bool) -> Tensor:
+        """The last hidden states, before their norm, of the `tokens` tokens that `attend` was given.
+
+        Args:
+            wanted: int32 or int64 [W] those that are wanted; None: all.
+
+        Returns:
+            [W, hidden], a buffer that the next forward pass overwrites: what `logits` takes.
+        """
+        x, attended = self._x[:tokens], self._attended[:tokens]
+        if wanted is not None:
+            x = torch.index_select(x, 0, wanted, out=self._few_x[: len(wanted)])
+            attended = torch.index_select(attended, 0, wanted, out=self._few_attended[: len(wanted)])
+        self._behind_attention(self._layers[-1], x, attended, pdl=pdl and wanted is None)
         return x
+
+    def _behind_attention(self, layer: _Layer, x: Tensor, attended: Tensor, *, pdl: bool) -> None:
+        """What follows attention in a layer: `x` becomes its output."""
+        gemm.linear(attended.flatten(1), layer.out, residual=x, squares=self._squares, out=x, pdl=pdl)
+        scale = self._squares, self.config.rms_eps
+        gated = gemm.gated(x, layer.gate_up, scale=scale, out=self._gated[: len(x)], pdl=pdl)
+        gemm.linear(gated, layer.down, residual=x, squares=self._squares, out=x, pdl=pdl)
 
     def _attend(
         self, queries: Tensor, pool: Tensor, table: Tensor, tokens: Tokens, tiles: TileArguments, kind: Kind,
@@ -171,22 +190,20 @@ class CudaModel:
         if kind.cascade or kind.prompts:
             tile_attention(
                 queries, pool, table, tokens.positions, tiles.items, tiles.items_count, tiles.members, out,
-                tiles.left.values, tiles.left.sums, self.tile, self.tile_programs, pdl=pdl,
+                tiles.left.values, tiles.left.sums, self.tiles[kind.narrow],
+                self.tile_programs(narrow=kind.narrow), pdl=pdl,
             )  # fmt: skip
         if kind.decode:
             decode_attention(
                 queries, pool, table, tokens.rows, tokens.positions, tiles.shared[:count], tokens.decoding, out,
-                self._scratch, self.decode, tiles=tiles.left if kind.cascade else None, pdl=pdl,
+                self._scratch[kind.short], self._decode[kind.short],
+                tiles=tiles.left if kind.cascade else None, pdl=pdl,
             )  # fmt: skip
-        if kind.cut:
+        if kind.prompts:
             merge(out, tokens.decoding, tiles.left, self.config.kv_heads, pdl=pdl)
 
-    def hidden(self, tokens: int) -> Tensor:
-        """[tokens, hidden] that the last forward pass left, if it was asked for those of all tokens."""
-        return self._x[:tokens]
-
     def logits(self, hidden: Tensor, out: Tensor | None = None, *, pdl: bool = False) -> Tensor:
-        """[W, hidden] from `forward` -> [W, vocab]."""
+        """[W, hidden] from `finish` -> [W, vocab]."""
         normed = rms_norm(hidden, self._norm, self.config.rms_eps, pdl=pdl)
         return gemm.linear(normed, self._head, out=out, pdl=pdl)
 

@@ -49,6 +49,7 @@ from sglc.runtime.rows import Chunk
 from sglc.runtime.scores import account, likeliest_at, take_scores
 from sglc.runtime.steering import steered
 from sglc.runtime.step import Executor, Step, StepResult
+from sglc.runtime.tries import MOST_TOKENS, tries_of
 from sglc.runtime.waiting import Waiting
 
 __all__ = [
@@ -165,6 +166,9 @@ class Engine:
     def score(self, handle: Handle, choices: Sequence[Sequence[int]]) -> RequestId:
         """Log-probabilities of the ids of each choice after the handle's ids (at least one).
 
+        What choices share is passed through once, if the executor takes rows that branch. Choices that
+        fit behind the prompt are passed through with its last ids; the others follow when it is there.
+
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
@@ -173,9 +177,11 @@ class Engine:
         assert choices, "one choice at least"
         longest = max(len(choice) for choice in choices)
         self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
-        request = self._request(handle, 1 + sum(len(choice) > 1 for choice in choices))
-        request.choices = tuple(tuple(choice) for choice in choices)
-        request.logprobs = [[0.0] * len(choice) for choice in choices]
+        room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
+        made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
+        request = self._request(handle, len(made.tries))
+        request.choices = made
+        request.logprobs = [[0.0] * len(trie.pairs) for trie in made.tries]
         return self._submit(request)
 
     def warm(self, handle: Handle) -> RequestId:
@@ -282,13 +288,13 @@ class Engine:
             if chunk.scored:
                 flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
         for row in self.placement.launched(step, chunks):
-            part = self.placement.work[row].part
+            part, node = self.placement.work[row].part, self.placement.work[row].node
             if part.kind is not Kind.SAMPLE:
-                keep = len(part.ids) if part.kind is Kind.PROMPT else 0
-                self.placement.retire(row, keep)
+                keep = part.kept if part.kind is Kind.PROMPT else 0
+                node = self.placement.retire(row, keep)
                 flight.ended.append(part.request)
             if part.kind is not Kind.CHOICE:
-                self.handles.follow(part.request.handle)
+                self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
                     self._waiting.fork(part)
 
@@ -381,9 +387,9 @@ class Engine:
         state.done = True
         ids, logprobs = self.rows.sampled(state.row)
         written = min(len(request.ids) + len(ids), int(self.rows.seq_len[state.row]))
-        self.placement.retire(state.row, 0 if request.root.scratch else written)
+        node = self.placement.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
-            self.handles.follow(request.handle)
+            self.handles.follow(request.handle, node)
         self._report(request, sample, ids, logprobs, finish, extra)
 
     def _report(
@@ -408,8 +414,8 @@ class Engine:
         request.pending -= 1
         if request.pending:
             return
-        if request.choices:
-            self._events.append(Scored(request.id, tuple(map(tuple, request.logprobs))))
+        if request.choices is not None:
+            self._events.append(request.scores())
         self._events.append(request.done())
         self._forget(request)
 

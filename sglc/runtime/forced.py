@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from sglc.errors import SglcError
 from sglc.runtime.placement import Placement
-from sglc.runtime.requests import EngineEvent, Part, Run, Token, scored_positions
+from sglc.runtime.requests import EngineEvent, Part, Run, Token, scored_places
 from sglc.runtime.rows import Chunk, Rows
 from sglc.runtime.scores import account
 
@@ -75,7 +75,7 @@ def stretched(placement: Placement, chunk: Chunk, left: int) -> Chunk:
         return chunk
     work.part.request.samples[work.part.index].run = run
     tokens = int(rows.prompt_len[row]) - first
-    return Chunk(row, tokens, chunk.scored + scored_positions(work.part, first, tokens))
+    return Chunk(row, tokens, chunk.scored + scored_places(work.part, first, tokens))
 
 
 def land(rows: Rows, row: int, part: Part) -> list[EngineEvent]:

@@ -40,6 +40,8 @@ class Handles:
                 "a handle changes its namespace"
             )
             handle = self._add(before.ids + ids, before.root, before.node)
+            if not ids:
+                return handle
         else:
             root = self._tree.root_of(namespace)
             handle = self._add(ids, root, root)
@@ -82,12 +84,20 @@ class Handles:
         """The root of the handle's namespace."""
         return self._sequences[handle].root
 
-    def follow(self, handle: Handle) -> None:
-        """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it has ended."""
+    def follow(self, handle: Handle, near: Node | None = None) -> None:
+        """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it has ended.
+
+        `near` is a node that a prefix of the handle's ids leads to, or one of those that go on behind them.
+        """
         sequence = self._sequences.get(handle)
         if sequence is None or not self._follows:
             return
-        match = self._tree.match(sequence.ids, len(sequence.ids), self.start(handle, sequence.root))
+        if near is None:
+            near = self.start(handle, sequence.root)
+        while near.end > len(sequence.ids) or near.end % self._tree.page_size:
+            assert near.parent is not None
+            near = near.parent
+        match = self._tree.match(sequence.ids, len(sequence.ids), near)
         node = match.source or match.node
         self._tree.pin(node, sequence.next_use)
         self._tree.unpin(sequence.node, sequence.next_use)

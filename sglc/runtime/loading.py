@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 from sglc.errors import BackendError
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _KV_BYTES = 2 << 30  # on the CPU; a CUDA device gives what it has free
 _PAGE_SIZE = 16  # tokens
+_SOON_S = 8.0  # with compiled kernels a model is ready by then
+_COMPILING = "sglc: compiling kernels for this model and GPU, which is done once and takes about a minute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +110,18 @@ def _on_cuda(
         eos_ids=tokenizer.eos_ids,
         depth=2,  # more would put off what follows the end of a sample
     )
+    telling = Timer(_SOON_S, lambda: print(_COMPILING, file=sys.stderr, flush=True))
+    telling.start()
+    try:
+        cost = executor.warm_up(max_rows)
+    finally:
+        telling.cancel()
     engine_config = EngineConfig(
         token_budget=token_budget,
         max_rows=max_rows,
         cache=options.cache,
         max_len=min(config.max_len, executor.pages * options.page_size),
-        cost=executor.warm_up(max_rows),
+        cost=cost,
     )
     return Machine(Engine(executor, engine_config), tokenizer)
 

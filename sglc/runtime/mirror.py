@@ -45,7 +45,11 @@ class Mirror:
         owner = np.repeat(rows, counts)
         tokens = np.full(owner.size, SAMPLED, np.int32)
         tokens[step.decoding :] = step.ids
-        positions = np.arange(owner.size, dtype=np.int32) + np.repeat(first - starts[:-1], counts)
+        places = np.arange(owner.size, dtype=np.int32) + np.repeat(first - starts[:-1], counts)
+        positions = places.copy() if step.trees else places
+        for tree in step.trees:
+            end, count = starts[tree.row + 1], min(tree.depths.size, counts[tree.row])
+            positions[end - count : end] = tree.base + tree.depths[tree.depths.size - count :]
         held = np.arange(columns) * size < after[:, None]
         return Batch(
             index=step.index,
@@ -53,7 +57,7 @@ class Mirror:
             starts=starts,
             tokens=tokens,
             positions=positions,
-            slots=self.table[owner, positions // size] * size + positions % size,
+            slots=self.table[owner, places // size] * size + places % size,
             pages=np.where(held, self.table[rows, :columns], np.int32(-1)),
             copies=step.copies,
             sample=step.sample,

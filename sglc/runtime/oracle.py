@@ -21,7 +21,7 @@ from sglc.runtime.constraint import Constraint
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.requests import Likely
 from sglc.runtime.steering import bias_of
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, Tree
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -48,6 +48,15 @@ def _bias_hash(added: Mapping[int, float]) -> np.uint64:
     return np.uint64(terms.sum(dtype=np.uint64))
 
 
+def _branched(tree: Tree, terms: U64) -> U64:
+    """Hash of what each id behind a tree's base sees, uint64 [n], from the `terms` of all ids of its row."""
+    assert tree.depths.size == tree.until.size, "a tree's arrays differ in length"
+    places = np.arange(tree.until.size)
+    sees = (places <= places[:, None]) & (tree.until > places[:, None])
+    hashes: U64 = sees.astype(np.uint64) @ terms[tree.base :] + terms[: tree.base].sum(dtype=np.uint64)
+    return hashes
+
+
 def history_hashes(ids: Sequence[int]) -> U64:
     """Hash of the history up to and with each of `ids`, a sequence from its start: uint64 [n]."""
     tokens = np.array(ids, np.int32)
@@ -71,16 +80,25 @@ class Oracle:
     Args:
         depth: steps that may be launched before the oldest is drained.
         eos_ids: what `no_eos` rows may not sample.
+        trees: rows may branch.
     """
 
     def __init__(
-        self, *, pages: int, page_size: int, depth: int = 1, vocab_size: int = 29, eos_ids: Sequence[int] = ()
+        self,
+        *,
+        pages: int,
+        page_size: int,
+        depth: int = 1,
+        vocab_size: int = 29,
+        eos_ids: Sequence[int] = (),
+        trees: bool = True,
     ) -> None:
         self.page_size = page_size
         self.pages = pages
         self.depth = depth
         self.vocab_size = vocab_size
         self.eos_ids = tuple(eos_ids)
+        self.trees = trees
         self.mirror = Mirror(page_size)
         self.extended = 0  # tokens of all steps
         slots = pages * page_size
@@ -100,6 +118,7 @@ class Oracle:
         assert len(self._results) < self.depth, "more steps in flight than the depth allows"
         assert step.rows.size == np.unique(step.rows).size, "a row occurs twice in a step"
         self._next += 1
+        assert self.trees or not step.trees, "a row branches"
         batch = self.mirror.expand(step)
         self.extended += batch.tokens.size
         self._copy(batch)
@@ -159,9 +178,13 @@ class Oracle:
         hashes: U64 = np.zeros(step.tokens.size, np.uint64)
         starts = step.starts.tolist()
         bounds = list(pairwise(starts))
+        trees = {tree.row: tree for tree in step.trees}
+        lengths: list[int] = []
         for i, (first, last) in enumerate(bounds):
-            length = int(step.positions[last - 1]) + 1
+            tree = trees.get(i)
+            length = int(step.positions[last - 1]) + 1 if tree is None else tree.base + tree.depths.size
             old = length - (last - first)
+            lengths.append(length)
             assert length <= step.pages.shape[1] * self.page_size, "a row is longer than its page table"
             where = np.arange(length)
             pages = step.pages[i, where // self.page_size]
@@ -170,8 +193,14 @@ class Oracle:
             assert (behind == -1).all(), "a row's page table goes on behind its end"
             slots = pages * self.page_size + where % self.page_size
             assert (slots[old:] == step.slots[first:last]).all(), "slots and page table differ"
-            assert (self._at[slots] == where).all(), "a row reads a slot of another position"
-            history = np.cumsum(_terms(self._ids[slots], where.astype(np.int32)), dtype=np.uint64)
+            at = where.astype(np.int32)
+            if tree is not None:
+                at[tree.base :] = tree.base + tree.depths
+            assert (self._at[slots] == at).all(), "a row reads a slot of another position"
+            terms = _terms(self._ids[slots], at)
+            history = np.cumsum(terms, dtype=np.uint64)
+            if tree is not None:
+                history[tree.base :] = _branched(tree, terms)
             assert (history[:old] == self._hash[slots[:old]]).all(), "a row reads another history than its own"
             self._hash[slots[old:]] = history[old:]
             hashes[first:last] = history[old:]
@@ -180,7 +209,7 @@ class Oracle:
         owner: I32 = np.full(self._ids.size, -1, np.int32)
         owner[step.slots] = np.repeat(step.rows, np.diff(step.starts))
         for i in range(step.rows.size):
-            length = int(step.positions[bounds[i][1] - 1]) + 1
+            length = lengths[i]
             pages = step.pages[i, : -(-length // self.page_size)]
             slots = (pages[:, None] * self.page_size + np.arange(self.page_size)).ravel()[:length]
             other = (owner[slots] >= 0) & (owner[slots] != step.rows[i])

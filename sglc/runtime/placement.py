@@ -144,7 +144,7 @@ class Placement:
         rows = [row for row in candidates if self._shares(self.work[row], part)]
         if not rows:
             return False
-        lengths = self.rows.prompt_len[rows]
+        lengths = np.array([self.work[row].part.kept for row in rows], np.int32)
         width = min(part.limit, int(lengths.max()))
         differs = self.rows.tokens[rows, :width] != part.array[:width]
         differs |= np.arange(width) >= lengths[:, None]
@@ -301,8 +301,8 @@ class Placement:
         return ended
 
     def _insert_prompt(self, row: int, work: Work, step: int) -> None:
+        size, done = self.page_size, min(int(self.rows.seq_len[row]), work.part.kept)
         ids = work.part.ids
-        size, done = self.page_size, min(int(self.rows.seq_len[row]), len(ids))
         while not work.diverged and (work.shared + 1) * size <= done:
             key = ids[work.shared * size : (work.shared + 1) * size]
             page = int(self.rows.table[row, work.shared])

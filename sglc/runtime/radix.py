@@ -131,8 +131,10 @@ class RadixTree:
                 node = node.children[at]
                 continue
             source, tokens = None, 0
-            for i in (at, at - 1):
-                if 0 <= i < len(node.keys) and (common := common_prefix(node.keys[i], key)) > tokens:
+            for i in (at, at - 1) if key else ():
+                if not 0 <= i < len(node.keys) or node.keys[i][0] != key[0]:
+                    continue
+                if (common := common_prefix(node.keys[i], key)) > tokens:
                     source, tokens = node.children[i], common
             self._tick += 1
             node.last_use = self._tick

@@ -1,11 +1,12 @@
 """What the engine reports, and its records of requests and their parts.
 
 A request is done in parts, each one row: a sample of a generation, the prompt of a `warm` or `score`,
-or one choice after it. Parts wait in the order of (request, part).
+or choices after it. Parts wait in the order of (request, part).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -18,12 +19,13 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraint import Constraint
 from sglc.runtime.radix import Node
 from sglc.runtime.step import I32
+from sglc.runtime.tries import Trie, Tries
 
 Handle = int
 RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 
-PROMPT = -1  # in `Score.choice`: the prompt itself is scored
+PROMPT = -1  # in `Score.trie`: the prompt itself is scored
 FORCED = -2  # and here ids that a sample has to go on with
 
 
@@ -106,8 +108,8 @@ class Kind(Enum):
     """What a part does with its row."""
 
     SAMPLE = "sample"  # pass the prompt through, then decode
-    PROMPT = "prompt"  # pass the prompt through; of a `score`, rank the choices' first ids
-    CHOICE = "choice"  # behind the prompt, pass a choice through but for its last id
+    PROMPT = "prompt"  # pass the prompt through; of a `score`, choices behind it too
+    CHOICE = "choice"  # behind the prompt, pass choices through that its own row had no room for
 
 
 @dataclass(slots=True, eq=False)
@@ -125,8 +127,8 @@ class Request:
     constraint: Constraint | None = None
     group: int = -1
     watch: bool = False  # every token is reported
-    choices: tuple[tuple[int, ...], ...] = ()
-    logprobs: list[list[float]] = field(default_factory=list)
+    choices: Tries | None = None
+    logprobs: list[list[float]] = field(default_factory=list)  # of each trie's pairs
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_likeliest: list[Likely] = field(default_factory=list)
     samples: list[SampleState] = field(default_factory=list)
@@ -150,6 +152,12 @@ class Request:
         if self.sampling is None or self.sampling.logprobs_from is None:
             return None
         return max(self.sampling.logprobs_from - 1, 0)
+
+    def scores(self) -> Scored:
+        """The event of a `score` that is through."""
+        assert self.choices is not None
+        each = (tuple(self.logprobs[trie][pair] for trie, pair in where) for where in self.choices.where)
+        return Scored(self.id, tuple(each))
 
     def done(self) -> RequestDone:
         """Its last event."""
@@ -193,11 +201,13 @@ class SampleState:
 class Part:
     """One row's work. `ids` are passed through; at most `limit` of them may come from the tree.
 
+    Those behind the request's own are of `trie`, and nobody else's.
+
     A sample whose row gave way to others goes on as a part whose `ids` end with what it has sampled.
     """
 
     request: Request
-    index: int  # order within the request; of a sample or choice, its number
+    index: int  # order within the request; of a sample or a trie, its number
     kind: Kind
     ids: tuple[int, ...]
     limit: int
@@ -205,6 +215,12 @@ class Part:
     array: I32
     least: int = 0  # tokens whose KV it writes at least, unless it is cut
     logprobs: tuple[float, ...] | None = None  # of the sampled ids; None: it has not had a row yet
+    trie: Trie | None = None
+
+    @property
+    def kept(self) -> int:
+        """How many of its ids may enter the tree."""
+        return len(self.ids) if self.trie is None else len(self.request.ids)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -217,8 +233,8 @@ class Score:
     """Where the next scores of a step belong."""
 
     request: Request
-    choice: int  # or `PROMPT`, or `FORCED`
-    first: int  # scores the choice's, or the prompt's scored, ids first : first + count
+    trie: int  # or `PROMPT`, or `FORCED`
+    first: int  # scores the trie's pairs, or the prompt's scored ids, first : first + count
     count: int
     run: Run | None = None
 
@@ -238,7 +254,7 @@ class Flight:
 
 
 def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
-    """Whose scores the pairs of `scored_positions` give, in their order."""
+    """Whose scores the pairs of `scored_places` give, in their order."""
     request = part.request
     if (run := run_of(part)) is not None:
         prompt = sum(at + 1 < run.first for at, _ in scored)
@@ -247,12 +263,12 @@ def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
             return [forced]
         assert request.scored_from is not None
         return [Score(request, PROMPT, scored[0][0] - request.scored_from, prompt), forced]
-    if part.kind is Kind.CHOICE:
-        return [Score(request, part.index, scored[0][0] - len(request.ids) + 1, len(scored))]
-    if part.kind is Kind.SAMPLE:
-        assert request.scored_from is not None
-        return [Score(request, PROMPT, scored[0][0] - request.scored_from, len(scored))]
-    return [Score(request, i, 0, 1) for i, choice in enumerate(request.choices) if choice]
+    if part.trie is not None:
+        place, token = scored[0]
+        first = bisect_left(part.trie.pairs, (place - len(request.ids), token))
+        return [Score(request, max(part.index, 0), first, len(scored))]
+    assert request.scored_from is not None
+    return [Score(request, PROMPT, scored[0][0] - request.scored_from, len(scored))]
 
 
 def run_of(part: Part) -> Run | None:
@@ -272,9 +288,10 @@ def first_part(request: Request) -> Part:
         sure = 0 if request.watch or request.constraint is not None else request.sampling.min_tokens - 1
         least = end if request.fixed_length else len(ids) + max(sure, 0)
         return Part(request, 0, Kind.SAMPLE, ids, limit, end, array, least)
+    if request.choices is None:
+        return Part(request, -1, Kind.PROMPT, ids, len(ids), len(ids), array, len(ids))
     # A prompt whose logits are wanted is never taken from the tree as a whole.
-    limit = len(ids) - 1 if request.choices else len(ids)
-    return Part(request, -1, Kind.PROMPT, ids, limit, len(ids), array, len(ids))
+    return _scoring(request, -1, Kind.PROMPT, request.choices.tries[0], len(ids) - 1)
 
 
 def later_parts(request: Request, first: Part) -> list[Part]:
@@ -284,13 +301,14 @@ def later_parts(request: Request, first: Part) -> list[Part]:
             Part(request, i, Kind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array, first.least)
             for i in range(1, len(request.seeds))
         ]
-    parts = []
-    for i, choice in enumerate(request.choices):
-        if len(choice) > 1:
-            ids = request.ids + choice[:-1]
-            array = np.array(ids, np.int32)
-            parts.append(Part(request, i, Kind.CHOICE, ids, len(request.ids), len(ids), array, len(ids)))
-    return parts
+    assert request.choices is not None
+    rest = enumerate(request.choices.tries[1:], 1)
+    return [_scoring(request, i, Kind.CHOICE, trie, len(request.ids)) for i, trie in rest]
+
+
+def _scoring(request: Request, index: int, kind: Kind, trie: Trie, limit: int) -> Part:
+    ids = request.ids + trie.ids
+    return Part(request, index, kind, ids, limit, len(ids), np.array(ids, np.int32), len(ids), trie=trie)
 
 
 def resumed(part: Part, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -> Part:
@@ -301,26 +319,24 @@ def resumed(part: Part, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -
     return replace(part, ids=ids, limit=len(ids) - 1, array=array, least=part.end, logprobs=logprobs)
 
 
-def scored_positions(part: Part, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
-    """(position, id) pairs to score while ids first : first + tokens of a part are passed through.
+def scored_places(part: Part, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
+    """(place, id) pairs to score while ids first : first + tokens of a part are passed through.
 
-    The logits of a position score the id that follows it: those of the prompt's last one the first id
+    The logits of a place score the id that follows it: those of the prompt's last one the first id
     of every choice, those of a choice's ids its next ones. Of a generation's prompt, what is asked for.
     """
-    choices, last, begin = part.request.choices, len(part.request.ids) - 1, part.request.scored_from
+    base, begin = len(part.request.ids), part.request.scored_from
     if (run := run_of(part)) is not None:
         span = range(max(first + 1, run.first), min(first + tokens, run.first + len(run.ids) - 1) + 1)
         return tuple((at - 1, run.ids[at - run.first]) for at in span)
-    match part.kind:
-        case Kind.SAMPLE if part.index == 0 and begin is not None and part.logprobs is None:
-            return tuple((at, part.ids[at + 1]) for at in range(max(first, begin), min(first + tokens, last)))
-        case Kind.CHOICE:
-            choice = choices[part.index]
-            return tuple((at, choice[at - last]) for at in range(max(first, last + 1), first + tokens))
-        case Kind.PROMPT if first + tokens > last:
-            return tuple((last, choice[0]) for choice in choices if choice)
-        case _:
-            return ()
+    if part.trie is not None:
+        pairs = part.trie.pairs
+        inside = slice(bisect_left(pairs, (first - base,)), bisect_left(pairs, (first + tokens - base,)))
+        return tuple((base + place, token) for place, token in pairs[inside])
+    if part.kind is Kind.SAMPLE and part.index == 0 and begin is not None and part.logprobs is None:
+        last = base - 1
+        return tuple((at, part.ids[at + 1]) for at in range(max(first, begin), min(first + tokens, last)))
+    return ()
 
 
 def check_generation(ids: Sequence[int], sampling: Sampling, seeds: Sequence[int], vocab: int) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step
+from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, Tree
+from sglc.runtime.tries import Trie
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NO_ROWS: I32 = np.empty(0, np.int32)
@@ -24,11 +25,16 @@ _NEVER = 2**30  # steps
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next `tokens` ids of a row's prompt. `scored` are (position, id) pairs to score, if reached."""
+    """The next `tokens` ids of a row's prompt. `scored` are (place, id) pairs to score, if reached.
+
+    Behind `base`, they are those of `trie`, if there is one.
+    """
 
     row: int
     tokens: int
     scored: tuple[tuple[int, int], ...] = ()
+    trie: Trie | None = None
+    base: int = 0
 
 
 class Rows:
@@ -301,6 +307,7 @@ class Rows:
             opened=self._take_opened(),
             pages=pages,
             copies=copies,
+            trees=self._trees(decode.size, chunks),
             score_at=score_at,
             score_ids=score_ids,
         )
@@ -341,6 +348,17 @@ class Rows:
             eos_from=self.begun[rows] + self.min_tokens[rows],
         )
 
+    def _trees(self, before: int, chunks: list[Chunk]) -> tuple[Tree, ...]:
+        """The rows of `chunks` that branch, behind `before` other rows."""
+        trees = []
+        for row, chunk in enumerate(chunks, before):
+            if chunk.trie is None or not chunk.trie.branches:
+                continue
+            count = int(self.seq_len[chunk.row]) + chunk.tokens - chunk.base
+            if count > 0:
+                trees.append(Tree(row, chunk.base, chunk.trie.depths[:count], chunk.trie.until[:count]))
+        return tuple(trees)
+
     def _scores(self, before: int, chunks: list[Chunk]) -> tuple[I32, I32]:
         """What `chunks` score, their tokens behind `before` others."""
         at: list[int] = []
@@ -348,7 +366,7 @@ class Rows:
         for chunk in chunks:
             if chunk.scored:
                 first = int(self.seq_len[chunk.row])
-                at += [before + position - first for position, _ in chunk.scored]
+                at += [before + place - first for place, _ in chunk.scored]
                 ids += [token for _, token in chunk.scored]
             before += chunk.tokens
         return np.array(at, np.int32), np.array(ids, np.int32)

@@ -33,20 +33,22 @@ class Need:
 
 
 # A step with prompts takes at most so many times one of decode alone: 2, less what the model of costs misses.
-STRETCH = 1.75
+# Programs that go on together are spread over some steps by that, and from then on stay spread.
+STRETCH = 1.6
 # Rows that begin in one step: while a device works on them, the host sees to the next ones.
 NEW_ROWS = 16
-SHORT_PROMPT = 256  # new tokens of a prompt that is never put off: programs go on with such ones
+ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
+SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds that a step takes: its products step_s, or token_s for each token if that is more; key_s for
-    each key that a decoding row reads; pair_s for each key that a token of a prompt sees."""
+    """Seconds that a step takes: its products, by the number of tokens that it is padded to (ascending, and
+    not in proportion: reading the weights takes its time, and tiles are full or not); key_s for each key that
+    a decoding row reads; pair_s for each key that a token of a prompt sees."""
 
-    step_s: float
-    token_s: float
+    products_s: tuple[tuple[int, float], ...]
     key_s: float
     pair_s: float
 
@@ -54,16 +56,17 @@ class StepCost:
 def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:
     """Tokens of a step in which `decoding` rows read `keys` keys, so that none of them waits too long.
 
-    The others are of prompts, at about `position`.
+    The others are of prompts, at about `position`. Not more than `cost` knows of.
     """
-    pure = max(cost.step_s, decoding * cost.token_s) + keys * cost.key_s
+    last = cost.products_s[-1]
+    pure = next((entry for entry in cost.products_s if entry[0] >= decoding), last)[1] + keys * cost.key_s
     room = STRETCH * pure - keys * cost.key_s
     sight_s = position * cost.pair_s  # what a token of a prompt adds to the time of the products
-    tokens = (room - decoding * cost.token_s) / (cost.token_s + sight_s)
-    if (decoding + tokens) * cost.token_s < cost.step_s:  # reading the weights takes longer than using them
-        most = cost.step_s / cost.token_s - decoding
-        tokens = min((room - cost.step_s) / sight_s, most) if sight_s else most
-    return decoding + max(LEAST_CHUNK, int(tokens))
+    most = LEAST_CHUNK
+    for tokens, seconds in cost.products_s:
+        seen = (room - seconds) / sight_s if sight_s else tokens if seconds <= room else 0
+        most = max(most, min(tokens - decoding, int(seen)))
+    return decoding + most
 
 
 def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> Shares:

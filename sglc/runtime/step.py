@@ -67,11 +67,27 @@ NONE_OPENED = Opened(
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """Of a row whose ids branch behind its first `base`: the ids behind those that it has with this step.
+
+    They have slots and places as in any row, one after the other, but id base + i stands at position
+    base + depths[i], and is seen by the ids base + i .. base + until[i] - 1 alone (int32 [n] each).
+    `row` is an offset into the step's rows. Such a row does not sample.
+    """
+
+    row: int
+    base: int
+    depths: I32
+    until: I32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What rows ask for beyond plain samples; the same in a step and in its batch.
 
     Fields:
+        trees: of the rows whose ids branch, in ascending order.
         score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
         masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
         bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
@@ -82,6 +98,7 @@ class Asked:
     Log-probabilities are those of the model's own distribution, whatever bias and masks say.
     """
 
+    trees: tuple[Tree, ...] = ()
     score_at: I32 = field(default_factory=_no_integers)
     score_ids: I32 = field(default_factory=_no_integers)
     masked: I32 = field(default_factory=_no_integers)
@@ -110,7 +127,8 @@ class Step(Asked):
         4. Row r takes n tokens, at positions seq_len[r] .. seq_len[r] + n - 1, the KV of position p in
            slot table[r, p // page_size] * page_size + p % page_size. The first `decoding` rows take one
            token, the id sampled last for the row; the others the next ones of `ids`.
-        5. Attention: a token sees every earlier token of its row, those of this step too. Where `sample`,
+        5. Attention: a token sees every earlier token of its row, those of this step too; `trees` says
+           where positions and sight differ from that. Where `sample`,
            an id is sampled from the row's last logits, for position seq_len[r] + n; it is no end-of-turn
            id before eos_from[r].
         6. seq_len[r] += n, and the sampled id is the row's last.
@@ -151,8 +169,8 @@ class Batch(Asked):
     """A step written out: T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1].
 
     They are the last ones of its sequence. Order of effects: copies, then the KV of all T tokens, then
-    attention. So a token sees every earlier token of its row, those of this step too. A page id p and an
-    offset o name KV slot p * page_size + o.
+    attention. So a token sees every earlier token of its row, those of this step too, but for `trees`. A
+    page id p and an offset o name KV slot p * page_size + o.
 
     Fields:
         index: counts launched steps from 0.
@@ -209,6 +227,7 @@ class Executor(Protocol):
     pages: int  # pages of the pool; ids 0 .. pages - 1
     depth: int  # steps that may be launched before the oldest is drained; 1 is synchronous
     vocab_size: int
+    trees: bool  # whether rows may branch: else no step has `trees`
 
     def launch(self, step: Step) -> Any:
         """Begin `step` behind all earlier ones; gives a ticket."""

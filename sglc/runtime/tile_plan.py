@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -78,30 +76,76 @@ def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVEL
     if rows < 2 or not table.shape[1] or np.unique(table[:, 0]).size == rows:
         return []
     order, common = by_prefix(range(rows), table, limits)
+    runs = _runs(common)
     least = -(-LEAST_SAVED_BY_PREFIX // page_size)
+    saved, chosen = _best(runs, 0, len(runs), 0, levels, least)
+    if saved * page_size < LEAST_SAVED:
+        return []
+    return [Prefix(tuple(order[run.begin : run.end]), behind, run.pages) for run, behind in chosen]
 
-    @cache
-    def best(begin: int, end: int, depth: int, left: int) -> tuple[int, tuple[Prefix, ...]]:
-        """Pages saved among the rows order[begin:end], which have `depth` pages behind them, and by what."""
-        if end - begin < 2 or not left:
-            return 0, ()
-        shared = min(common[begin : end - 1])
-        cuts = [begin, *(i + 1 for i in range(begin, end - 1) if common[i] == shared), end]
 
-        def below(reached: int, remaining: int) -> tuple[int, tuple[Prefix, ...]]:
-            found = [best(a, b, reached, remaining) for a, b in pairwise(cuts) if b - a > 1]
-            return sum(saved for saved, _ in found), tuple(prefix for _, some in found for prefix in some)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Sorted rows begin : end share their first `pages` pages, and no longer run does. Those inside of it
+    are the ones before it in a list, from number `first` on."""
 
-        without = below(depth, left)
-        saved = (end - begin - 1) * (shared - depth)
-        if saved < least:
-            return without
-        deeper = below(shared, left - 1)
-        mine = Prefix(tuple(order[begin:end]), depth, shared)
-        return max(without, (saved + deeper[0], (mine, *deeper[1])), key=lambda choice: choice[0])
+    begin: int
+    end: int
+    pages: int
+    first: int
 
-    saved, prefixes = best(0, rows, 0, levels)
-    return list(prefixes) if saved * page_size >= LEAST_SAVED else []
+
+def _runs(common: Sequence[int]) -> list[_Run]:
+    """All runs of two rows or more that share a page, inner ones before those around them.
+
+    common[i]: pages that sorted row i shares with row i + 1. One look at each (Abouelhoda et al. 2004,
+    "Replacing suffix trees with enhanced suffix arrays", algorithm 4.4).
+    """
+    found: list[_Run] = []
+    open_runs = [(0, 0, 0)]  # pages, first row, runs found before it began
+    for row, pages in enumerate([*common, 0]):
+        begin, first = row, len(found)
+        while pages < open_runs[-1][0]:
+            inner, begin, first = open_runs.pop()
+            found.append(_Run(begin, row + 1, inner, first))
+        if pages > open_runs[-1][0]:
+            open_runs.append((pages, begin, first))
+    return found
+
+
+def _best(
+    runs: Sequence[_Run], begin: int, end: int, behind: int, left: int, least: int
+) -> tuple[int, list[tuple[_Run, int]]]:
+    """The most pages that runs[begin:end] save, `behind` pages being dealt with, and the runs that save them.
+
+    Of runs inside of each other, `left` at most are taken, each for what is behind the one around it; outer
+    ones come first. One that saves less than `least` is not worth its launches.
+    """
+    saved: list[int] = []  # the most that each run and those inside of it save
+    inside: dict[int, list[tuple[_Run, int]]] = {}  # of each run that is better taken: what is taken inside
+    for number in range(begin, end):
+        run = runs[number]
+        within, child = 0, number - 1
+        while child >= run.first:
+            within += saved[child - begin]
+            child = runs[child].first - 1
+        own = (run.end - run.begin - 1) * (run.pages - behind)
+        if own >= least:
+            deeper, taken = 0, list[tuple[_Run, int]]()
+            if left > 1:
+                deeper, taken = _best(runs, run.first, number, run.pages, left - 1, least)
+            if own + deeper > within:
+                inside[number] = taken
+                within = own + deeper
+        saved.append(within)
+    total, chosen, number = 0, list[tuple[_Run, int]](), end - 1
+    while number >= begin:
+        if number in inside:
+            total += saved[number - begin]
+            chosen += [(runs[number], behind), *inside[number]]
+            number = runs[number].first
+        number -= 1
+    return total, chosen
 
 
 def plan_tiles(

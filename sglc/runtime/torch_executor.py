@@ -38,6 +38,8 @@ class TorchExecutor:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
 
+    trees = True
+
     def __init__(
         self,
         config: ModelConfig,
@@ -101,7 +103,7 @@ class TorchExecutor:
         """Hidden states of the tokens that are sampled from or scored."""
         wanted = wanted_tokens(batch)
         c = self.config
-        plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size)
+        plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size, batch.trees)
         attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, self.page_size, self._model.like)
         arrays = [batch.tokens.astype(np.int64), batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
         rows = np.repeat(batch.rows.astype(np.int64), np.diff(batch.starts))

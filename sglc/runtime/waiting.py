@@ -12,7 +12,7 @@ from sglc.runtime import scheduler
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Node
-from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_positions
+from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
 
@@ -92,15 +92,16 @@ class Waiting:
             int(self.placement.rows.prompt_len[row] - self.placement.rows.seq_len[row]) for row in unfinished
         ]
         # A row that waits for its last token keeps its place in the budget.
-        shares = scheduler.divide(self._budget(decoding), decoding, rest)
-        spare = self._token_budget - decoding - sum(shares.chunks)
+        budget = self._budget(decoding)
+        shares = scheduler.divide(budget, decoding, rest)
+        room = self._token_budget - decoding - sum(shares.chunks)
         work = self.placement.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
             if tokens
         ]
-        admitted, done = ([], []) if stalled else self._admit(shares.left, spare)
+        admitted, done = ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room)
         return chunks + admitted, done
 
     def _budget(self, decoding: int) -> int:
@@ -114,19 +115,24 @@ class Waiting:
 
     def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
         first = int(self.placement.rows.seq_len[row])
-        return Chunk(row, tokens, scored_positions(part, first, tokens))
+        scored = scored_places(part, first, tokens)
+        return Chunk(row, tokens, scored, part.trie, len(part.request.ids))
 
-    def _admit(self, left: int, spare: int) -> tuple[list[Chunk], list[Request]]:
+    def _admit(self, decoding: int, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
 
-        Short prompts may take all `spare` tokens that the step has room for, others the `left` ones.
+        Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
+        begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
         """
         chunks: list[Chunk] = []
         done: list[Request] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while spare and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+        while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
             if len(chunks) == scheduler.NEW_ROWS:
+                break
+            few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
+            if max(left, short) <= 0 and not few:
                 break
             part = self._parts[at]
             match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
@@ -138,19 +144,20 @@ class Waiting:
             if self.placement.shared_soon(part, match.length):
                 at += 1
                 continue
-            short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
-            if not short and not left:
+            is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
+            if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue
-            opened = self.placement.open(part, match, spare if short else left)
+            opened = self.placement.open(part, match, room if is_short else min(left, room))
             if opened is None:
                 break
             del self._parts[at]
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
-            left = max(left - tokens, 0)
-            spare -= tokens
+            left -= tokens
+            short -= tokens
+            room -= tokens
         return chunks, done
 
     def _start(self, request: Request) -> Node:
@@ -180,20 +187,21 @@ class Waiting:
             return
         match part.kind:
             case Kind.CHOICE:
-                request.scored += len(part.ids) - len(request.ids)
-                request.computed += len(request.ids) - known
+                request.scored += len(part.ids) - part.kept
+                request.computed += part.kept - known
             case Kind.SAMPLE if part.index:
                 request.computed += len(part.ids) - 1 - known
             case _:
                 request.cached += known
-                request.computed += len(part.ids) - known
+                request.computed += part.kept - known
+                request.scored += len(part.ids) - part.kept
                 if request.pending > 1:
                     self._prepare_fork(part, row)
 
     def _prepare_fork(self, part: Part, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
         request = part.request
-        wanted = len(part.ids) - (part.kind is Kind.SAMPLE)
+        wanted = part.kept - (part.kind is Kind.SAMPLE)
         if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
             self.fork(part)
         elif part.kind is Kind.SAMPLE and len(part.ids) % self.placement.page_size > 1:

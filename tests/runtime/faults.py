@@ -5,7 +5,7 @@ A fault is a function that patches classes through pytest's `MonkeyPatch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine, forced, requests, scores, steering
+from sglc.runtime import engine, forced, requests, scores, steering, tries
 from sglc.runtime.engine import Engine
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.pages import PagePool
@@ -22,6 +22,7 @@ from sglc.runtime.radix import SOME_DAY, Key, Match, Node, RadixTree, Worth
 from sglc.runtime.requests import Kind, Likely, Part, Request, Run, SampleState
 from sglc.runtime.rows import Chunk, Rows
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
+from sglc.runtime.tries import Tries
 from sglc.runtime.waiting import Waiting
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -339,7 +340,7 @@ def score_rows_inserted(patch: pytest.MonkeyPatch) -> None:
     original = Placement.retire
 
     def retire(self: Placement, row: int, keep: int) -> Node:
-        choice = self.work[row].part.kind is Kind.CHOICE
+        choice = self.work[row].part.trie is not None
         return original(self, row, int(self.rows.seq_len[row]) if choice else keep)
 
     patch.setattr(Placement, "retire", retire)
@@ -365,6 +366,63 @@ def scores_shifted(patch: pytest.MonkeyPatch) -> None:
         return replace(made, scored=tuple((max(first, at - 1), token) for at, token in made.scored))
 
     patch.setattr(Waiting, "_chunk", chunk)
+
+
+def below_the_id_before(patch: pytest.MonkeyPatch) -> None:
+    """In a row that branches, an id sees those that its neighbour sees, and stands behind it."""
+    original = tries.tries_of
+
+    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
+        made = original(choices, room, branching=branching)
+        straight = [
+            replace(
+                trie, depths=np.arange(len(trie.ids), dtype=np.int32), until=np.full_like(trie.until, 2**20)
+            )
+            for trie in made.tries
+        ]
+        return Tries(tuple(straight), made.where)
+
+    patch.setattr(engine, "tries_of", tries_of)
+
+
+def an_id_seen_one_too_long(patch: pytest.MonkeyPatch) -> None:
+    """The first id behind a branch sees the last one of the branch before, too."""
+    original = tries.tries_of
+
+    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
+        made = original(choices, room, branching=branching)
+        return Tries(tuple(replace(trie, until=trie.until + 1) for trie in made.tries), made.where)
+
+    patch.setattr(engine, "tries_of", tries_of)
+
+
+def branches_forgotten_when_cut(patch: pytest.MonkeyPatch) -> None:
+    """Of a trie in several steps, each step knows only its own ids' branches."""
+    original = Rows.build
+
+    def build(self: Rows, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
+        made = original(self, index, decode, chunks, copies)
+        lengths = dict(enumerate(made.lengths.tolist(), made.decoding))
+        told = []
+        for tree in made.trees:
+            until = tree.until.copy()
+            until[: max(0, tree.until.size - lengths[tree.row])] = 2**20
+            told.append(replace(tree, until=until))
+        return replace(made, trees=tuple(told))
+
+    patch.setattr(Rows, "build", build)
+
+
+def choices_enter_the_tree(patch: pytest.MonkeyPatch) -> None:
+    """Pages of a prompt's row enter the tree with the choices that lie behind it."""
+    original = Placement._insert_prompt
+
+    def insert(self: Placement, row: int, work: Work, step: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Part, "kept", property(lambda part: len(part.ids)))
+            original(self, row, work, step)
+
+    patch.setattr(Placement, "_insert_prompt", insert)
 
 
 def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
@@ -758,6 +816,10 @@ FAULTS: tuple[Fault, ...] = (
     evictable_leaf_forgotten,
     promises_forgotten,
     scores_shifted,
+    below_the_id_before,
+    an_id_seen_one_too_long,
+    branches_forgotten_when_cut,
+    choices_enter_the_tree,
     looking_ahead_of_the_mask,
     mask_of_the_state_before,
     mask_of_the_first_sample,

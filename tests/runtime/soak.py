@@ -64,6 +64,7 @@ class Setup:
     cache: bool
     failures: float  # probability that a launch or a drain fails
     watched: float  # share of the generations whose tokens are reported one by one
+    trees: bool  # rows may branch
     bold: bool  # samples are always expected to end at once, so that rows have to give way
 
     @staticmethod
@@ -80,6 +81,7 @@ class Setup:
             failures=rng.choice((0.0, 0.0, 0.0, 0.01)),
             watched=rng.choice((0.0, 0.5, 1.0)),
             bold=rng.random() < 0.6,
+            trees=rng.random() < 0.8,
         )
 
 
@@ -93,6 +95,7 @@ class ShakyOracle(Oracle):
             depth=setup.depth,
             vocab_size=VOCAB,
             eos_ids=EOS,
+            trees=setup.trees,
         )
         self.rng = rng
         self.failures = setup.failures
@@ -160,6 +163,7 @@ class Driver:
         self.matched = 0  # constrained samples that ended by themselves
         self.steered = 0  # samples with a bias or penalties
         self.prompts_scored = 0
+        self.branched = 0  # requests whose choices share ids
         self.cached = 0  # prompt tokens
         self.retracted = 0  # rows that gave way
         self.forced = 0  # tokens that were not sampled
@@ -278,6 +282,9 @@ class Driver:
         choices = [self._random_ids(self.rng.choice((0, 1, 1, 2, 3, 6))) for _ in range(self.rng.randint(1, 5))]
         if self.rng.random() < 0.5:
             choices += [choices[0], choices[0] + (4,)]
+        for _ in range(self.rng.choice((0, 2, 6))):
+            stem = self.rng.choice(choices)
+            choices.append(stem[: self.rng.randint(0, len(stem))] + self._random_ids(self.rng.randint(0, 3)))
         longest = max(map(len, choices))
         fits = self._fits(len(ids) + longest, min(longest, 1))
         try:
@@ -442,13 +449,27 @@ class Driver:
         if len(job.seeds) <= 1 and not job.choices:
             assert event.prompt_tokens == len(job.ids)
         assert event.prompt_tokens >= len(job.ids)
-        assert event.scored_tokens == sum(max(0, len(choice) - 1) for choice in job.choices)
+        self._scored_tokens(job, event.scored_tokens)
         assert job.scored == bool(job.choices)
         assert len(job.done) == len(job.seeds)
         begin = None if job.sampling is None else job.sampling.logprobs_from
         assert job.prompt_scored == (begin is not None and max(begin, 1) < len(job.ids))
         kept = sum(len(tokens) for tokens in job.tokens)
         assert kept <= event.completion_tokens <= kept + len(job.seeds)
+
+    def _scored_tokens(self, job: Job, found: int) -> None:
+        """What choices share is passed through once; where no row may branch, once for each end."""
+        above = {choice[:i] for choice in job.choices for i in range(1, len(choice))}
+        ends = [ids for ids in above if not any(ids == more[: len(ids)] for more in above - {ids})]
+        once, again = len(above), sum(map(len, ends))
+        room = min(self.setup.max_len, self.setup.pages * self.setup.page_size) - len(job.ids)
+        if not self.setup.trees:
+            assert found == again, "choices that go on where others end are passed through again"
+        elif once <= room:
+            assert found == once, "what choices share is passed through again"
+        else:
+            assert once <= found <= sum(max(0, len(choice) - 1) for choice in job.choices)
+        self.branched += again > once
 
     # -- invariants
 

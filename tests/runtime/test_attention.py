@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from sglc.runtime import attention, attention_plan
 from sglc.runtime.attention import PagedAttention
 from sglc.runtime.attention_plan import BUCKET_COST, plan_attention, shared_prefixes
-from sglc.runtime.step import Batch
+from sglc.runtime.step import Batch, Tree
 from tests.runtime.handmade import Row, make_batch
 
 HEADS = ((9, 3), (4, 4), (8, 1))
@@ -26,15 +27,44 @@ def reference(
     pool, heads = pool.double(), heads.double()
     kv_heads = pool.shape[1] // 2
     out = torch.empty(len(heads), q_heads, HEAD_DIM, dtype=torch.float64)
+    trees = {tree.row: tree for tree in step.trees}
     for row, pages in enumerate(step.pages):
         for token in range(step.starts[row], step.starts[row + 1]):
-            seen = np.arange(step.positions[token] + 1)
+            if row in trees:
+                place = trees[row].base + trees[row].until.size - (step.starts[row + 1] - token)
+                below = [i < trees[row].base or place < _end(trees[row], i) for i in range(place + 1)]
+                seen = np.flatnonzero(below)
+            else:
+                seen = np.arange(step.positions[token] + 1)
             slots = torch.from_numpy(pages[seen // page_size].astype(np.int64) * page_size + seen % page_size)
             for head in range(q_heads):
                 key = head // (q_heads // kv_heads)
                 weights = (pool[slots, key] @ heads[token, head] / HEAD_DIM**0.5).softmax(0)
                 out[token, head] = weights @ pool[slots, kv_heads + key]
     return out.flatten(1)
+
+
+def _end(tree: Tree, place: int) -> int:
+    return tree.base + int(tree.until[place - tree.base])
+
+
+def with_trees(rng: random.Random, step: Batch) -> Batch:
+    """`step`, some rows of which branch: in the middle of what is new, or in a step before."""
+    positions, trees = step.positions.copy(), []
+    for row, (begin, end) in enumerate(itertools.pairwise(step.starts.tolist())):
+        first = int(positions[begin])
+        if rng.random() < 0.4 or not first:
+            continue
+        base = rng.randint(max(1, first - rng.choice((0, 0, 30))), first + end - begin - 1)
+        depths = [0]
+        while base + len(depths) < first + end - begin:
+            depths.append(rng.randint(max(0, depths[-1] - 3), depths[-1] + 1))
+        count = len(depths)
+        until = [next((j for j in range(i + 1, count) if depths[j] <= depths[i]), count) for i in range(count)]
+        trees.append(Tree(row, base, np.array(depths, np.int32), np.array(until, np.int32)))
+        new = min(count, end - begin)
+        positions[end - new : end] = base + np.array(depths[count - new :])
+    return replace(step, positions=positions, trees=tuple(trees))
 
 
 def random_rows(rng: random.Random, page_size: int, *, most: int) -> list[Row]:
@@ -74,7 +104,7 @@ def check(step: Batch, page_size: int, heads: int, kv_heads: int, dtype: torch.d
     pool = torch.randn(slots, 2 * kv_heads, HEAD_DIM, generator=generator, dtype=dtype)
     made = torch.randn(len(step.tokens), heads + 2 * kv_heads, HEAD_DIM, generator=generator, dtype=dtype)
     pool[torch.from_numpy(step.slots.astype(np.int64))] = made[:, heads:]
-    plan = plan_attention(step.starts, step.positions, step.pages, page_size)
+    plan = plan_attention(step.starts, step.positions, step.pages, page_size, step.trees)
     paged = PagedAttention(plan, heads, kv_heads, HEAD_DIM, page_size, pool)
     order = torch.arange(len(made)) if plan.order is None else torch.from_numpy(plan.order)
     got = torch.empty(len(made), heads * HEAD_DIM, dtype=dtype)
@@ -96,6 +126,17 @@ def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.M
     heads, kv_heads = rng.choice(HEADS)
     step = make_batch(random_rows(rng, page_size, most=14), page_size)
     check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_branch_equal_dense_attention(seed: int, page_size: int) -> None:
+    rng = random.Random(seed * 100 + page_size)
+    heads, kv_heads = rng.choice(HEADS)
+    steps = [with_trees(rng, make_batch(random_rows(rng, page_size, most=10), page_size)) for _ in range(4)]
+    assert sum(len(step.trees) for step in steps) > 2
+    for step in steps:
+        check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))

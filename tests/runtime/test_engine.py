@@ -21,6 +21,7 @@ from sglc.runtime.engine import (
     Scored,
     Token,
 )
+from sglc.runtime.mirror import Mirror
 from sglc.runtime.oracle import Oracle
 from sglc.runtime.step import Step, StepResult
 
@@ -31,8 +32,8 @@ LONG = tuple(4 + i * 7 % 23 for i in range(64))  # no end id in it
 class Recorder(Oracle):
     """An oracle that remembers its steps and fails when told to."""
 
-    def __init__(self, *, pages: int, page_size: int, depth: int) -> None:
-        super().__init__(pages=pages, page_size=page_size, depth=depth, eos_ids=EOS)
+    def __init__(self, *, pages: int, page_size: int, depth: int, trees: bool = True) -> None:
+        super().__init__(pages=pages, page_size=page_size, depth=depth, eos_ids=EOS, trees=trees)
         self.steps: list[Step] = []
         self.drained: list[int] = []  # before the launch of each of them
         self.fail_launch = False
@@ -65,10 +66,11 @@ class Bench:
     max_rows: int = 8
     max_len: int = 200
     cache: bool = True
+    trees: bool = True
     events: list[EngineEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.oracle = Recorder(pages=self.pages, page_size=self.page_size, depth=self.depth)
+        self.oracle = Recorder(pages=self.pages, page_size=self.page_size, depth=self.depth, trees=self.trees)
         self.engine = Engine(
             self.oracle,
             EngineConfig(
@@ -257,7 +259,7 @@ def test_score_single_equal_and_prefix_choices(length: int, cache: bool, token_b
     bench.run()
     scored, done = bench.of(request)
     assert scored == Scored(request, tuple(bench.oracle.scores(LONG[:length], c) for c in CHOICES))
-    assert done == RequestDone(request, length, 0, length, 1 + 2 + 1 + 4, 0)
+    assert done == RequestDone(request, length, 0, length, 2 + 4, 0)  # (7, 8) and (20, 21, 22, 23)
     # The choices are not kept, the prompt is.
     fresh = bench.gen((*LONG[:length], 7, 8, 9, 10))
     bench.run()
@@ -279,6 +281,61 @@ def test_a_known_prompt_and_its_choices_are_one_step() -> None:
     bench.engine.score(handle, [(5, 6), (7, 8, 9)])
     bench.run()
     assert [int(step.starts[-1]) for step in bench.oracle.steps] == [10, 1 + 1 + 2]
+
+
+def test_a_prompt_and_its_choices_are_one_row_of_one_step() -> None:
+    bench = Bench()
+    request = bench.engine.score(bench.engine.extend(None, LONG[:10]), [(5, 6, 7, 8), (5, 6, 9), (5, 1), (2,)])
+    bench.run()
+    (step,) = bench.oracle.steps
+    assert step.ids.tolist() == [*LONG[:10], 5, 6, 7]  # each id once, the last ones are only scored
+    assert sorted(step.score_ids.tolist()) == sorted([2, 5, 1, 6, 7, 9, 8])  # and that once too
+    assert bench.of(request)[1] == RequestDone(request, 10, 0, 10, 3, 0)
+
+
+def test_an_id_sees_those_above_it_alone() -> None:
+    bench = Bench(page_size=4)
+    handle = bench.engine.extend(None, LONG[:6])
+    request = bench.engine.score(handle, [(1, 2, 3), (1, 4, 5), (6, 7, 8), (1, 2, 9, 9, 9)])
+    bench.run()
+    (step,) = bench.oracle.steps
+    (tree,) = step.trees
+    assert step.ids[6:].tolist() == [1, 2, 9, 9, 4, 6, 7]
+    assert (tree.row, tree.base) == (0, 6)
+    assert tree.depths.tolist() == [0, 1, 2, 3, 1, 0, 1]
+    assert tree.until.tolist() == [5, 4, 4, 4, 5, 7, 7]
+    batch = Mirror(4).expand(step)
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 6, 7]
+    assert bench.usage(request)[:2] == (0, 6)
+
+
+def test_without_branching_rows_each_end_is_a_chain() -> None:
+    bench = Bench(trees=False)
+    choices = [(5, 6, 7), (5, 6, 8, 9), (5, 6), (5, 6, 8), (1, 2, 3), (4,)]
+    request = bench.engine.score(bench.engine.extend(None, LONG[:10]), choices)
+    bench.run()
+    first, then = bench.oracle.steps
+    assert (first.trees, then.trees) == ((), ())
+    # (5, 6) scores what follows it in three choices.
+    assert first.ids.tolist() == [*LONG[:10], 1, 2]
+    assert then.ids.tolist() == [5, 6, 8]
+    scored, done = bench.of(request)
+    assert scored == Scored(request, tuple(bench.oracle.scores(LONG[:10], choice) for choice in choices))
+    assert done == RequestDone(request, 10, 0, 10, 5, 0)
+
+
+def test_choices_without_room_behind_the_prompt_follow_it() -> None:
+    bench = Bench(page_size=4, pages=5)
+    choices = [tuple(range(first, first + 6)) for first in (4, 10, 16)]
+    request = bench.engine.score(bench.engine.extend(None, LONG[:10]), choices)
+    bench.run()
+    # Five pages have room for two of the choices behind the prompt.
+    assert [step.ids.tolist() for step in bench.oracle.steps] == [
+        [*LONG[:10], *range(4, 9), *range(10, 15)],
+        [*range(16, 21)],
+    ]
+    assert bench.of(request)[0] == Scored(request, tuple(bench.oracle.scores(LONG[:10], c) for c in choices))
+    assert bench.of(request)[1] == RequestDone(request, 10, 0, 10, 15, 0)
 
 
 def test_warm_then_gen() -> None:
@@ -703,7 +760,8 @@ def test_a_bias_for_an_unknown_id_is_refused() -> None:
 
 def test_short_prompts_are_not_put_off_for_long_ones() -> None:
     """With costs, a long prompt comes in chunks while a row decodes; a short one behind it comes at once."""
-    cost = scheduler.StepCost(step_s=1e-3, token_s=1e-5, key_s=0.0, pair_s=0.0)
+    products_s = ((1, 1e-3), (100, 1e-3), (150, 1.5e-3), (200, 2e-3), (1000, 1e-2))
+    cost = scheduler.StepCost(products_s=products_s, key_s=0.0, pair_s=0.0)
     oracle = Oracle(pages=400, page_size=16, depth=1)
     engine = Engine(oracle, EngineConfig(token_budget=1024, max_rows=8, max_len=4096, cost=cost))
     sampling = Sampling(max_tokens=64, temperature=0.0, ignore_eos=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -127,6 +128,9 @@ def test_meta_data_of_choices() -> None:
         list(v) for v in done.logprobs
     ]
     assert meta["output_token_logprobs"] == [[], [], []]
+    assert meta["decided"] == "continuation"
+    weights = [math.exp(sum(values)) for values in done.logprobs]
+    assert meta["probabilities"] == pytest.approx([weight / sum(weights) for weight in weights])
     for key in ("greedy_logprob_matrix", "unconditional_token_logprobs"):
         assert key not in meta
 

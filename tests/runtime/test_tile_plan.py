@@ -69,6 +69,39 @@ def test_what_saves_too_little_is_not_shared() -> None:
     assert shared_prefixes(forest([(30, 2)], 4, 64), np.full(2, 32, np.int32), 16) == []
 
 
+def most(table: I32, rows: list[int], behind: int, left: int, least: int) -> int:
+    """The most pages that prefixes of `rows` can save: by trying, at each node of their trie, both ways."""
+    if len(rows) < 2 or not left:
+        return 0
+    width = table.shape[1]
+    depth = next((c for c in range(width) if len({*table[rows, c].tolist()}) > 1), width)
+    groups: dict[int, list[int]] = {}
+    for row in rows:
+        groups.setdefault(int(table[row, depth]) if depth < width else row, []).append(row)
+
+    def below(reached: int, remaining: int) -> int:
+        return sum(most(table, group, reached, remaining, least) for group in groups.values())
+
+    own = (len(rows) - 1) * (depth - behind)
+    return max(below(behind, left), own + below(depth, left - 1) if own >= least else 0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_prefixes_save_as_much_as_any_choice_of_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, width = int(rng.integers(2, 24)), int(rng.integers(40, 90))
+    table = np.arange(rows * width, dtype=np.int32).reshape(rows, width)
+    for row in range(1, rows):  # each row begins as an earlier one does
+        shared = int(rng.integers(0, width))
+        table[row, :shared] = table[rng.integers(row), :shared]
+    for levels in (1, 2, 3):
+        found = shared_prefixes(table, np.full(rows, width, np.int32), 64, levels)
+        best = most(table, list(range(rows)), 0, levels, 512 // 64)
+        assert saved(found) == (best if best * 64 >= 4096 else 0)
+        for prefix in found:
+            assert (table[list(prefix.rows), : prefix.end] == table[prefix.rows[0], : prefix.end]).all()
+
+
 def coverage(plan: TilePlan, tokens: int, shape: Shape, length: int) -> I32:
     """How often the tiles show each key to each token [T, length], before the mask by position."""
     seen = np.zeros((tokens, length), np.int32)

@@ -37,9 +37,14 @@ class DecodeConfig:
     stages: int = 3
 
 
-def decode_config(kv_dtype: torch.dtype) -> DecodeConfig:
-    """What reads an H200's memory fastest, at all numbers of rows: many programs of few warps."""
-    return DecodeConfig(per_sm=12, warps=1) if kv_dtype.itemsize == 1 else DecodeConfig()
+def decode_config(kv_dtype: torch.dtype, *, short: bool = False) -> DecodeConfig:
+    """What reads an H200's memory fastest, at all numbers of rows: many programs of few warps.
+
+    `short`: what is left to read behind prefixes is a few blocks a row.
+    """
+    if kv_dtype.itemsize == 1:
+        return DecodeConfig(per_sm=12, warps=1)
+    return DecodeConfig(block=16, per_sm=12, warps=1) if short else DecodeConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,31 @@ def _add_tiles(
 
 
 @triton.jit
+def _with_tiles(
+    tiles, tile_at, tile_values, tile_sums, token, kv_head, top, acc, group_at, feature,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, LEVELS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """`acc` [M, D] of sums `top` [M] (base-2 logarithms) together with a token's partial results of tiles."""
+    weight = tl.full(top.shape, 1.0, tl.float32)
+    live = group_at < GROUP
+    for level in tl.static_range(LEVELS):
+        splits = tl.load(tiles + token * LEVELS + level)
+        at = tl.load(tile_at + token * LEVELS + level) + kv_head * TILE + group_at
+        for _ in range(splits):
+            theirs = tl.load(tile_sums + at, mask=live, other=float("-inf"))
+            part = tl.load(
+                tile_values + at[:, None].to(tl.int64) * D + feature[None, :], mask=live[:, None], other=0.0
+            )
+            above = tl.maximum(top, theirs)
+            old, new = tl.exp2(top - above), tl.exp2(theirs - above)
+            acc = acc * old[:, None] + part * new[:, None]
+            weight = weight * old + new
+            top = above
+            at += KV_HEADS * TILE
+    return acc / weight[:, None]
+
+
+@triton.jit
 def _decode(
     q, pool, table, rows, positions, shared, decoding, blocks, out, values, sums, written,
     tiles, tile_at, tile_values, tile_sums,
@@ -258,16 +288,16 @@ def _decode(
                 acc = tl.interleave(acc, acc_odd)
             feature = tl.arange(0, D)
             acc = acc / weight[:, None]
-            whole = (first == 0) & (last == count)
-            if CASCADE:
-                for level in tl.static_range(LEVELS):
-                    whole = whole & (tl.load(tiles + token * LEVELS + level) == 0)
-            if whole:
+            if (first == 0) & (last == count):
+                if CASCADE:
+                    acc = _with_tiles(
+                        tiles, tile_at, tile_values, tile_sums, token, head, top + tl.log2(weight), acc,
+                        group_at, feature, KV_HEADS, GROUP, D, LEVELS, TILE,
+                    )  # fmt: skip
                 to = out + token.to(tl.int64) * out_stride + (head * GROUP + group_at[:, None]) * D
                 tl.store(to + feature[None, :], acc.to(out.dtype.element_ty), mask=live)
             else:
-                # The pair that the run begins with has the first slot, the one it ends inside of the second.
-                # A pair with a prefix in tiles may lie whole in the run: it passes through a slot too.
+                # The pair that a run begins inside of has its first slot, the one it ends inside of the second.
                 place = 2 * program + (unit > start).to(tl.int32)
                 kept = values + (place * GROUP + group_at[:, None]).to(tl.int64) * D + feature[None, :]
                 tl.store(kept, acc, mask=live)
@@ -276,19 +306,15 @@ def _decode(
                 opener = pair // share
                 closer = (pair + count - 1) // share
                 tl.debug_barrier()
-                arrived = closer - opener
-                if opener < closer:
-                    arrived = tl.atomic_add(written + opener, 1, sem="acq_rel", scope="gpu")
+                arrived = tl.atomic_add(written + opener, 1, sem="acq_rel", scope="gpu")
                 if arrived == closer - opener:
-                    if opener < closer:
-                        tl.store(written + opener, 0)
+                    tl.store(written + opener, 0)
                     for g in tl.static_range(GROUP):
                         all_top, all_weight = float("-inf"), 0.0
                         all_acc = tl.zeros([D], tl.float32)
                         for some in range(opener, closer + 1, 16):
                             others = some + tl.arange(0, 16)
                             slots = 2 * others + (pair > others * share).to(tl.int32)
-                            slots = tl.where(opener < closer, slots, place)
                             all_top, all_weight, all_acc = _add(
                                 values, sums, slots * GROUP + g, others <= closer, all_top, all_weight, all_acc,
                                 feature, D,

@@ -119,9 +119,14 @@ def _tile(
             tl.store(sums + place, tl.where(weight > 0, top + tl.log2(some), none), mask=live)
 
 
-def tile_config(dtype: torch.dtype) -> TileConfig:
-    """What is fastest on an H200; float32 is for checking, and its products take many registers."""
-    return TileConfig(rows=32, block=32, per_sm=1) if dtype is torch.float32 else TileConfig()
+def tile_config(dtype: torch.dtype, *, narrow: bool) -> TileConfig:
+    """What is fastest on an H200; float32 is for checking, and its products take many registers.
+
+    `narrow` tiles are for prefixes that few rows share: reading their keys is all that there is to do.
+    """
+    if dtype is torch.float32:
+        return TileConfig(rows=16 if narrow else 32, block=32)
+    return TileConfig(rows=16, block=32, per_sm=4, warps=2) if narrow else TileConfig()
 
 
 def tile_attention(

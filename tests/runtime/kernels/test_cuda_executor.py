@@ -103,7 +103,7 @@ def test_scores_biases_and_samples_in_one_batch(tmp_path: Path) -> None:
     for target in both:
         target.gen(target.extend(None, PROMPTS[1]), GREEDY, [1], eos_ids=())
         target.gen(target.extend(None, PROMPTS[2]), steered, [2], eos_ids=())
-        target.score(target.extend(None, PROMPTS[2]), [(9, 10, 11), (9, 12), (30,)])
+        target.score(target.extend(None, PROMPTS[2]), [(9, 10, 11), (9, 12, 5), (9, 12), (30,)])
     assert_equal(both)
 
 
