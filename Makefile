@@ -22,7 +22,7 @@ help:
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
-	@echo "make soak    fuzz runtime and compiler for long (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) SEED=$(SEED))"
+	@echo "make soak    fuzz runtime and compiler for long, check constrained texts (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) SEED=$(SEED))"
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/sglc models pull smollm2
@@ -47,10 +47,12 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/cpu.py
 	$(PY) benchmarks/five_shot.py
 	$(PY) benchmarks/host.py
+	$(PY) -m benchmarks.forced
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
+	$(PY) -m tests.soak_constrained --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,
 # testing less than checking; each stamp adds its own extras.

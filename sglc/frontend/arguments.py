@@ -109,7 +109,7 @@ def _problem(key: str, value: Any) -> str:
         case "stop_token_ids":
             good = all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in _several(value))
             return "" if good else "it must be a list of ids"
-        case "ignore_eos" | "return_logprob" | "return_text_in_logprobs":
+        case "canonical" | "strict" | "ignore_eos" | "return_logprob" | "return_text_in_logprobs":
             return "" if isinstance(value, bool) else "it must be True or False"
         case "regex":
             return _no_regex(value)

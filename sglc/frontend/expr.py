@@ -149,6 +149,8 @@ def gen(
     json_schema: str | Mapping[str, Any] | None = None,
     *,
     ebnf: str | None = None,
+    canonical: bool | None = None,
+    strict: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
     backend: Any = None,
@@ -171,6 +173,9 @@ def gen(
             dataclass, TypedDict, pydantic model: the variable is an object of it.
         choices: makes this a `select`.
         regex, json_schema, ebnf: the whole text matches it.
+        canonical: False lets the model choose the tokens of text that has to follow. They are sampled one by
+            one then; as it is, they take no steps of their own.
+        strict: the schema is enforced by llguidance, which takes other schemas than are taken without it.
         seed: of this call alone; without it the run's seed and the call's site decide.
         backend: runs this call instead of the run's own, by name or as an object.
         retries: how often a text that is not of the wanted form is made again, with another seed.
@@ -185,7 +190,7 @@ def gen(
         id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
         min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
         top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
-        logit_bias, seed, backend, retries,
+        canonical, strict, logit_bias, seed, backend, retries,
     )  # fmt: skip
     try:
         known = _KNOWN.get(step)
@@ -214,6 +219,8 @@ def gen(
         "regex": regex,
         "json_schema": json_schema,
         "ebnf": ebnf,
+        "canonical": canonical,
+        "strict": strict,
         "logit_bias": logit_bias,
         "seed": seed,
     }

@@ -38,3 +38,68 @@ def accepts(dfa: ByteDfa, data: bytes) -> bool:
     """Whether `data` as a whole is a match."""
     state = run(dfa, data)
     return state != DEAD and dfa.accepting[state]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From `source`, a byte of the ranges `first` (both ends inside), then the bytes `rest`, to `target`."""
+
+    source: int
+    first: tuple[tuple[int, int], ...]
+    rest: bytes
+    target: int
+
+
+def forced_bytes(dfa: ByteDfa, state: int) -> bytes:
+    """The bytes that every match goes on with from `state`: none where it may end or go on in several ways."""
+    forced = bytearray()
+    while (byte := _forced(dfa, state)) is not None:
+        forced.append(byte)
+        state = dfa.moves[state][dfa.classes[byte]]
+    return bytes(forced)
+
+
+def compressed(dfa: ByteDfa) -> tuple[Edge, ...]:
+    """The automaton with every run of forced bytes as one edge, in the order of its states.
+
+    What is left of its states are the start, those where a text may end or choose, and those where several
+    edges meet. Its texts are the same.
+    """
+    entered = [0] * len(dfa.moves)
+    for row in dfa.moves:
+        for target in {*row} - {DEAD}:
+            entered[target] += 1
+    kept = [state == 0 or entered[state] > 1 or _forced(dfa, state) is None for state in range(len(dfa.moves))]
+    edges = []
+    for source in (state for state, keep in enumerate(kept) if keep):
+        for target in sorted({*dfa.moves[source]} - {DEAD}):
+            first = _ranges(dfa, source, target)
+            rest = bytearray()
+            while not kept[target]:
+                byte = _forced(dfa, target)
+                assert byte is not None
+                rest.append(byte)
+                target = dfa.moves[target][dfa.classes[byte]]
+            edges.append(Edge(source, first, bytes(rest), target))
+    return tuple(edges)
+
+
+def _forced(dfa: ByteDfa, state: int) -> int | None:
+    """The byte that has to come next in `state`, if one has to."""
+    kinds = [kind for kind, target in enumerate(dfa.moves[state]) if target != DEAD]
+    if dfa.accepting[state] or len(kinds) != 1 or dfa.classes.count(kinds[0]) != 1:
+        return None
+    return dfa.classes.index(kinds[0])
+
+
+def _ranges(dfa: ByteDfa, source: int, target: int) -> tuple[tuple[int, int], ...]:
+    """The bytes that lead from `source` straight to `target`."""
+    found: list[tuple[int, int]] = []
+    for byte, kind in enumerate(dfa.classes):
+        if dfa.moves[source][kind] != target:
+            continue
+        if found and found[-1][1] == byte - 1:
+            found[-1] = (found[-1][0], byte)
+        else:
+            found.append((byte, byte))
+    return tuple(found)

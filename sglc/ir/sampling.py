@@ -14,8 +14,10 @@ class Sampling:
     means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
     it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
     or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same
-    way; of the three at most one is given. `stop_regex` patterns end the text like `stop` strings, before
-    the first match of `re.search`; where matches have no longest length, a stream shows no text early.
+    way; of the three at most one is given. A `strict` schema is enforced by llguidance. With `canonical`,
+    text that has to follow is made of the tokens that the tokenizer makes of it; else of any that spell it.
+    `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where
+    matches have no longest length, a stream shows no text early.
 
     `logit_bias` are (id, bias) pairs added to the logits; the penalties are OpenAI's, over the ids made
     so far. `logprobs_from` asks for the log-probabilities of the prompt's tokens from that index on,
@@ -37,6 +39,8 @@ class Sampling:
     regex: str | None = None
     json_schema: str | None = None
     ebnf: str | None = None
+    canonical: bool = True
+    strict: bool = False
     stop_regex: tuple[str, ...] = ()
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0

@@ -12,6 +12,7 @@ from sglc.ir.ops import Call, Gen
 from sglc.ir.regex import compile_regex
 from sglc.ir.sampling import Sampling
 from sglc.ir.stops import stop_pattern
+from sglc.ir.strict_schema import strict_grammar
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, place, register
 
@@ -27,8 +28,8 @@ def check_constraints(program: Program, target: Target) -> Rewrite:
     What is built for the check is kept, so running the program does not build it again.
 
     Raises:
-        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC455 and SGLC456 a `json_schema`, SGLC457 an `ebnf`,
-            SGLC471 and SGLC472 a `stop_regex`.
+        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC455, SGLC456 and SGLC458 a `json_schema`, SGLC457 an
+            `ebnf`, SGLC471 and SGLC472 a `stop_regex`.
     """
     for op in walk(program.ops):
         match op:
@@ -53,7 +54,7 @@ def _checks(sampling: Sampling) -> Iterator[tuple[Callable[[str], object], str]]
     if sampling.regex is not None:
         yield compile_regex, sampling.regex
     if sampling.json_schema is not None:
-        yield enforceable, sampling.json_schema
+        yield strict_grammar if sampling.strict else enforceable, sampling.json_schema
     if sampling.ebnf is not None:
         yield check_gbnf, sampling.ebnf
     for pattern in sampling.stop_regex:

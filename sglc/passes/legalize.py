@@ -140,6 +140,10 @@ LIMITS = (
     Limit("stop_token_ids", lambda s: bool(s.stop_token_ids), lambda _, t: t.stop_tokens, "use `stop`"),
     Limit("ignore_eos", lambda s: s.ignore_eos, lambda _, t: t.stop_tokens, "leave it out"),
     Limit(
+        "canonical", lambda s: not s.canonical, lambda _, t: t.regex,
+        "leave it out", "how a text that has to follow is cut into tokens is not for its clients to say",
+    ),
+    Limit(
         "max_tokens", lambda s: s.max_tokens == 0, lambda _, t: t.prompt_logprobs,
         "generate a token at least", "without a text it has nothing to answer",
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from sglc import knobs
 from sglc.errors import RunError, SglcError
 from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan import (
@@ -65,7 +66,10 @@ class Model:
         self.engine = engine
         self.eos_ids = tokenizer.eos_ids
         self.token_bytes = tokenizer.token_bytes()
-        self.constraints = Constraints(self.token_bytes, engine.executor.vocab_size)
+        self.constraints = Constraints(
+            self.token_bytes, engine.executor.vocab_size, tokenizer.encode,
+            folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
+        )  # fmt: skip
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
 
 

@@ -22,6 +22,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
+from sglc.runtime.forced import force, land, stretched
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
 from sglc.runtime.requests import (
@@ -84,6 +85,7 @@ class Engine:
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
+        self.forced = 0  # ids that samples were not free to choose, and that took no step of their own
         self._shows_steps = knobs.debug_level() >= 3
 
     # -- handles
@@ -253,6 +255,10 @@ class Engine:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
+        left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
+        for at, chunk in enumerate(chunks):
+            chunks[at] = stretched(self.placement, chunk, left)
+            left -= chunks[at].tokens - chunk.tokens
         step = self.placement.build(self._next_step, decode, chunks)
         step = steered(step, self.rows, self.placement.work)
         try:
@@ -312,6 +318,7 @@ class Engine:
         self.placement.drained(flight.index)
         self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
+        self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
@@ -321,6 +328,8 @@ class Engine:
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
         rows = rows[current]
+        for row in rows[self.rows.forced[rows]].tolist():
+            self._land(row)
         tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
@@ -348,6 +357,8 @@ class Engine:
                     self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
                 try:
                     ends = account(part, token, likeliest)
+                    if not (ends or is_full):
+                        force(self.placement, row, part)
                 except SglcError as error:
                     refused = True
                     self._refuse(part.request, error)
@@ -357,7 +368,23 @@ class Engine:
             elif is_full:
                 self._end_sample(part.request, part.index, "length", 0)
 
+    def _land(self, row: int) -> None:
+        before = int(self.rows.made[row])
+        self._events += land(self.rows, row, self.placement.work[row].part)
+        self.forced += int(self.rows.made[row]) - before
+
     # -- ends
+
+    def _end_runs(self, flight: Flight) -> None:
+        """Samples whose text ends with a run that is through now are complete."""
+        for score in flight.scored:
+            run = score.run
+            if run is None or not run.finish or len(run.logprobs) < len(run.ids) or not score.request.live:
+                continue
+            for sample, state in enumerate(score.request.samples):
+                if state.run is run and not state.done:
+                    self._land(state.row)
+                    self._end_sample(score.request, sample, run.finish, 0)
 
     def _end_sample(self, request: Request, sample: int, finish: str, extra: int) -> None:
         """A sample is complete; `extra` ids were decoded but are not kept."""

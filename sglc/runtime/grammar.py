@@ -1,6 +1,6 @@
-"""Constraints that no finite automaton describes: JSON schemas and grammars, matched by xgrammar.
+"""Constraints that no finite automaton describes: JSON schemas and grammars, matched by xgrammar or llguidance.
 
-xgrammar's matchers change as they read, a `Constraint`'s states do not. So a state is a number for
+Their matchers change as they read, a `Constraint`'s states do not. So a state is a number for
 the tokens that led to it, and a matcher stands at some of the states: one that is needed further on
 moves along, one that is needed elsewhere is made anew. A constraint belongs to one request, whose
 samples share it. The package is imported with the first of them, because it takes seconds.
@@ -9,9 +9,9 @@ samples share it. The package is imported with the first of them, because it tak
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from sglc.errors import RunError
 from sglc.ir.gbnf import check_gbnf
 from sglc.ir.json_schema import enforceable
+from sglc.ir.strict_schema import strict_grammar
+from sglc.runtime.automaton import only_one
+from sglc.runtime.guidance import Encode, Guidance
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:
@@ -35,10 +38,12 @@ class Grammars:
     Args:
         token_bytes: bytes of every id, index = id; ids without bytes are no text and never allowed.
         size: ids of the model; those behind `token_bytes` are padding.
+        encode: text to ids, for llguidance.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
+    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None = None) -> None:
         self._token_bytes = token_bytes
+        self._encode = encode
         self._size = size
         self._compiled = lru_cache(maxsize=_GRAMMARS)(self._compile)
 
@@ -50,6 +55,21 @@ class Grammars:
             RunError: SGLC456, SGLC458, SGLC459, as `ebnf`.
         """
         return self._start("json_schema", enforceable(schema))
+
+    def strict(self, schema: str) -> GrammarConstraint:
+        """As `json_schema`, by llguidance.
+
+        Raises:
+            LegalizeError: SGLC455, SGLC456, SGLC458, as `strict_grammar`.
+            RunError: SGLC459, as `ebnf`.
+        """
+        grammar = strict_grammar(schema)
+        make = self._guidance.matcher
+        return self._checked("json_schema", GrammarConstraint(grammar, self._size, lambda: make(grammar)))
+
+    @cached_property
+    def _guidance(self) -> Guidance:
+        return Guidance(self._token_bytes, self._size, self._encode)
 
     def ebnf(self, grammar: str) -> GrammarConstraint:
         """A constraint to texts of `grammar`, in GBNF; they begin with the rule `root`.
@@ -63,7 +83,12 @@ class Grammars:
         return self._start("ebnf", grammar)
 
     def _start(self, kind: str, text: str) -> GrammarConstraint:
-        constraint = GrammarConstraint(self._compiled(kind, text), self._size)
+        compiled = self._compiled(kind, text)
+        return self._checked(
+            kind, GrammarConstraint(compiled, self._size, lambda: XGrammarMatcher(compiled, self._size))
+        )
+
+    def _checked(self, kind: str, constraint: GrammarConstraint) -> GrammarConstraint:
         if constraint.done(constraint.start):
             raise RunError(
                 "SGLC459", f"the `{kind}` of this generation allows nothing but the empty text",
@@ -103,17 +128,60 @@ class Grammars:
             ) from None
 
 
+class Matcher(Protocol):
+    """Reads a text token by token."""
+
+    def take(self, token: int) -> None:
+        """Read a token, which is allowed."""
+
+    def look(self) -> tuple[NDArray[np.uint8], bool]:
+        """The ids that may come next, packed, the lowest bit first; and whether the text may end here."""
+
+    def ahead(self) -> bytes:
+        """Bytes that have to come next, as far as is known."""
+
+
+class XGrammarMatcher:
+    """A `Matcher` of xgrammar."""
+
+    def __init__(self, compiled: CompiledGrammar, size: int) -> None:
+        from xgrammar import GrammarMatcher
+
+        self._matcher: GrammarMatcher = GrammarMatcher(compiled)
+        self._size = size
+
+    def take(self, token: int) -> None:
+        """Read a token, which is allowed."""
+        taken = self._matcher.accept_token(token)
+        assert taken, "a token that the mask allows is refused"
+
+    def look(self) -> tuple[NDArray[np.uint8], bool]:
+        """The ids that may come next, and whether the text may end here."""
+        words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
+        self._matcher.fill_next_token_bitmask(words)
+        return words.view(np.uint8)[0], self._matcher.is_completed()
+
+    def ahead(self) -> bytes:
+        """Bytes that have to come next."""
+        try:
+            return self._matcher.find_jump_forward_string().encode()
+        except UnicodeDecodeError as error:  # they begin or end inside a character
+            return bytes(error.object)
+
+
 class GrammarConstraint:
     """A `Constraint` of one request; its states are numbers of token sequences."""
 
     start = 0
 
-    def __init__(self, compiled: CompiledGrammar, size: int) -> None:
+    def __init__(self, compiled: object, size: int, matcher: Callable[[], Matcher]) -> None:
+        """`matcher` makes one of `compiled` that stands at the start; the model has `size` ids."""
         self._compiled = compiled
         self._size = size
+        self._new_matcher = matcher
         self._came: list[tuple[int, int]] = [(-1, -1)]  # of a state: the one before, and the token
         self._after: dict[tuple[int, int], int] = {}
-        self._matchers: dict[int, GrammarMatcher] = {}  # by where they stand, newest last
+        self._matchers: dict[int, Matcher] = {}  # by where they stand, newest last
         self._look = lru_cache(maxsize=_LOOKS)(self._looked_at)
 
     def mask(self, state: int) -> Bool:
@@ -124,6 +192,14 @@ class GrammarConstraint:
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
         return self._look(state)[1]
+
+    def ahead(self, state: int) -> bytes:
+        """Bytes that have to come next."""
+        return b"" if self.accepting(state) else self._matcher(state).ahead()
+
+    def only(self, state: int) -> int | None:
+        """The id that has to come next; None if there are several, or none."""
+        return only_one(self.mask(state))
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
@@ -151,12 +227,9 @@ class GrammarConstraint:
 
     def _looked_at(self, state: int) -> tuple[NDArray[np.uint8], bool]:
         """The mask of `state`, packed, and whether it accepts."""
-        matcher = self._matcher(state)
-        words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
-        matcher.fill_next_token_bitmask(words)
-        return words.view(np.uint8)[0], matcher.is_completed()
+        return self._matcher(state).look()
 
-    def _matcher(self, state: int) -> GrammarMatcher:
+    def _matcher(self, state: int) -> Matcher:
         """A matcher that stands at `state`."""
         before, token = self._came[state]
         if state in self._matchers:
@@ -164,17 +237,14 @@ class GrammarConstraint:
         matcher = self._matchers.pop(before, None)
         path = [token]
         if matcher is None:
-            from xgrammar import GrammarMatcher
-
-            matcher = GrammarMatcher(self._compiled)
+            matcher = self._new_matcher()
             path = []
             at = state
             while at:
                 at, token = self._came[at]
                 path.append(token)
         for token in reversed(path):
-            taken = matcher.accept_token(token)
-            assert taken, "a token that the mask allows is refused"
+            matcher.take(token)
         self._matchers[state] = matcher
         if len(self._matchers) > _MATCHERS:
             del self._matchers[next(iter(self._matchers))]

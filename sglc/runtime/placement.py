@@ -9,7 +9,7 @@ samples are promised when they are due, and when there are none, a row gives way
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,6 +166,25 @@ class Placement:
 
     # -- pages for what is sampled
 
+    def force(self, row: int, ids: Sequence[int], *, ends: bool) -> bool:
+        """The row goes on with `ids`, which are not sampled, if there are pages for them; whether it does.
+
+        It has nothing in flight. If the ids end it, the last one's KV is not needed.
+        """
+        rows = self.rows
+        length = int(rows.begun[row] + rows.made[row]) + len(ids) - ends
+        pages = max(0, -(-length // self.page_size) - int(rows.held[row] + rows.owed[row]))
+        if pages > self.available:
+            return False
+        rows.owed[row] += pages
+        self.owed += pages
+        rows.force(row, ids, length, ends=ends)
+        if row not in self.unfinished:
+            # The prompt is through. Others wait for this row as long as for a token.
+            self.work[row].diverged = True
+            self.unfinished.insert(0, row)
+        return True
+
     def missing(self, decode: I32) -> int:
         """How many pages the next tokens of the rows `decode` int32 [n] lack."""
         return max(0, self._due(decode).size - self.available)
@@ -227,7 +246,8 @@ class Placement:
         rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
         counts = np.ones(rows.size, np.int32)
         ends = self.rows.seq_len[rows[short.size :]] + np.array([chunk.tokens for chunk in chunks], np.int32)
-        counts[short.size :] = -(-ends // self.page_size) - self.rows.held[rows[short.size :]]
+        # A row that decoded may hold more than its run needs.
+        counts[short.size :] = np.maximum(-(-ends // self.page_size) - self.rows.held[rows[short.size :]], 0)
         total = int(counts.sum())
         # Pages that a row will need soon spare it the next steps' entries, if every row can still have one.
         to_end = -(-self.rows.end[short] // self.page_size) - self.rows.held[short]

@@ -26,6 +26,7 @@ RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 
 PROMPT = -1  # in `Score.trie`: the prompt itself is scored
+FORCED = -2  # and here ids that a sample has to go on with
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,27 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
+class Run:
+    """Ids that a constrained sample has to go on with, and what is known of them so far.
+
+    The first one has position `first`; the constraint's state behind the last one is `state`. With the run
+    the sample ends for the reason `finish`, or goes on if that is empty.
+    """
+
+    first: int
+    ids: tuple[int, ...]
+    state: int
+    finish: str
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: list[Likely] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class SampleState:
     """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
 
     `state` is where the kept ids have led the request's constraint; `counts` says how often each
-    occurs, where penalties ask for it.
+    occurs, where penalties ask for it. `run` are ids on their way, which are not kept yet.
     """
 
     likeliest: list[Likely] = field(default_factory=list)
@@ -177,6 +194,7 @@ class SampleState:
     row: int = -1
     done: bool = False
     state: int = 0
+    run: Run | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -215,9 +233,10 @@ class Score:
     """Where the next scores of a step belong."""
 
     request: Request
-    trie: int  # or `PROMPT`
+    trie: int  # or `PROMPT`, or `FORCED`
     first: int  # scores the trie's pairs, or the prompt's scored ids, first : first + count
     count: int
+    run: Run | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -237,12 +256,24 @@ class Flight:
 def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
     """Whose scores the pairs of `scored_places` give, in their order."""
     request = part.request
+    if (run := run_of(part)) is not None:
+        prompt = sum(at + 1 < run.first for at, _ in scored)
+        forced = Score(request, FORCED, scored[prompt][0] + 1 - run.first, len(scored) - prompt, run)
+        if not prompt:
+            return [forced]
+        assert request.scored_from is not None
+        return [Score(request, PROMPT, scored[0][0] - request.scored_from, prompt), forced]
     if part.trie is not None:
         place, token = scored[0]
         first = bisect_left(part.trie.pairs, (place - len(request.ids), token))
         return [Score(request, max(part.index, 0), first, len(scored))]
     assert request.scored_from is not None
     return [Score(request, PROMPT, scored[0][0] - request.scored_from, len(scored))]
+
+
+def run_of(part: Part) -> Run | None:
+    """The run that a part's sample is on, if it is."""
+    return part.request.samples[part.index].run if part.kind is Kind.SAMPLE else None
 
 
 def first_part(request: Request) -> Part:
@@ -295,6 +326,9 @@ def scored_places(part: Part, first: int, tokens: int) -> tuple[tuple[int, int],
     of every choice, those of a choice's ids its next ones. Of a generation's prompt, what is asked for.
     """
     base, begin = len(part.request.ids), part.request.scored_from
+    if (run := run_of(part)) is not None:
+        span = range(max(first + 1, run.first), min(first + tokens, run.first + len(run.ids) - 1) + 1)
+        return tuple((at - 1, run.ids[at - run.first]) for at in span)
     if part.trie is not None:
         pairs = part.trie.pairs
         inside = slice(bisect_left(pairs, (first - base,)), bisect_left(pairs, (first + tokens - base,)))

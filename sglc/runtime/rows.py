@@ -8,7 +8,7 @@ costs here does not depend on Python: no loop goes over the rows that decode.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,7 @@ class Rows:
         self.prompt_len: I32 = np.zeros(count, np.int32)
         self.begun: I32 = np.zeros(count, np.int32)  # where the sampled ids begin
         self.made: I32 = np.zeros(count, np.int32)  # sampled ids that are known and kept
+        self.forced: Bool = np.zeros(count, np.bool_)  # the last ids of the row's prompt are a run, see `force`
         self.least: I32 = np.zeros(count, np.int32)  # `seq_len` that the row surely comes to
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
         self.held: I32 = np.zeros(count, np.int32)  # pages in `table`
@@ -101,6 +102,7 @@ class Rows:
         self.constrained[row] = False
         self.biased[row] = False
         self.stepwise[row] = False
+        self.forced[row] = False
         self.tops[row] = 0
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
@@ -164,6 +166,27 @@ class Rows:
         self.logprobs[row, begun : begun + len(logprobs)] = logprobs
         self.begun[row] = begun
         self.made[row] = len(logprobs)
+
+    def force(self, row: int, ids: Sequence[int], length: int, *, ends: bool) -> None:
+        """The row goes on with `ids` behind those it has, as with a prompt of `length` ids.
+
+        If they end the row, nothing is sampled behind them.
+        """
+        first = int(self.begun[row] + self.made[row])
+        self.tokens[row, first : first + len(ids)] = ids
+        self.prompt_len[row] = length
+        self.forced[row] = True
+        if ends:
+            self.samples[row] = False
+            self.end[row] = length
+        self._order = None
+
+    def enter(self, row: int, logprobs: Sequence[float]) -> None:
+        """The ids that the row was forced to go on with are known and kept, with their `logprobs`."""
+        first = int(self.begun[row] + self.made[row])
+        self.logprobs[row, first : first + len(logprobs)] = logprobs
+        self.made[row] += len(logprobs)
+        self.forced[row] = False
 
     def close(self, row: int) -> None:
         """Nobody uses the row any more; results that still arrive for it belong to an old generation."""

@@ -5,7 +5,7 @@ A new id is accounted for here too, where its sample has a constraint, penalties
 
 from __future__ import annotations
 
-from sglc.runtime.requests import PROMPT, Flight, Likely, Part, PromptScored
+from sglc.runtime.requests import FORCED, PROMPT, Flight, Likely, Part, PromptScored
 from sglc.runtime.step import StepResult
 
 
@@ -23,6 +23,17 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
         request = score.request
         values = result.scores[at : at + score.count].tolist()
         at += score.count
+        if score.trie == FORCED:
+            assert score.run is not None
+            assert len(score.run.logprobs) == score.first, "a run's scores come out of order"
+            score.run.logprobs += values
+            assert request.sampling is not None
+            if count := request.sampling.top_logprobs:
+                score.run.likeliest += [
+                    likeliest_at(result, index, count) for index in range(top, top + score.count)
+                ]
+                top += score.count
+            continue
         if score.trie != PROMPT:
             request.logprobs[score.trie][score.first : score.first + score.count] = values
             continue

@@ -5,6 +5,7 @@ Rows that ask for none of it cost nothing here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
 
 
 def allowed_next(request: Request, sample: int, made: int) -> Bool:
-    """What a sample of a constrained request may go on with after its first `made` tokens: bool [V].
+    """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V].
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
     where that text may follow, and ends the sample there: without it there might be no way on.
@@ -49,8 +50,11 @@ def allowed_next(request: Request, sample: int, made: int) -> Bool:
     constraint, state = request.constraint, request.samples[sample]
     assert constraint is not None
     assert request.sampling is not None
-    mask = constraint.mask(state.state)
-    if constraint.accepting(state.state) and made >= request.sampling.min_tokens:
+    at = state.state
+    if state.run is not None:
+        at, made = state.run.state, made + len(state.run.ids)
+    mask = constraint.mask(at)
+    if constraint.accepting(at) and made >= request.sampling.min_tokens:
         mask[[token for token in request.stop_ids if token < mask.size]] = True
     assert mask.any(), "a constrained sample has nothing to go on with"
     return mask
@@ -76,7 +80,10 @@ def _biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
     for offset in offsets:
         part = work[int(step.rows[offset])].part
         assert part.request.sampling is not None
-        added = bias_of(part.request.sampling, part.request.samples[part.index].counts)
+        state = part.request.samples[part.index]
+        counts = Counter(state.counts)
+        counts.update(state.run.ids if state.run is not None else ())
+        added = bias_of(part.request.sampling, counts)
         at += [offset] * len(added)
         ids += added
         values += added.values()

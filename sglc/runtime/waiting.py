@@ -75,6 +75,7 @@ class Waiting:
         written = min(len(request.ids) + len(ids), int(rows.seq_len[row]))
         self.placement.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
+        request.samples[part.index].run = None
         insort(self._parts, resumed(part, ids, logprobs), key=lambda waiting: waiting.order)
         self.retracted += 1
 

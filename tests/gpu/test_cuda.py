@@ -101,7 +101,7 @@ def test_constrained_samples_match_and_equal_those_of_the_cpu(tmp_path: Path) ->
     model, config = tiny_model(tmp_path)
     model.requires_grad_(False)
     spelled = [bytes([i]) if i < 256 else b"" for i in range(320)]
-    constraint = Constraints(spelled, 320).regex("[a-f]{3}(-[0-9]+)?")
+    constraint = Constraints(spelled, 320).regex("[a-f]{3}(--:[0-9]+)?")
     sampling = Sampling(max_tokens=12, temperature=1.0)
     made = [
         generate(engine(model.state_dict(), config, device, torch.float32, depth), sampling, constraint)
@@ -110,7 +110,7 @@ def test_constrained_samples_match_and_equal_those_of_the_cpu(tmp_path: Path) ->
     assert made[0] == made[1] == made[2]
     for ids in made[0]:
         text = b"".join(spelled[i] for i in ids).decode()
-        assert re.fullmatch("[a-f]{3}(-[0-9]*)?", text)  # `max_tokens` may end it inside the digits
+        assert re.fullmatch("[a-f]{3}(--:[0-9]*)?", text)  # `max_tokens` may end it inside the digits
 
 
 def test_scores_equal_transformers(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
         ("regex='[^\\\\x00-\U0010ffff]'", "SGLC453"),
         ("json_schema='{'", "SGLC455"),
         ("json_schema='{\"not\": {}}'", "SGLC456"),
+        ("json_schema='{', strict=True", "SGLC455"),
+        ("json_schema='{\"not\": {}}', strict=True", "SGLC456"),
         ("ebnf='rot ::= \"a\"'", "SGLC457"),
         ("stop_regex=('(',)", "SGLC471"),
         ("stop_regex=('a?',)", "SGLC472"),

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine, requests, scores, steering, tries
+from sglc.runtime import engine, forced, requests, scores, steering, tries
 from sglc.runtime.engine import Engine
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.pages import PagePool
 from sglc.runtime.placement import Placement, Work
 from sglc.runtime.radix import SOME_DAY, Key, Match, Node, RadixTree, Worth
-from sglc.runtime.requests import Kind, Likely, Part, Request, SampleState
+from sglc.runtime.requests import Kind, Likely, Part, Request, Run, SampleState
 from sglc.runtime.rows import Chunk, Rows
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
 from sglc.runtime.tries import Tries
@@ -488,6 +488,123 @@ def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(steering, "allowed_next", allowed)
 
 
+def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
+    """A forced run takes in the likeliest-looking id behind it."""
+    original = forced.forced_run
+
+    def run(part: Part, made: int) -> Run | None:
+        found = original(part, made)
+        assert part.request.sampling is not None
+        if found is None or found.finish or made + len(found.ids) + 1 >= part.request.sampling.max_tokens:
+            return found
+        constraint = part.request.constraint
+        assert constraint is not None
+        allowed = np.flatnonzero(constraint.mask(found.state))
+        token = int(allowed[0])
+        if constraint.done(constraint.advance(found.state, token)):
+            return found
+        return replace(found, ids=(*found.ids, token), state=constraint.advance(found.state, token))
+
+    patch.setattr(forced, "forced_run", run)
+
+
+def run_behind_max_tokens(patch: pytest.MonkeyPatch) -> None:
+    """A forced run goes on behind `max_tokens`."""
+    original = forced.forced_run
+
+    def run(part: Part, made: int) -> Run | None:
+        return original(part, made - 1 if made else made)
+
+    patch.setattr(forced, "forced_run", run)
+
+
+def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
+    """What is sampled behind a run gets the mask of the place before its last id."""
+    original = forced.forced_run
+
+    def run(part: Part, made: int) -> Run | None:
+        found = original(part, made)
+        if found is None or found.finish:
+            return found
+        state, constraint = part.request.samples[part.index].state, part.request.constraint
+        assert constraint is not None
+        for token in found.ids[:-1]:
+            state = constraint.advance(state, token)
+        return replace(found, state=state)
+
+    patch.setattr(forced, "forced_run", run)
+
+
+def run_scored_one_place_late(patch: pytest.MonkeyPatch) -> None:
+    """The ids of a run have the log-probabilities of their own places, not of those before."""
+    original = Waiting._chunk
+
+    def chunk(self: Waiting, part: Part, row: int, tokens: int) -> Chunk:
+        made = original(self, part, row, tokens)
+        last = int(self.placement.rows.seq_len[row]) + tokens - 1
+        if not self.placement.rows.forced[row]:
+            return made
+        return replace(made, scored=tuple((min(last, at + 1), token) for at, token in made.scored))
+
+    patch.setattr(Waiting, "_chunk", chunk)
+
+
+def run_without_a_page(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether there are pages for a run."""
+    original = Placement.force
+
+    def force(self: Placement, row: int, ids: tuple[int, ...], *, ends: bool) -> bool:
+        self.owed -= 1000
+        forced = original(self, row, ids, ends=ends)
+        self.owed += 1000
+        return forced
+
+    patch.setattr(Placement, "force", force)
+
+
+def run_outlives_its_row(patch: pytest.MonkeyPatch) -> None:
+    """A sample whose row gave way is still taken for one on its run."""
+    original = Waiting._retract
+
+    def retract(self: Waiting, row: int) -> None:
+        part = self.placement.work[row].part
+        run = part.request.samples[part.index].run
+        original(self, row)
+        part.request.samples[part.index].run = run
+
+    patch.setattr(Waiting, "_retract", retract)
+
+
+def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
+    """Penalties behind a run do not count its ids."""
+    original = steering._biased
+
+    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+        states = [s for row in step.rows.tolist() for s in work[row].part.request.samples]
+        runs = [(state, state.run) for state in states]
+        for state in states:
+            state.run = None
+        made = original(step, offsets, work)
+        for state, run in runs:
+            state.run = run or state.run
+        return made
+
+    patch.setattr(steering, "_biased", biased)
+
+
+def stretched_prompt_shared_whole(patch: pytest.MonkeyPatch) -> None:
+    """A run behind a prompt enters the tree as if it were of the prompt."""
+    original = Placement._insert_prompt
+
+    def insert(self: Placement, row: int, work: Work, step: int) -> None:
+        if self.rows.forced[row] and not work.diverged:
+            known = self.rows.tokens[row, : int(self.rows.seq_len[row])]
+            work.part = replace(work.part, ids=tuple(known.tolist()))
+        original(self, row, work, step)
+
+    patch.setattr(Placement, "_insert_prompt", insert)
+
+
 def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
     """The pins of an evicted node do not move to the node that takes over."""
     original = RadixTree._remove
@@ -709,6 +826,14 @@ FAULTS: tuple[Fault, ...] = (
     constraint_dropped_after_a_cut,
     masks_in_another_order,
     end_allowed_anywhere,
+    run_one_too_long,
+    run_behind_max_tokens,
+    mask_before_the_run,
+    run_scored_one_place_late,
+    run_without_a_page,
+    run_outlives_its_row,
+    penalties_without_the_run,
+    stretched_prompt_shared_whole,
     pins_lost_by_eviction,
     penalties_one_token_late,
     penalties_of_the_prompt,

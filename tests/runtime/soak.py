@@ -44,7 +44,11 @@ NAMESPACES = ("", "", "", "adapter")
 VOCAB = 13  # small, so that ends, equal pages and near misses are common
 BYTES = tuple(piece.encode() for piece in ("a", "b", "ab", "", "aab", "1", "12", "2", ".", "é", "c", "bc", "!"))
 CONSTRAINTS = Constraints(BYTES, VOCAB)
-PATTERNS = ("[ab]+", "(12|1)*(2|a+)", "a*b?c", "[^ac]{2,5}", "(aab|aabc|ab.){1,2}", ".*", "(é|!)[12]?")
+PATTERNS = (
+    "[ab]+", "(12|1)*(2|a+)", "a*b?c", "[^ac]{2,5}", "(aab|aabc|ab.){1,2}", ".*", "(é|!)[12]?",
+    # With runs of one spelling: at the start, in the middle, at the end, all of it, across stop ids.
+    r"é!c\.!!é[12]+", r"[ab]é\.!{4}c!é\.\.(1|2)!é", r"!éééé!\.", r"(!|\.)é{6}(ab|c)*!!!é", r"(é!\.c)*[ab]"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ class Driver:
         self.branched = 0  # requests whose choices share ids
         self.cached = 0  # prompt tokens
         self.retracted = 0  # rows that gave way
+        self.forced = 0  # tokens that were not sampled
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
         return tuple(self.rng.randrange(VOCAB) for _ in range(length))
@@ -683,6 +688,7 @@ def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
             driver.step()
         driver.finish()
         driver.retracted = driver.engine._waiting.retracted
+        driver.forced = driver.engine.forced
         yield driver
         left -= episode
         seed += 1

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from sglc.errors import RunError
-from sglc.ir.fsm import DEAD, ByteDfa, run
+from sglc.ir.fsm import DEAD, ByteDfa, accepts, run
 from sglc.ir.regex import compile_regex
-from sglc.runtime.constraint import Constraints, TokenAutomaton, Vocabulary
+from sglc.runtime.automaton import TokenAutomaton, Vocabulary, build
+from sglc.runtime.constraint import Constraints
 from sglc.runtime.tokenizer import load_tokenizer
+from tests.soak_constrained import REGEXES
 
 BYTES = [bytes([byte]) for byte in range(256)]
 PIECES = [b"", b"ab", b"aba", b"12", b" 1", b"\xa9\xc3", "한".encode(), "é!".encode(), b"ab", b"\xed\x95"]
@@ -57,9 +59,9 @@ def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
     vocabulary = Vocabulary(tokens, len(tokens) + 7)  # the last ids are padding
     if not any(data and run(dfa, data) in goals for data in tokens):
         with pytest.raises(RunError, match="cannot write"):
-            TokenAutomaton(dfa, vocabulary, pattern)
+            TokenAutomaton(build(dfa, vocabulary), vocabulary, pattern)
         return
-    automaton = TokenAutomaton(dfa, vocabulary, pattern)
+    automaton = TokenAutomaton(build(dfa, vocabulary), vocabulary, pattern)
     for state in range(len(dfa.moves)):
         expected = [bool(data) and run(dfa, data, state) in goals for data in tokens] + [False] * 7
         assert automaton.mask(state).tolist() == expected
@@ -106,6 +108,64 @@ def test_what_cannot_be_written_is_refused(pattern: str) -> None:
     with pytest.raises(RunError, match="cannot write any text") as failure:
         Constraints([b"", b"a", b"b", b"cc"], 4).regex(pattern)
     assert failure.value.code == "SGLC454"
+
+
+def random_pattern(rng: random.Random, depth: int = 3) -> str:
+    """Classes, literals and their like, nested."""
+    if depth == 0 or rng.random() < 0.3:
+        return rng.choice(
+            ("[a-z]", "[A-Z]", r"\d", r"\w", r"\s", ".", '[^"]', "[가-힣]", "é", "the ", '"name": "', "ing",
+             " and", "12", "[,.!]", "[ab]", r"\{", "한국", "-")
+        )  # fmt: skip
+    parts = [random_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    match rng.randrange(3):
+        case 0:
+            return "".join(parts)
+        case 1:
+            return f"(?:{'|'.join(parts)})"
+        case _:
+            return f"(?:{''.join(parts)}){rng.choice(('*', '+', '?', '{1,4}', '{2}'))}"
+
+
+def test_masks_of_many_patterns_on_a_real_vocabulary(smollm2: Path) -> None:
+    """100 patterns, behind random prefixes of what the masks allow: no difference to a token at a time."""
+    tokens = load_tokenizer(smollm2).token_bytes()
+    constraints = Constraints(tokens, len(tokens))
+    rng, forms = random.Random(4), list(REGEXES)
+    while len(forms) < 100:
+        pattern = random_pattern(rng)
+        if pattern not in forms and not accepts(compile_regex(pattern), b""):
+            forms.append(pattern)
+    looked_at = 0
+    for pattern in forms:
+        automaton, dfa = constraints.regex(pattern), compile_regex(pattern)
+        goals = goal_states(dfa, tokens)
+        state = automaton.start
+        for _ in range(rng.randint(1, 3)):
+            expected = [bool(data) and run(dfa, data, state) in goals for data in tokens]
+            assert automaton.mask(state).tolist() == expected, (pattern, state)
+            looked_at += 1
+            allowed = np.flatnonzero(expected)
+            if not allowed.size:
+                assert automaton.done(state)
+                break
+            state = automaton.advance(state, int(rng.choice(allowed)))
+    assert looked_at > 150
+
+
+def goal_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:
+    """States from which bytes that are tokens lead to a match: every byte of a token is one here."""
+    single = sorted({data[0] for data in tokens if len(data) == 1})
+    goals = {state for state, accepting in enumerate(dfa.accepting) if accepting}
+    while True:
+        more = {
+            state
+            for state in range(len(dfa.moves))
+            if state not in goals and any(dfa.moves[state][dfa.classes[byte]] in goals for byte in single)
+        }
+        if not more:
+            return goals
+        goals |= more
 
 
 def test_on_a_real_vocabulary(smollm2: Path) -> None:

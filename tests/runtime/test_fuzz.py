@@ -12,7 +12,7 @@ STEPS = 20_000
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = matched = steered = scored = branched = retracted = 0
+    finished = cut = cached = matched = steered = scored = branched = retracted = forced = 0
     for driver in soak(STEPS // 4, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
@@ -22,6 +22,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
         scored += driver.prompts_scored
         branched += driver.branched
         retracted += driver.retracted
+        forced += driver.forced
     # The streams are not empty ones.
     assert finished > 800
     assert cut > 50
@@ -31,6 +32,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert scored > 200
     assert branched > 15
     assert retracted > 10
+    assert forced > 500
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

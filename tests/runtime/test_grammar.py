@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -231,6 +232,64 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(RunError, match="xgrammar") as failure:
         Constraints(BYTES, SIZE).of(Sampling(json_schema="{}"))
     assert (failure.value.code, failure.value.hint) == ("SGLC458", "pip install 'sglc[local]'")
+
+
+# -- llguidance
+
+
+def test_a_strict_schema_may_have_what_others_may_not() -> None:
+    either = {"allOf": [record({"a": {"type": "boolean"}}), record({"b": {"type": "null"}})]}
+    for schema, taken, refused in (
+        (either, ['{"a": true, "b": null}'], ['{"a": true}', '{"b": null}', '{"a": true, "b": 1}']),
+        (
+            {"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": False},
+            ["{}", '{"x": 1, "xy": 1}'],
+            ['{"x": 2}', '{"y": 1}', '{"x":1}'],
+        ),
+        ({"type": "string", "pattern": "^a+$", "minLength": 2, "maxLength": 3}, ['"aa"'], ['"a"', '"aaaa"']),
+        ({"type": "string", "pattern": '^["é]{2}$'}, ['"\\"é"'], ['""é"', '"é"']),
+    ):
+        text = json.dumps(schema)
+        with pytest.raises(LegalizeError) as failure:
+            CONSTRAINTS.of(Sampling(json_schema=text))
+        assert failure.value.code == "SGLC456"
+        constraint = CONSTRAINTS.of(Sampling(json_schema=text, strict=True))
+        assert constraint is not None
+        for document in taken:
+            assert accepts(constraint, document), document
+        for document in refused:
+            assert not accepts(constraint, document), document
+
+
+def test_what_a_strict_schema_has_to_go_on_with() -> None:
+    constraint = CONSTRAINTS.of(Sampling(json_schema=json.dumps(record({"é": {"type": "null"}})), strict=True))
+    assert constraint is not None
+    assert constraint.ahead(constraint.start) == '{"é": null'.encode()
+    state, alive = read(constraint, '{"é": null}'.encode())
+    assert (alive, constraint.done(state), constraint.only(state)) == (True, True, None)
+
+
+def test_a_walk_along_a_strict_schema_is_a_document() -> None:
+    schema = {"allOf": [record({"a": {"enum": ["x", "한"]}}), {"minProperties": 1}], "maxProperties": 2}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    constraint = CONSTRAINTS.of(Sampling(json_schema=json.dumps(schema["allOf"][0]), strict=True))
+    assert constraint is not None
+    for seed in range(20):
+        rng, state, data = random.Random(seed), constraint.start, b""
+        while not constraint.done(state) and len(data) < 60:
+            token = rng.choice(np.flatnonzero(constraint.mask(state)).tolist())
+            assert token < len(BYTES)
+            data, state = data + BYTES[token], constraint.advance(state, token)
+        if constraint.done(state):
+            jsonschema.validate(json.loads(data), schema["allOf"][0])
+
+
+def test_without_llguidance_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(LegalizeError, match="llguidance") as failure:
+        CONSTRAINTS.of(Sampling(json_schema='{"type": "null", "$comment": "not compiled before"}', strict=True))
+    assert failure.value.code == "SGLC458"
+    assert "sglc[strict]" in failure.value.hint
 
 
 # -- on the engine

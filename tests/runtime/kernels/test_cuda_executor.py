@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraint import Constraints
 from sglc.runtime.cuda_executor import CudaExecutor
 from sglc.runtime.engine import Engine, EngineConfig
 from sglc.runtime.requests import PromptScored, RequestFailed, SampleDone, Scored
@@ -105,6 +106,19 @@ def test_scores_biases_and_samples_in_one_batch(tmp_path: Path) -> None:
         target.gen(target.extend(None, PROMPTS[2]), steered, [2], eos_ids=())
         target.score(target.extend(None, PROMPTS[2]), [(9, 10, 11), (9, 12, 5), (9, 12), (30,)])
     assert_equal(both)
+
+
+def test_forced_runs_between_samples(tmp_path: Path) -> None:
+    """Rows that decode pass a run through and decode on; one run ends its text."""
+    both = engines(tmp_path, "llama", 2)
+    spelled = [bytes([i]) if i < 256 else b"" for i in range(320)]
+    constraint = Constraints(spelled, 320).regex("<<[a-z]{2}-----[a-z]{2}==>[0-9]--")
+    sampling = Sampling(max_tokens=30, temperature=1.0, n=2)
+    for target in both:
+        target.gen(target.extend(None, PROMPTS[1]), GREEDY, [1], eos_ids=())
+        target.gen(target.extend(None, PROMPTS[2]), sampling, [2, 3], eos_ids=(2,), constraint=constraint)
+    assert_equal(both)
+    assert [target.forced for target in both] == [2 * (2 + 5 + 3 + 2)] * 2
 
 
 def test_a_shared_prefix_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,202 @@
+"""Automata over token ids, from an automaton over bytes and the bytes of a vocabulary's tokens.
+
+Tokens whose bytes are of the same classes, one after the other, can never be told apart by an automaton:
+they are one node of its trie, which is walked from a state when that is first met. A vocabulary may lack
+some bytes, so not every text can be written. A state is open if tokens lead from it to a match. Only
+tokens that end in an open state are allowed: there are no dead ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglc.errors import RunError
+from sglc.ir.fsm import DEAD, ByteDfa, forced_bytes, run
+from sglc.runtime.step import I32, Bool
+
+_MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
+
+
+class Vocabulary:
+    """The bytes of all tokens as a trie, in arrays ordered by depth. Node 0 is the root.
+
+    Args:
+        token_bytes: bytes of every id, index = id; ids without bytes are no text and never allowed.
+        size: ids of the model; those behind `token_bytes` are padding.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
+        self.token_bytes = token_bytes[:size]
+        lengths = np.array([len(data) for data in self.token_bytes], np.int64)
+        begins = np.cumsum(lengths) - lengths
+        flat = np.frombuffer(b"".join(self.token_bytes), np.uint8)
+        self.lengths: I32 = np.zeros(size, np.int32)  # bytes of every id
+        self.lengths[: lengths.size] = lengths
+        self.node_of: I32 = np.zeros(size, np.int32)  # where a token's bytes end; 0 without bytes
+        parents, values, self.levels = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [1]
+        for depth in range(int(lengths.max(initial=0))):
+            tokens = np.flatnonzero(lengths > depth)
+            keys = self.node_of[tokens].astype(np.int64) * 256 + flat[begins[tokens] + depth]
+            nodes, which = np.unique(keys, return_inverse=True)
+            self.node_of[tokens] = self.levels[-1] + which
+            parents.append(nodes // 256)
+            values.append(nodes % 256)
+            self.levels.append(self.levels[-1] + nodes.size)  # level d + 1: levels[d] up to levels[d + 1]
+        self.parent = np.concatenate(parents).astype(np.int32)
+        self.value = np.concatenate(values).astype(np.uint8)
+        self.single = sorted({data[0] for data in self.token_bytes if len(data) == 1})
+        # Whether every byte of every token is a token of its own, as in a byte-level BPE.
+        self.closed = set(np.unique(flat).tolist()) <= set(self.single)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """A byte automaton with a vocabulary's classes of tokens, as plain arrays.
+
+    Fields:
+        parent, kind: int32 [N], the trie of the classes, ordered by depth: a node's byte has the class `kind`.
+        levels: int32 [D + 1]; nodes levels[d] up to levels[d + 1] have depth d + 1. Node 0 is the root.
+        class_of: int32 [V], the node of a token; -1 where no text can have it.
+        is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
+    """
+
+    dfa: ByteDfa
+    parent: I32
+    kind: I32
+    levels: I32
+    class_of: I32
+    is_open: Bool
+
+
+def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
+    """The tables of an automaton."""
+    kinds = len(dfa.moves[0])
+    alive = np.array([any(row[kind] != DEAD for row in dfa.moves) for kind in range(kinds)])
+    kind_of = np.frombuffer(dfa.classes, np.uint8).astype(np.int64)[vocabulary.value]
+    number = np.zeros(vocabulary.parent.size, np.int64)  # of a node of the vocabulary, its class; -1: none
+    parents, values, levels = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [1]
+    for first, last in pairwise(vocabulary.levels):
+        before, kind = number[vocabulary.parent[first:last]], kind_of[first:last]
+        lives = (before >= 0) & alive[kind]
+        nodes, which = np.unique(before[lives] * kinds + kind[lives], return_inverse=True)
+        number[first:last] = -1
+        number[first:last][lives] = levels[-1] + which
+        parents.append(nodes // kinds)
+        values.append(nodes % kinds)
+        levels.append(levels[-1] + nodes.size)
+    node_of = vocabulary.node_of
+    tables = Tables(
+        dfa,
+        np.concatenate(parents).astype(np.int32),
+        np.concatenate(values).astype(np.int32),
+        np.array(levels, np.int32),
+        np.where(node_of > 0, number[node_of], -1).astype(np.int32),
+        np.zeros(len(dfa.moves) + 1, np.bool_),
+    )
+    tables.is_open[:] = _open_states(tables, vocabulary)
+    return tables
+
+
+def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
+    dfa = tables.dfa
+    kinds = sorted({dfa.classes[byte] for byte in vocabulary.single})
+    spelled = np.unique(tables.class_of[tables.class_of >= 0])
+    walk = _Walk(tables)
+    origins: list[list[int]] = [[] for _ in range(len(dfa.moves) + 1)]
+    for state, row in enumerate(dfa.moves):
+        if vocabulary.closed:  # a byte at a time leads wherever tokens do
+            reached = [row[kind] for kind in kinds]
+        else:
+            reached = np.unique(walk.behind(state)[spelled]).tolist()
+        for to in reached:
+            origins[to].append(state)
+    is_open = np.array([*dfa.accepting, False])
+    stack = np.flatnonzero(is_open).tolist()
+    while stack:
+        for before in origins[stack.pop()]:
+            if not is_open[before]:
+                is_open[before] = True
+                stack.append(before)
+    return is_open
+
+
+class _Walk:
+    """Walks the trie of the classes."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        moves = tables.dfa.moves
+        self._kinds = len(moves[0])
+        table = np.array([*moves, (DEAD,) * self._kinds], np.int32)
+        self._moves: I32 = np.where(table == DEAD, len(moves), table).ravel()  # the last row is `DEAD`'s
+
+    def behind(self, state: int) -> I32:
+        """The state behind every node if the root is at `state`: int32 [N + 1], `DEAD`'s at the end."""
+        parent, kind = self._tables.parent, self._tables.kind
+        behind: I32 = np.full(parent.size + 1, len(self._tables.dfa.moves), np.int32)
+        behind[0] = state
+        levels = self._tables.levels.tolist()
+        for first, last in pairwise(levels):
+            behind[first:last] = self._moves[behind[parent[first:last]] * self._kinds + kind[first:last]]
+        return behind
+
+
+class TokenAutomaton:
+    """A `Constraint`: the tokens of a vocabulary along a byte automaton."""
+
+    start = 0
+
+    def __init__(self, tables: Tables, vocabulary: Vocabulary, pattern: str) -> None:
+        """Raises RunError: SGLC454, nothing but the empty text can be written."""
+        self._tables = tables
+        self._dfa = tables.dfa
+        self._vocabulary = vocabulary
+        self._walk = _Walk(tables)
+        self._packed = lru_cache(maxsize=_MASKS)(self._compute)
+        if not tables.is_open[0] or self.done(0):
+            raise RunError(
+                "SGLC454",
+                f"the model cannot write any text that matches `{pattern}`",
+                note="its vocabulary has to spell the text; the empty text does not count",
+            )
+
+    def mask(self, state: int) -> Bool:
+        """Ids that may come next, bool [V], the caller's own."""
+        packed = self._packed(state)
+        return np.unpackbits(packed, count=self._tables.class_of.size).view(np.bool_)
+
+    def accepting(self, state: int) -> bool:
+        """Whether the text may end here."""
+        return self._dfa.accepting[state]
+
+    def ahead(self, state: int) -> bytes:
+        """Bytes that have to come next."""
+        return forced_bytes(self._dfa, state)
+
+    def only(self, state: int) -> int | None:
+        """The id that has to come next; None if there are several, or none."""
+        return only_one(self.mask(state))
+
+    def advance(self, state: int, token: int) -> int:
+        """The state behind `token`, which `state` allows."""
+        return run(self._dfa, self._vocabulary.token_bytes[token], state)
+
+    def done(self, state: int) -> bool:
+        """Whether the text has to end here."""
+        return self._dfa.accepting[state] and not self._packed(state).any()
+
+    def _compute(self, state: int) -> NDArray[np.uint8]:
+        """The mask of `state`, packed."""
+        return np.packbits(self._tables.is_open[self._walk.behind(state)][self._tables.class_of])
+
+
+def only_one(mask: Bool) -> int | None:
+    """The one id that `mask` bool [V] allows; None if there are several, or none."""
+    allowed = np.flatnonzero(mask)
+    return int(allowed[0]) if allowed.size == 1 else None

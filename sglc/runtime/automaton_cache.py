@@ -1,0 +1,67 @@
+"""Compiled automata on disk, one file for each pattern and tokenizer. A file that cannot be read is ignored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from sglc.ir.fsm import ByteDfa
+from sglc.runtime.automaton import Tables
+
+_FORMAT = 1
+_WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
+_ARRAYS = ("parent", "kind", "levels", "class_of", "is_open")
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def path_of(folder: Path, pattern: str, tokenizer: str, size: int) -> Path:
+    """Where the automaton of `pattern` for a model of `size` ids lies."""
+    # Python's parser reads patterns, so what they mean is a matter of its version.
+    key = json.dumps([_FORMAT, pattern, tokenizer, size, sys.version_info[:2]])
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def load(path: Path, size: int) -> Tables | None:
+    """What was saved there for `size` ids; None if nothing was, or not whole."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            dfa = ByteDfa(
+                file["classes"].tobytes(),
+                tuple(map(tuple, file["moves"].tolist())),
+                tuple(file["accepting"].tolist()),
+            )
+            tables = Tables(dfa, *(file[name] for name in _ARRAYS))
+    except _UNREADABLE:
+        return None
+    whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1
+    return tables if whole and tables.class_of.size == size else None
+
+
+def save(path: Path, tables: Tables) -> None:
+    """Keep `tables`, if they are worth it. A disk that cannot be written to keeps nothing."""
+    dfa = tables.dfa
+    if len(dfa.moves) < _WORTH_KEEPING:
+        return
+    arrays = {name: getattr(tables, name) for name in _ARRAYS}
+    arrays["classes"] = np.frombuffer(dfa.classes, np.uint8)
+    arrays["moves"] = np.array(dfa.moves, np.int32)
+    arrays["accepting"] = np.array(dfa.accepting, np.bool_)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A file of its own until it is whole: several processes may compile the same pattern.
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
+            np.savez_compressed(file, **arrays)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

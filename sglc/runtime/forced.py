@@ -1,0 +1,94 @@
+"""Ids that a constrained sample has to go on with: they pass through the model at once, as a prompt does.
+
+Where a mask allows one id, sampling it is certain, so the ids of such a run, their log-probabilities and
+the noise behind them are those of a run that samples each of them in a step of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sglc.errors import SglcError
+from sglc.runtime.placement import Placement
+from sglc.runtime.requests import EngineEvent, Part, Run, Token, scored_places
+from sglc.runtime.rows import Chunk, Rows
+from sglc.runtime.scores import account
+
+
+def forced_run(part: Part, made: int) -> Run | None:
+    """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
+
+    A run ends where the text does, at `max_tokens`, and before an id that may end the sample.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    request = part.request
+    constraint, sampling, state = request.constraint, request.sampling, request.samples[part.index].state
+    assert sampling is not None
+    if constraint is None:
+        return None
+    ids: list[int] = []
+    finish = ""
+    while not finish:
+        may_stop = bool(request.stop_ids) and made + len(ids) >= sampling.min_tokens
+        if may_stop and constraint.accepting(state):
+            break
+        token = constraint.only(state)
+        if token is None or token in request.stop_ids:
+            break
+        ids.append(token)
+        state = constraint.advance(state, token)
+        if constraint.done(state):
+            finish = "stop"
+        elif made + len(ids) == sampling.max_tokens:
+            finish = "length"
+    return Run(len(request.ids) + made, tuple(ids), state, finish) if ids else None
+
+
+def force(placement: Placement, row: int, part: Part) -> None:
+    """If the row's sample has no choice what to go on with, that need not be sampled.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    run = forced_run(part, int(placement.rows.made[row])) if placement.rows.constrained[row] else None
+    # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
+    if run is not None and placement.force(row, run.ids, ends=bool(run.finish)):
+        part.request.samples[part.index].run = run
+
+
+def stretched(placement: Placement, chunk: Chunk, left: int) -> Chunk:
+    """The chunk; if a prompt ends with it, together with what its sample has to begin with.
+
+    That is `left` tokens more at most.
+    """
+    rows, row, work = placement.rows, chunk.row, placement.work[chunk.row]
+    first = int(rows.seq_len[row])
+    ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
+    if not ends or work.publish:  # what is published has to end with the prompt
+        return chunk
+    run = None
+    with suppress(SglcError):  # what is wrong is said when it is come to
+        run = forced_run(work.part, int(rows.made[row]))
+    if run is None or len(run.ids) > left or not placement.force(row, run.ids, ends=bool(run.finish)):
+        return chunk
+    work.part.request.samples[work.part.index].run = run
+    tokens = int(rows.prompt_len[row]) - first
+    return Chunk(row, tokens, chunk.scored + scored_places(work.part, first, tokens))
+
+
+def land(rows: Rows, row: int, part: Part) -> list[EngineEvent]:
+    """The run of a row is through: its ids are the sample's, and known. Gives events for who watches."""
+    request, state = part.request, part.request.samples[part.index]
+    run, state.run = state.run, None
+    assert run is not None, f"row {row} has no run"
+    assert len(run.logprobs) == len(run.ids), "a run lands without its scores"
+    rows.enter(row, run.logprobs)
+    likeliest = run.likeliest or [()] * len(run.ids)
+    for token, likely in zip(run.ids, likeliest, strict=True):
+        account(part, token, likely)
+    if not request.watch:
+        return []
+    listed = zip(run.ids, run.logprobs, likeliest, strict=True)
+    return [Token(request.id, part.index, token, logprob, likely) for token, logprob, likely in listed]

@@ -1,0 +1,112 @@
+"""Compiled automata on disk: read instead of compiled again, ignored and rewritten if damaged."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sglc.runtime import constraint as constraint_module
+from sglc.runtime.constraint import Constraints
+from tests.runtime.test_constraint import shuffled
+
+PATTERN = r"(ab|12){1,40}!? \d{30}é"
+TOKENS = shuffled(3)
+
+
+def constraints(folder: Path, *, identity: str = "t", size: int = len(TOKENS)) -> Constraints:
+    return Constraints(TOKENS, size, folder=folder, identity=identity)
+
+
+def masks(found: Constraints) -> list[list[bool]]:
+    automaton = found.regex(PATTERN)
+    states = len(automaton._dfa.moves)
+    assert states > 64
+    return [automaton.mask(state).tolist() for state in range(states)]
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was compiled since."""
+    seen: list[str] = []
+    original = constraint_module.compile_regex
+
+    def compile_regex(pattern: str) -> object:
+        seen.append(pattern)
+        return original(pattern)
+
+    monkeypatch.setattr(constraint_module, "compile_regex", compile_regex)
+    return seen
+
+
+def test_what_was_compiled_is_read(tmp_path: Path, compiled: list[str]) -> None:
+    truth = masks(Constraints(TOKENS, len(TOKENS)))
+    assert masks(constraints(tmp_path)) == truth
+    assert compiled == [PATTERN] * 2
+    assert masks(constraints(tmp_path)) == truth
+    assert compiled == [PATTERN] * 2
+    # Another tokenizer, or another size, is another file.
+    masks(constraints(tmp_path, identity="other"))
+    masks(constraints(tmp_path, size=len(TOKENS) + 5))
+    assert compiled == [PATTERN] * 4
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_small_automata_are_not_kept(tmp_path: Path, compiled: list[str]) -> None:
+    for _ in range(2):
+        constraints(tmp_path).regex("[ab]+")
+    assert compiled == ["[ab]+"] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes(byte ^ 255 for byte in data[middle : middle + 8]) + data[middle + 8 :]
+
+
+def pickled(data: bytes) -> bytes:
+    return pickle.dumps({"classes": data})
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, pickled, lambda _: b"", lambda _: b"\x00" * 999])
+def test_a_damaged_file_is_ignored_and_rewritten(
+    tmp_path: Path, compiled: list[str], damage: Callable[[bytes], bytes]
+) -> None:
+    truth = masks(constraints(tmp_path))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert masks(constraints(tmp_path)) == truth
+    assert len(compiled) == 2
+    assert masks(constraints(tmp_path)) == truth
+    assert len(compiled) == 2
+
+
+def test_a_file_of_other_arrays_is_ignored(tmp_path: Path, compiled: list[str]) -> None:
+    truth = masks(constraints(tmp_path))
+    (path,) = tmp_path.iterdir()
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name, value in (("is_open", arrays["is_open"][:-1]), ("class_of", arrays["class_of"][:3])):
+        np.savez(path, **{**arrays, name: value})
+        assert masks(constraints(tmp_path)) == truth
+    np.savez(path, **{name: value for name, value in arrays.items() if name != "moves"})
+    assert masks(constraints(tmp_path)) == truth
+    np.savez(path, **{**arrays, "moves": np.array([{"an": "object"}])}, allow_pickle=True)
+    assert masks(constraints(tmp_path)) == truth
+    assert len(compiled) == 5
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, compiled: list[str]) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    truth = masks(Constraints(TOKENS, len(TOKENS)))
+    assert masks(constraints(blocked / "automata")) == truth
+    assert stat.S_ISREG(blocked.stat().st_mode)
