@@ -22,6 +22,7 @@ from sglc.runtime.step import I32
 Handle = int
 RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
+Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for
 
 PROMPT = -1  # in `Score.choice`: the prompt itself is scored
 
@@ -55,7 +56,10 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class SampleDone:
-    """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`."""
+    """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`.
+
+    `last` is the id that ended it, which is not kept, if one did.
+    """
 
     request: RequestId
     sample: int
@@ -63,6 +67,7 @@ class SampleDone:
     logprobs: tuple[float, ...]
     finish: str
     likeliest: tuple[Likely, ...] = ()  # at the places of `ids`, if asked for
+    last: Last | None = None
 
 
 @dataclass(frozen=True, slots=True)
