@@ -55,9 +55,9 @@ def test_a_whole_program_is_one_submit(local: LocalBackend, monkeypatch: pytest.
     segments: list[Any] = []
     submit = LocalBackend.submit
 
-    def counted(self: LocalBackend, segment: Any) -> Any:
+    def counted(self: LocalBackend, segment: Any, **options: Any) -> Any:
         segments.append(segment)
-        return submit(self, segment)
+        return submit(self, segment, **options)
 
     monkeypatch.setattr(LocalBackend, "submit", counted)
 

@@ -441,6 +441,21 @@ def test_errors_are_the_client_s_own(client: openai.OpenAI) -> None:
     assert streamed.value.code == "context_length_exceeded"
 
 
+def test_the_token_that_ends_a_text_has_its_log_probability_too(client: openai.OpenAI) -> None:
+    """Clients that score a prompt ask for one token behind it, and drop its entry, whatever token it is."""
+    prompt = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!"
+    biased: dict[str, Any] = {"logit_bias": {"2": 100.0}, "max_tokens": 1, "logprobs": 2, "echo": True}
+    (choice,) = complete(client, prompt, **biased).choices
+    assert (choice.text, choice.finish_reason) == (prompt, "stop")
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens[-2:] == ["!", "<|im_end|>"]
+    assert choice.logprobs.text_offset[-1] == len(prompt)
+    assert choice.logprobs.top_logprobs[-1]["<|im_end|>"] == choice.logprobs.token_logprobs[-1]
+    chunks = [each for chunk in complete_stream(client, prompt, **biased) for each in chunk.choices]
+    told = [token for each in chunks if each.logprobs is not None for token in each.logprobs.tokens or []]
+    assert told == choice.logprobs.tokens
+
+
 def test_nothing_is_left_behind(server: Server, client: openai.OpenAI) -> None:
     complete(client, "The end")
     assert server.idle()

@@ -88,6 +88,7 @@ class LocalBackend:
             tokenizer=load_tokenizer(self.folder),
             scores_tokens=True,
             continues_text=True,
+            whole_answers=True,  # the engine need not report each token, nor send it
             concurrency=limits(self.options, "cuda" if _on_cuda(self.options) else "cpu")[0],
         )
 

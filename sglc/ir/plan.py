@@ -426,6 +426,8 @@ class Sample:
     logprobs: tuple[float, ...] = ()  # of `ids`, natural log, before temperature
     texts: tuple[str, ...] = ()  # of `ids`, one by one, if asked for
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # at the places of `ids`, best first, if asked for
+    end: TokenLogprob | None = None  # the token that ended the text and is not among `ids`, if one did
+    end_top: tuple[TokenLogprob, ...] = ()  # at its place
 
 
 @dataclass(frozen=True, slots=True)

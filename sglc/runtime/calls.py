@@ -230,7 +230,12 @@ class GenCall:
         ids = ended.ids[:kept]
         texts = tuple(self._text(id_) or "" for id_ in ids if self.node.sampling.logprob_text)
         tops = tuple(self._listed(likeliest) for likeliest in ended.likeliest[:kept])
-        return Sample(self._texts[sample], ids, finish, ended.logprobs[:kept], texts, tops)
+        end: TokenLogprob | None = None
+        end_top: tuple[TokenLogprob, ...] = ()
+        if ended.last is not None and watched.match is None:
+            id_, logprob, likeliest = ended.last
+            end, end_top = (logprob, id_, self._text(id_)), self._listed(likeliest)
+        return Sample(self._texts[sample], ids, finish, ended.logprobs[:kept], texts, tops, end, end_top)
 
 
 class SelectCall:

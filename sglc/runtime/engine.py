@@ -30,6 +30,7 @@ from sglc.runtime.requests import (
     Flight,
     Handle,
     Kind,
+    Last,
     Likely,
     PromptScored,
     Request,
@@ -204,11 +205,11 @@ class Engine:
         if state.row < 0:
             ids, logprobs = self._waiting.withdraw(owner, sample)
             assert 0 <= length <= len(ids), "a cut behind the tokens reported"
-            self._report(owner, sample, ids[:length], logprobs[:length], "stop", 0)
+            self._report(owner, sample, ids[:length], logprobs[:length], "stop")
             return
         assert 0 <= length <= self.rows.made[state.row], "a cut behind the tokens reported"
         self.rows.made[state.row] = length
-        self._end_sample(owner, sample, "stop", 0)
+        self._end_sample(owner, sample, "stop")
 
     def abort(self, request: RequestId) -> None:
         """Forget a request: nothing more of it is computed, cached or reported. Unknown ones are ignored."""
@@ -345,14 +346,14 @@ class Engine:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
             part = self.placement.work[row].part
+            likeliest: Likely = ()
+            if offset in top_at:
+                likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
             if is_stop:
-                self._end_sample(part.request, part.index, "stop", 1)
+                self._end_sample(part.request, part.index, "stop", (token, logprob, likeliest))
                 continue
             ends = False
             if look:
-                likeliest: Likely = ()
-                if offset in top_at:
-                    likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
                 if part.request.watch:
                     self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
                 try:
@@ -364,9 +365,9 @@ class Engine:
                     self._refuse(part.request, error)
                     continue
             if ends:
-                self._end_sample(part.request, part.index, "stop", 0)
+                self._end_sample(part.request, part.index, "stop")
             elif is_full:
-                self._end_sample(part.request, part.index, "length", 0)
+                self._end_sample(part.request, part.index, "length")
 
     def _land(self, row: int) -> None:
         before = int(self.rows.made[row])
@@ -384,10 +385,10 @@ class Engine:
             for sample, state in enumerate(score.request.samples):
                 if state.run is run and not state.done:
                     self._land(state.row)
-                    self._end_sample(score.request, sample, run.finish, 0)
+                    self._end_sample(score.request, sample, run.finish)
 
-    def _end_sample(self, request: Request, sample: int, finish: str, extra: int) -> None:
-        """A sample is complete; `extra` ids were decoded but are not kept."""
+    def _end_sample(self, request: Request, sample: int, finish: str, last: Last | None = None) -> None:
+        """A sample is complete; `last` was decoded, and is not kept."""
         state = request.samples[sample]
         state.done = True
         ids, logprobs = self.rows.sampled(state.row)
@@ -395,7 +396,7 @@ class Engine:
         node = self.placement.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
             self.handles.follow(request.handle, node)
-        self._report(request, sample, ids, logprobs, finish, extra)
+        self._report(request, sample, ids, logprobs, finish, last)
 
     def _report(
         self,
@@ -404,15 +405,15 @@ class Engine:
         ids: tuple[int, ...],
         logprobs: tuple[float, ...],
         finish: str,
-        extra: int,
+        last: Last | None = None,
     ) -> None:
         """Account for a sample that is complete and has no row any more."""
         state = request.samples[sample]
         state.done = True
-        request.completion += len(ids) + extra
+        request.completion += len(ids) + (last is not None)
         if not request.fixed_length and request.sampling is not None:
             self.placement.observe(len(ids), request.sampling.max_tokens)
-        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest)))
+        self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest), last))
         self._end_part(request)
 
     def _end_part(self, request: Request) -> None:

@@ -24,6 +24,7 @@ from sglc.runtime.tries import Trie, Tries
 Handle = int
 RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
+Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for
 
 PROMPT = -1  # in `Score.trie`: the prompt itself is scored
 FORCED = -2  # and here ids that a sample has to go on with
@@ -58,7 +59,10 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class SampleDone:
-    """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`."""
+    """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`.
+
+    `last` is the id that ended it, which is not kept, if one did.
+    """
 
     request: RequestId
     sample: int
@@ -66,6 +70,7 @@ class SampleDone:
     logprobs: tuple[float, ...]
     finish: str
     likeliest: tuple[Likely, ...] = ()  # at the places of `ids`, if asked for
+    last: Last | None = None
 
 
 @dataclass(frozen=True, slots=True)

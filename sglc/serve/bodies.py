@@ -224,6 +224,8 @@ class Steered(Body):
     regex: str | None = None
     ebnf: str | None = None
     json_schema: Schema = None
+    strict: bool = False
+    canonical: bool = True
     skip_special_tokens: Literal[True] = True
     spaces_between_special_tokens: bool = True
 

@@ -10,7 +10,7 @@ from sglc.ir.plan import GenDone, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, joined, with_usage
 from sglc.serve.bodies import CompletionBody
 from sglc.serve.logprobs import Offsets, Tops, of_completion
-from sglc.serve.work import Piece, Work, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, end_of, tokens_of, tops_of
 
 
 def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDone]) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDo
             parts = [
                 _logprobs(answer, body, offsets, end.prompt_logprobs, end.prompt_top_logprobs, prompt=True),
                 _logprobs(answer, body, offsets, tokens_of(sample), tops_of(sample), prompt=False),
+                _logprobs(answer, body, offsets, *end_of(sample), prompt=False),
             ]
             choice = _choice(len(choices), before + sample.text, sample.finish)
             choices.append({**choice, "logprobs": joined(part for part in parts if part) or None})
@@ -46,6 +47,7 @@ async def chunks(
                     _logprobs(answer, body, offset, piece.prompt_logprobs, piece.prompt_tops, prompt=True)
                 )
             parts.append(_logprobs(answer, body, offset, piece.tokens, piece.tops, prompt=False))
+            parts.append(_logprobs(answer, body, offset, *end_of(piece.last), prompt=False))
             choice = _choice(piece.choice, text, piece.ended)
             choice["logprobs"] = joined(part for part in parts if part) or None
             yield with_usage({**answer.head(), "choices": [choice]}, usage)

@@ -107,6 +107,8 @@ def _sampling(
         regex=body.regex,
         json_schema=schema,
         ebnf=body.ebnf,
+        strict=body.strict,
+        canonical=body.canonical,
         stop_regex=tuple(body.stop_regex),
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,

@@ -106,7 +106,8 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
 class Piece:
     """More of a choice. The pieces of a choice add up to it; its last one says why it `ended`.
 
-    `begins` is set in the first, which has what was asked for of the prompt.
+    `begins` is set in the first, which has what was asked for of the prompt, and `last` in the last: it is the
+    whole sample.
     """
 
     choice: int
@@ -117,6 +118,7 @@ class Piece:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     prompt_tops: Tops = ()
     ended: str | None = None
+    last: Sample | None = None
     usage: Usage = _NO_USAGE
 
 
@@ -177,6 +179,7 @@ def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
         begins,
         *prompt,
         ended=sample.finish,
+        last=sample,
         usage=event.usage,
     )
 
@@ -189,6 +192,13 @@ def tokens_of(sample: Sample) -> tuple[TokenLogprob, ...]:
 def tops_of(sample: Sample) -> Tops:
     """The likeliest tokens at the places of `tokens_of`, if asked for."""
     return sample.top_logprobs[: len(sample.ids)]  # without a token there is still a place
+
+
+def end_of(sample: Sample | None) -> tuple[tuple[TokenLogprob, ...], Tops]:
+    """The token that ended a sample and is not kept, if one did, with the likeliest ones at its place."""
+    if sample is None or sample.end is None:
+        return (), ()
+    return (sample.end,), (sample.end_top,)
 
 
 def _begun(prompt: Prompt, at: int) -> tuple[Node, Node]:
