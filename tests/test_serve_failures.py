@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,15 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytes
         port = str(other.getsockname()[1])
         assert main(["serve", "--model", "no-such-model", "--port", port]) == 2
     assert "error[SGLC038]" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sglc.cli import main
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert "error[SGLC039]: `sglc serve` needs a package that is not here: uvicorn" in err
+    assert "hint: install `sglc[server]`" in err
