@@ -417,10 +417,10 @@ class Function:
         tokens = self.definition.num_api_spec_tokens
         if tokens is None or not target.continues_text:
             return compiled
-        message = (
-            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
-            "a generation there goes on from any text, and costs no request"
-        )
+        why = "this release asks for one generation at a time"
+        if not target.whole_answers:
+            why = "a generation there goes on from any text, and costs no request"
+        message = f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: {why}"
         remark = Remark("speculate", message, self.definition.loc)
         return replace(compiled, remarks=(*compiled.remarks, remark))
 

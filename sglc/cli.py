@@ -115,7 +115,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _backend_options(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(name, dest="backend", metavar="B", help="local (default) or local:MODEL")
+    parser.add_argument(
+        name, dest="backend", metavar="B",
+        help="local (default), local:MODEL, openai:MODEL, http://HOST:PORT or scripted:FILE",
+    )  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
 

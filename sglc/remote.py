@@ -13,6 +13,7 @@ from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
 from sglc.backends.server import ServerBackend, ServerOptions
 from sglc.errors import Loc, UsageError
+from sglc.frontend.chat_templates import ChatTemplate, get_chat_template
 from sglc.frontend.locate import here
 from sglc.ir.core import NOWHERE
 from sglc.ir.target import Takes
@@ -59,36 +60,41 @@ class OpenAI(OpenAIBackend):
 
     Args:
         is_chat_model: False for the completions protocol; without it as the model's name says, else chat.
-        takes: what the model takes, where that is not known by its name.
+        chat_template: how turns are written where the protocol is completions, or the name of a registered one.
+        takes, images: what the model takes, and whether pictures, where that is not known by its name.
         concurrency: requests at once.
         patience: how often and how long a request is tried.
         options: of the SDK's `AsyncOpenAI` (`api_key`, `base_url`, `organization`, `timeout`, ...).
 
     Raises:
-        UsageError: SGLC013, `is_azure` or a chat template, which are not in this release.
+        UsageError: SGLC013, `is_azure`, which is not in this release; SGLC029, no such template.
     """
 
     def __init__(
         self,
         model_name: str,
         is_chat_model: bool | None = None,
-        chat_template: Any = None,
+        chat_template: ChatTemplate | str | None = None,
         is_azure: bool = False,
         *,
         takes: Takes | None = None,
+        images: bool | None = None,
         concurrency: int = 16,
         patience: Patience | None = None,
         **options: Any,
     ) -> None:
-        for given, what in ((is_azure, "is_azure"), (chat_template is not None, "chat_template")):
-            if given:
-                raise UsageError("SGLC013", f"`OpenAI({what}=...)` is not in this release", here())
+        if is_azure:
+            raise UsageError("SGLC013", "`OpenAI(is_azure=True)` is not in this release", here())
+        if isinstance(chat_template, str):
+            chat_template = get_chat_template(chat_template)
         tries = 1 + int(options.pop("max_retries", 4))
         super().__init__(
             OpenAIOptions(
                 model=model_name,
                 chat=is_chat_model,
+                chat_template=chat_template,
                 takes=takes,
+                images=images,
                 concurrency=concurrency,
                 patience=patience or Patience(attempts=tries),
                 client=options,

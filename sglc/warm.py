@@ -21,7 +21,7 @@ def warm(program: Program, backend: Backend) -> None:
         SglcError: the back end cannot do it.
     """
     first = prefix(program)
-    if first is None:
+    if first is None or not backend.target.takes.stop_tokens:  # no API's cache is filled ahead
         return
     try:
         plan = compile_program(first, backend.target).plan

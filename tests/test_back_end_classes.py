@@ -38,11 +38,6 @@ def no_default() -> Iterator[None]:
 # -- what a later release connects -----------------------------------------------------------------
 
 LATER = [
-    (
-        lambda: sgl.RuntimeEndpoint("http://localhost:30000", api_key="k"),
-        "RuntimeEndpoint('http://localhost:30000')",
-    ),
-    (lambda: sgl.OpenAI("gpt-4o", is_chat_model=True), "OpenAI('gpt-4o')"),
     (lambda: sgl.Anthropic("claude"), "Anthropic('claude')"),
     (lambda: sgl.VertexAI("gemini"), "VertexAI('gemini')"),
     (lambda: sgl.LiteLLM("a/b"), "LiteLLM('a/b')"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,17 @@ def test_completions_go_on_from_any_text_and_rank_choices_by_echo() -> None:
         assert (api.bodies[1]["max_tokens"], api.bodies[1]["echo"]) == (0, True)
 
 
+def test_completions_write_turns_by_a_template_that_is_given() -> None:
+    with serving(lambda body: "Paris<|im_end|> and more") as api:
+        model = backend(api, "m", is_chat_model=False, chat_template="chatml")
+        result = one.run("Where?", backend=model)
+        assert result["x"] == "Paris"
+        assert api.bodies[0]["prompt"] == "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n"
+        assert api.bodies[0]["stop"] == ["<|im_end|>"]
+        assert "SGLC548" in str(one.run("a <|im_end|>", backend=model).error())
+        assert "SGLC302" in str(one.run(backend=backend(api, "m", is_chat_model=False)).error())
+
+
 # -- what is refused, and when ---------------------------------------------------------------------
 
 
@@ -373,8 +385,8 @@ def one(s: Any, q: str = "q") -> None:
 )
 @pytest.mark.parametrize("live", [False, True])
 def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:
-    if live and not fault.status:
-        pytest.skip("text that was handed on is not asked for again")
+    if live:
+        fault = replace(fault, said="")  # text that was handed on is not asked for again
     with serving(after(2, fault)) as api:
         result = one.run(backend=backend(api), stream=live)
         assert result["x"] == "fine"
@@ -515,9 +527,10 @@ def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_here_yet() -> None:
-    for options in ({"is_azure": True}, {"chat_template": "chatml"}):
-        with pytest.raises(UsageError, match="SGLC013"):
-            sgl.OpenAI("gpt-4o", **options)
+    with pytest.raises(UsageError, match="SGLC013"):
+        sgl.OpenAI("gpt-4o", is_azure=True)
+    with pytest.raises(UsageError, match="SGLC029"):
+        sgl.OpenAI("gpt-4o", chat_template="no-such")
 
 
 def test_the_table_of_models() -> None:

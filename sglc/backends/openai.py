@@ -30,9 +30,12 @@ from sglc.backends.openai_wire import (
     scored,
     usage_of,
 )
+from sglc.backends.prompts import Prompt
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
+from sglc.backends.text_tokenizer import TextTokenizer
 from sglc.backends.walk import Answer, Request, Walker
 from sglc.errors import BackendError
+from sglc.frontend.chat_templates import ChatTemplate, jinja_of
 from sglc.ir.plan import Delta, Event, GenNode, Segment, TokenLogprob, Usage
 from sglc.ir.target import Takes, Target
 
@@ -44,14 +47,17 @@ _OFFICIAL = "https://api.openai.com"
 class OpenAIOptions:
     """Where a model is and how it is asked.
 
-    `chat`: False for the completions protocol; None: as the model's name says, else chat. `takes`: what the
-    model takes, where the table does not know it. `concurrency`: requests at once. `client`: keywords of the
-    SDK's `AsyncOpenAI` (`base_url`, `api_key`, `default_headers`, ...); its environment variables count too.
+    `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`:
+    how turns are written in completions, which otherwise have none. `takes`: what the model takes, and
+    `images` whether pictures, where the table does not know it. `concurrency`: requests at once. `client`:
+    keywords of the SDK's `AsyncOpenAI` (`base_url`, `api_key`, ...); its environment variables count too.
     """
 
     model: str
     chat: bool | None = None
+    chat_template: ChatTemplate | None = None
     takes: Takes | None = None
+    images: bool | None = None
     concurrency: int = 16
     patience: Patience = PATIENCE
     client: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +88,15 @@ class OpenAIBackend:
         """What the model takes."""
         base = str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
         known = model_of(self.options.model, own_server=_OFFICIAL not in base, chat=self.options.chat)
-        return known if self.options.takes is None else replace(known, takes=self.options.takes)
+        takes, images = self.options.takes, self.options.images
+        return replace(known, takes=takes or known.takes, images=known.images if images is None else images)
+
+    @cached_property
+    def _tokenizer(self) -> TextTokenizer | None:
+        template = self.options.chat_template
+        if template is None or self.model.protocol != "text":
+            return None
+        return TextTokenizer(jinja_of(template), {}, template.stops, f"text of {template.name}")
 
     @cached_property
     def target(self) -> Target:
@@ -90,6 +104,7 @@ class OpenAIBackend:
         model = self.model
         return Target(
             name=f"openai:{self.options.model}",
+            tokenizer=self._tokenizer,
             scores_tokens=model.scores_tokens,
             continues_text=model.protocol == "text",
             images=model.images,
@@ -123,6 +138,8 @@ class OpenAIBackend:
     # -- one request ---------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+        if self._tokenizer is not None:
+            request = _as_text(request, self._tokenizer, self.options.chat_template)
         form = form_of_request(request, self.model)
         asked = bodies(request, self.model, self.options.model)
         spoken = request.streams and len(asked) == 1 and "n" not in asked[0].fields
@@ -255,6 +272,15 @@ class OpenAIBackend:
                 "SGLC541", f"`{self.target.name}` cannot be reached: {_said(error).splitlines()[0]}",
                 hint="set `OPENAI_API_KEY`, and `OPENAI_BASE_URL` for a server of your own",
             ) from None  # fmt: skip
+
+
+def _as_text(request: Request, tokenizer: TextTokenizer, template: ChatTemplate | None) -> Request:
+    """The request with its prompt checked, and the template's own stop strings."""
+    prompt, node = Prompt(None, (tokenizer.text(request.prompt),)), request.node
+    if isinstance(node, GenNode) and template is not None:
+        more = tuple(stop for stop in template.stops if stop not in node.sampling.stop)
+        node = replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
+    return replace(request, prompt=prompt, node=node)
 
 
 async def _together(asked: list[Any]) -> list[Any]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sglc.backends.prompts import Made, Prompt, ids_and_tail, text
-from sglc.backends.server_info import ServerModel, TextTokenizer
+from sglc.backends.prompts import Made, Prompt, ids_and_tail
+from sglc.backends.server_info import ServerModel
+from sglc.backends.text_tokenizer import TextTokenizer
 from sglc.backends.walk import Answer, Request
 from sglc.errors import BackendError, RunError
 from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
@@ -41,10 +42,7 @@ def prompt_field(prompt: Prompt, model: ServerModel) -> dict[str, Any]:
 
 def _checked(prompt: Prompt, model: ServerModel) -> str:
     assert isinstance(model.tokenizer, TextTokenizer)
-    for item in prompt:
-        if isinstance(item, str):
-            model.tokenizer.check(item)
-    return text(prompt)
+    return model.tokenizer.text(prompt)
 
 
 def _nothing() -> RunError:

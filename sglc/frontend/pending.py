@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sglc.errors import TraceError
+from sglc.errors import LegalizeError, TraceError
 from sglc.frontend.choices import ChoicesSamplingMethod
 from sglc.frontend.elsewhere import NO_LAUNCH, program_of
 from sglc.frontend.expr import GenExpr, SelectExpr
@@ -202,6 +202,12 @@ class Pending:
         """Let Python decide; the prompt goes on with its decision as text."""
         assert isinstance(self._expr, SelectExpr)
         self._end_branch()
+        if not call.logprobs:
+            raise LegalizeError(
+                "SGLC314", f"`{self._name}` cannot be decided by `{type(decide).__name__}`", self._expr.loc,
+                note="this back end gives no log-probabilities of given text",
+                hint="leave `choices_method` out: it then writes one of the choices",
+            )  # fmt: skip
         by_token = _by_token(call.logprobs, call.choice_ids)
         alone = decide.requires_unconditional_logprobs
         choices = [choice for choice in self._expr.choices if isinstance(choice, str)]

@@ -1,0 +1,142 @@
+"""What each back end does with each feature of the language, found by compiling a program that uses it.
+
+The table of docs/backends.md is made of this, so it says what the compiler does and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sglc as sgl
+from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.compile import compile_program
+from sglc.errors import LegalizeError
+from sglc.frontend.chat_templates import get_chat_template, jinja_of
+from sglc.ir.core import Program
+from sglc.ir.target import Target
+
+_WORDS = TextTokenizer(jinja_of(get_chat_template("chatml")), {}, (), "matrix")
+
+
+def _openai(model: str, *, chat: bool | None = None, own: bool = False) -> Target:
+    client = {"base_url": "http://127.0.0.1:9/v1" if own else "https://api.openai.com/v1"}
+    return OpenAIBackend(OpenAIOptions(model=model, chat=chat, client=client)).target
+
+
+TARGETS: Mapping[str, Target] = {
+    "`local`, `http://`": Target("local", _WORDS, scores_tokens=True, continues_text=True),
+    "`openai:gpt-4o`": _openai("gpt-4o"),
+    "`openai:gpt-5`": _openai("gpt-5"),
+    "`openai:gpt-4-turbo`": _openai("gpt-4-turbo"),
+    "another server, chat": _openai("m", own=True),
+    "another server, completions": _openai("m", chat=False, own=True),
+}
+
+_SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+_LENGTH = '{"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"]}'
+
+
+def _gen(**arguments: Any) -> Callable[[Any], None]:
+    def body(s: Any) -> None:
+        s += "Hi" + sgl.gen("x", **arguments)
+
+    return body
+
+
+def _select(**arguments: Any) -> Callable[[Any], None]:
+    def body(s: Any) -> None:
+        s += "Hi" + sgl.select("x", choices=["a", "b"], **arguments)
+
+    return body
+
+
+def _turns(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x")) + sgl.user("So?") + sgl.assistant(sgl.gen("y"))
+
+
+def _forked(s: Any) -> None:
+    s += sgl.user("Hi")
+    for fork in (forks := s.fork(2)):
+        fork += sgl.assistant(sgl.gen("x"))
+    s.join(forks)
+
+
+def _prefilled(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant("I" + sgl.gen("x"))
+
+
+def _two(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x") + " and " + sgl.gen("y"))
+
+
+def _text(s: Any) -> None:
+    s += "Hi" + sgl.gen("x") + " and " + sgl.gen("y")
+
+
+def _beside(s: Any) -> None:
+    s += sgl.user("Hi")
+    s += "By the way"
+    s += sgl.assistant(sgl.gen("x"))
+
+
+def _picture(s: Any) -> None:
+    s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
+
+
+FEATURES: Mapping[str, Callable[[Any], None]] = {
+    "chat turns": _turns,
+    "forks and joins": _forked,
+    "one text without turns, one `gen`": _gen(),
+    "a text that goes on behind a `gen`": _text,
+    "text before a `gen` in its turn": _prefilled,
+    "two `gen` in one turn": _two,
+    "text between turns": _beside,
+    "`image`": _picture,
+    "`select`": _select(),
+    "`choices_method=greedy_token_selection`": _select(choices_method=sgl.greedy_token_selection),
+    "`stop`, up to 4": _gen(stop=["a", "b"]),
+    "`stop`, more": _gen(stop=["a", "b", "c", "d", "e"]),
+    "`stop_regex`": _gen(stop_regex="a+"),
+    "`stop_token_ids`, `ignore_eos`": _gen(ignore_eos=True),
+    "`n=3`": _gen(n=3),
+    "`temperature`, `top_p`": _gen(temperature=0.5, top_p=0.5),
+    "`top_k`, `min_p`": _gen(top_k=5),
+    "penalties": _gen(presence_penalty=0.5),
+    "`logit_bias`": _gen(logit_bias={5: 1.0}),
+    "`seed` of one `gen`": _gen(seed=5),
+    "`min_tokens`": _gen(min_tokens=5),
+    "`regex` of few texts, `dtype=bool`, Enum, Literal": _gen(dtype=bool),
+    "`dtype=int`, `float`": _gen(dtype=int),
+    "any other `regex`": _gen(regex="[a-z]+"),
+    "`json_schema`, classes as `dtype`": _gen(json_schema=_SCHEMA),
+    "`json_schema` with lengths, free names, ...": _gen(json_schema=_LENGTH),
+    "`ebnf`": _gen(ebnf='root ::= "a"+'),
+    "`return_logprob`": _gen(return_logprob=True),
+    "`logprob_start_len`": _gen(logprob_start_len=0),
+}
+
+
+def traced(body: Callable[[Any], None]) -> Program:
+    return sgl.function(body).trace()
+
+
+def verdict(program: Program, target: Target) -> str:
+    """`yes`, `emulated`, or the code of the refusal."""
+    try:
+        remarks = compile_program(program, target).remarks
+    except LegalizeError as error:
+        return f"no ({error.code})"
+    # A seed is sent wherever it can be; that it cannot is said of the model, not of the feature.
+    emulated = [r for r in remarks if r.source == "legalize" and "takes no seed" not in r.message]
+    return "emulated" if emulated else "yes"
+
+
+def table() -> str:
+    """The matrix in Markdown."""
+    rows = [["", *TARGETS], ["---"] * (len(TARGETS) + 1)]
+    for name, body in FEATURES.items():
+        program = traced(body)
+        rows.append([name, *(verdict(program, target) for target in TARGETS.values())])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

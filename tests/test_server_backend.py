@@ -1,0 +1,249 @@
+"""`http://`: an sglc server as a back end gives what `local` gives, and says what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Server, serving
+
+import sglc as sgl
+from sglc.backends import server_info
+from sglc.backends.local import LocalBackend
+from sglc.backends.registry import connect, disconnect
+from sglc.backends.retry import Patience
+from sglc.backends.server_info import model_of
+from sglc.backends.server_wire import Choosing, scores
+from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.errors import BackendError, RunError
+from sglc.program_file import open_function
+from sglc.result import Result
+
+QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--max-rows", "16") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def remote(server: Server) -> Iterator[sgl.RuntimeEndpoint]:
+    backend = sgl.RuntimeEndpoint(server.url, patience=QUICK)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def as_text(server: Server) -> Iterator[sgl.RuntimeEndpoint]:
+    """The same server, as if its tokenizer were not on this machine."""
+    backend = sgl.RuntimeEndpoint(server.url, patience=QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_info, "_tokenizer_here", lambda name, wanted: None)
+        assert not backend.model.exact
+    yield backend
+    backend.close()
+
+
+def both(local: LocalBackend, other: Any, program: Any, **arguments: Any) -> tuple[Result, Result]:
+    results = program.run(backend=other, seed=11, **arguments), program.run(backend=local, seed=11, **arguments)
+    assert [result.error() for result in results] == [None, None]
+    assert results[0].text() == results[1].text()
+    assert dict(results[0].variables) == dict(results[1].variables)
+    return results
+
+
+@sgl.function
+def sampled(s: Any) -> None:
+    s += sgl.system("You tell stories.") + sgl.user("Begin one about <|im_end|> a fox.")
+    s += sgl.assistant("Once" + sgl.gen("a", max_tokens=6, stop=["x", " the"]))
+    s += sgl.user("On")
+    with s.assistant():
+        for fork in (forks := s.fork(2)):
+            fork += sgl.gen("b", max_tokens=5, temperature=0.7, top_p=0.9, n=2)
+        s.join(forks)
+        s += "Year: " + sgl.gen("year", regex="1[0-9]{3}") + " and" + sgl.gen("c", max_tokens=3, top_k=20)
+
+
+def test_ids_and_seeds_are_those_of_local(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
+    assert (remote.target.protocol, remote.target.name) == ("tokens", remote.base_url)
+    there, here = both(local, remote, sampled)
+    made = [sorted(result.calls, key=lambda call: str(call.site)) for result in (there, here)]
+    for mine, its in zip(*made, strict=True):
+        assert [sample.ids for sample in mine.samples] == [sample.ids for sample in its.samples]
+        for one, other in zip(mine.samples, its.samples, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+            assert one.finish == other.finish
+    assert there.usage.prompt == here.usage.prompt
+    assert there.usage.completion == here.usage.completion
+    assert there.usage.calls == 5
+
+
+@pytest.mark.parametrize(
+    "method", [sgl.token_length_normalized, sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized]
+)
+def test_choices_are_scored_as_on_local(
+    local: LocalBackend, remote: sgl.RuntimeEndpoint, as_text: sgl.RuntimeEndpoint, method: Any
+) -> None:
+    @sgl.function
+    def choose(s: Any) -> None:
+        s += "The capital of France is"
+        s += sgl.select("city", choices=[" Paris", " Paris, France", "ians", " Rome"], choices_method=method)
+
+    for other in (remote, as_text):
+        there, here = both(local, other, choose)
+        (one,), (two,) = there.calls, here.calls
+        assert one.decided == two.decided == "continuation"
+        assert one.choice_ids == two.choice_ids
+        assert one.scores == pytest.approx(two.scores, abs=1e-4)
+        for mine, other_s in zip(one.logprobs, two.logprobs, strict=True):
+            assert mine == pytest.approx(other_s, abs=1e-4)
+        assert len(one.unconditional) == len(two.unconditional)
+        assert one.usage.calls == (1 + (other is as_text) + bool(one.unconditional))
+
+
+def test_pieces_come_as_they_are_made(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
+    @sgl.function
+    def count(s: Any) -> None:
+        s += "1, 2, 3," + sgl.gen("more", max_tokens=4, temperature=0, return_logprob=True, top_logprobs_num=2)
+
+    def places(told: Any) -> Any:
+        """Ids, and log-probabilities as far as two runs of one model agree."""
+        if isinstance(told, list | tuple):
+            return [places(part) for part in told]
+        return round(told, 2) if isinstance(told, float) else told
+
+    pieces = [text for _, text in count.stream(backend=remote)]
+    whole, here = both(local, remote, count)
+    assert "".join(pieces) == whole["more"]
+    assert len(pieces) > 2
+    mine, its = whole.get_meta_info("more"), here.get_meta_info("more")
+    for key in ("output_token_logprobs", "output_top_logprobs"):
+        assert [places(place) for place in mine[key]] == [places(place) for place in its[key]]
+
+
+@sgl.function
+def ask(s: Any, question: str) -> None:
+    s += sgl.user(question) + sgl.assistant(sgl.gen("x", max_tokens=5))
+
+
+def test_without_the_tokenizer_prompts_are_text(local: LocalBackend, as_text: sgl.RuntimeEndpoint) -> None:
+    assert as_text.target.protocol == "text"
+    both(local, as_text, ask, question="What is the capital of France?")
+    error = ask.run("An <|im_end|> in it", backend=as_text).error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC548"
+    assert "`<|im_end|>`" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("quickstart", {"question": "What is the capital of France?"}),
+        ("judge", {"essay": "Rain is good for the garden."}),
+        ("few_shot", {"review": "The best evening of the year."}),
+    ],
+)
+def test_examples(
+    local: LocalBackend, remote: sgl.RuntimeEndpoint, name: str, arguments: dict[str, str]
+) -> None:
+    both(local, remote, open_function(str(EXAMPLES / f"{name}.py")), **arguments)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_the_same_server_through_openai_s_client(server: Server, local: LocalBackend, chat: bool) -> None:
+    backend = sgl.OpenAI(server.model, chat, base_url=f"{server.url}/v1", api_key="none", patience=QUICK)
+    judge = open_function(str(EXAMPLES / "judge.py")).run(backend=backend, essay="Rain is good.")
+    assert judge.error() is None
+    assert judge["verdict"] in ("weak", "fair", "strong")
+    decided = [call.decided for call in judge.calls if call.kind == "select"]
+    assert decided == ["constrained" if chat else "continuation"]
+    if chat:  # the server writes the turns, and an answer is the same text
+        given = {"question": "What is the capital of France?", "seed": 3}
+        answers = [ask.run(backend=other, **given)["x"] for other in (backend, local)]
+        assert answers[0] == answers[1] != ""
+    else:
+        both(local, backend, open_function(str(EXAMPLES / "few_shot.py")), review="Good.")
+    backend.close()
+
+
+def test_the_server_says_how_it_stands(remote: sgl.RuntimeEndpoint) -> None:
+    assert sgl.get_server_info(remote)["model"] == "smollm2"
+    sgl.flush_cache(remote)
+
+
+def test_by_name(server: Server) -> None:
+    @sgl.function
+    def short(s: Any) -> None:
+        s += "a" + sgl.gen("x", max_tokens=1)
+
+    assert short.run(backend=server.url).error() is None
+    assert connect(server.url) is connect(server.url)
+    disconnect()
+
+
+def test_no_server_and_no_such_server() -> None:
+    for url in ("http://127.0.0.1:9", "http://not a host"):
+        with pytest.raises(BackendError, match="SGLC547"):
+            _ = sgl.RuntimeEndpoint(url).target
+
+
+def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
+    @sgl.function
+    def ask(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x"))
+
+    script = tmp_path / "answers.json"
+    script.write_text(json.dumps([{"prompt": "Hi", "text": "Hello there."}]))
+    with serving("--model", f"scripted:{script}", "--api-key", "secret") as server:
+        backend = sgl.RuntimeEndpoint(server.url, api_key="secret")
+        assert ask.run(backend=backend)["x"] == "Hello there."
+        backend.close()
+        with pytest.raises(BackendError, match="HTTP 401"):
+            _ = sgl.RuntimeEndpoint(server.url).target
+
+
+# -- without a server ------------------------------------------------------------------------------
+
+
+def test_a_server_of_sglang_s_gets_its_known_template() -> None:
+    model = model_of({"model_path": "some/chatml"}, "chatml")
+    assert (model.exact, model.own, model.stops) == (False, False, ("<|im_end|>",))
+    assert isinstance(model.tokenizer, TextTokenizer)
+    turns = [{"role": "user", "content": "Hi"}]
+    assert (
+        model.tokenizer.render(turns, generate=True)
+        == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    with pytest.raises(BackendError, match="SGLC547"):
+        model_of({}, None)
+
+
+Told = list[list[tuple[float | None, int, str | None]]]
+
+
+def scored(asked: Choosing, told: Told) -> Any:
+    return scores(asked, [{"text": "", "meta_info": {"input_token_logprobs": own}} for own in told])
+
+
+def test_log_probabilities_are_read_whatever_their_values() -> None:  # B17
+    exact = Choosing({}, 1, ((5,), (6, 7)))
+    assert scored(exact, [[(0.0, 5, None)], [(-1.0, 6, None), (0.0, 7, None)]]).logprobs == (
+        (0.0,),
+        (-1.0, 0.0),
+    )
+    with pytest.raises(BackendError, match="SGLC544"):
+        scored(exact, [[(None, 5, None)], [(-1.0, 6, None), (0.0, 7, None)]])
+    with pytest.raises(BackendError, match="SGLC544"):
+        scored(exact, [[(0.0, 8, None)], [(-1.0, 6, None), (0.0, 7, None)]])
+    # A prompt of one token, and a choice that merges with it: the window has to begin before it.
+    text = Choosing({}, 0)
+    assert scored(text, [[(None, 1, None)], [(None, 1, None), (-2.0, 2, None)]]).ids == ((2,),)
+    with pytest.raises(RunError, match="SGLC402"):
+        scored(text, [[(None, 1, None)], [(None, 3, None)]])
+    assert scored(Choosing({}, 4), [[(-1.0, 1, None)], [(-1.0, 3, None)]]) is None
