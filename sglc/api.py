@@ -415,12 +415,12 @@ class Function:
         from sglc.passes.base import Remark
 
         tokens = self.definition.num_api_spec_tokens
-        if tokens is None or not target.continues_text:
+        if tokens is None or target.guesses:
             return compiled
-        why = "this release asks for one generation at a time"
-        if not target.whole_answers:
-            why = "a generation there goes on from any text, and costs no request"
-        message = f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: {why}"
+        message = (
+            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
+            "a generation there goes on from any text"
+        )
         remark = Remark("speculate", message, self.definition.loc)
         return replace(compiled, remarks=(*compiled.remarks, remark))
 
