@@ -94,8 +94,8 @@ class ExtendNode:
 class GenNode:
     """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
 
-    With `ahead` tokens one request may be asked for this generation and for those behind it in its turn,
-    as far as each but the last of them has `ahead` tokens too.
+    With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
+    it in its turn, up to the first that has none.
     """
 
     stream: int

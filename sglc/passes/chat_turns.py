@@ -44,8 +44,8 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
         s1, t0 = gen(s0, 'x') behind plain text alone  ->  the same: the text is one user message (a remark)
         s2, t1 = gen(s1, 'y') in the same turn         ->  error[SGLC317] with the place of the `gen`
 
-    A generation with `ahead` is asked for together with what stands before it in its turn, or behind it:
-    `speculate`, which runs before, has seen to that.
+    A generation with `ahead` is asked for together with what stands before it in its turn: `speculate`,
+    which runs before, has seen to that.
 
     Raises:
         LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
@@ -61,9 +61,8 @@ class Place:
     """Where a stream stands. `role` is whose turn is open, "" outside turns.
 
     `raw` and `begun` say whether there may be text outside turns, and turns; `filled` and `generated` whether
-    text, or a generation, may stand in the open turn (or, without turns, in the text). `ahead`: the last
-    generation's request goes on behind it. Of a stream that an earlier launch kept they say what is sure: the
-    back end looks again when it runs.
+    text, or a generation, may stand in the open turn (or, without turns, in the text). Of a stream that an
+    earlier launch kept they say what is sure: the back end looks again when it runs.
     """
 
     role: str = ""
@@ -71,13 +70,12 @@ class Place:
     begun: bool = False
     filled: bool = False
     generated: bool = False
-    ahead: bool = False
 
 
 def _either(places: Sequence[Place]) -> Place:
     return Place(
         places[0].role,
-        *(any(getattr(p, name) for p in places) for name in ("raw", "begun", "filled", "generated", "ahead")),
+        *(any(getattr(p, name) for p in places) for name in ("raw", "begun", "filled", "generated")),
     )
 
 
@@ -148,7 +146,7 @@ class _Walk:
                 )  # fmt: skip
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
-        elif here.filled and not (here.ahead or ahead or self.target.takes.prefill):
+        elif here.filled and not (ahead or self.target.takes.prefill):
             before = "another generation" if here.generated else "text"
             hint = "end the turn and ask again, or put what stands before it into the user's turn"
             if self.target.guesses:
@@ -157,7 +155,7 @@ class _Walk:
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
                 place(op.loc), note="the model begins every answer anew", hint=hint,
             )  # fmt: skip
-        return replace(here, generated=True, filled=True, ahead=ahead)
+        return replace(here, generated=True, filled=True)
 
     def outside(self, loc: Loc, why: str) -> LegalizeError:
         return LegalizeError(

@@ -159,7 +159,7 @@ def _aheads(uses: _Uses, target: Target, remarks: list[Remark]) -> dict[Value, i
         _refuse(target, anew and bool(before), gen, _why_not_first(uses, gen, before))
         while True:
             follower, texts = uses.next(run[-1])
-            if follower is None or (isinstance(follower, Gen) and not follower.ahead):
+            if follower is None:
                 break
             why = _why_not(uses, run[-1], follower, texts, anew)
             _refuse(target, anew, follower, why)
@@ -169,22 +169,22 @@ def _aheads(uses: _Uses, target: Target, remarks: list[Remark]) -> dict[Value, i
                 break
             run.append(follower)
         seen.update(one.results[0] for one in run)
-        if len(run) > 1:
-            found.update((one.results[0], gen.ahead) for one in run[:-1])
+        if len(run) > 1 or before:
+            found.update((one.results[0], gen.ahead) for one in (run if anew else run[:-1]))
             remarks.append(Remark("speculate", _joined(run, anew), place(gen.loc)))
-        elif before:
-            found[gen.results[0]] = gen.ahead
     return found
 
 
 def _joined(run: Sequence[Gen], anew: bool) -> str:
     *names, last = (f"`{one.site.name}`" for one in run)
     less = len(run) - 1
+    if not less:
+        return f"{last} is asked for with the text before it; a turn that begins otherwise is asked for again"
     calls = "1 call less" if less == 1 else f"{less} calls less"
     kept = "the turn is asked for again" if anew else "the rest is asked for on its own"
     return (
         f"{', '.join(names)} and {last} are asked for in one request, {calls}: one sample of their joint text; "
-        f"where that does not keep to the texts between them, {kept}"
+        f"where that does not keep to the program's texts, {kept}"
     )
 
 
@@ -207,6 +207,8 @@ def _why_not(uses: _Uses, gen: Gen, follower: Gen | Select, texts: Sequence[Appe
     """Why one answer cannot have both; nothing if it can."""
     if isinstance(follower, Select):
         return f"`{follower.site.name}` is a choice"
+    if not follower.ahead:
+        return f"nothing is allowed to guess `{follower.site.name}`"
     if why := _own(gen) or _own(follower) or _unknown(uses, texts):
         return why
     for name in _SHARED:
