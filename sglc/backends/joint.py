@@ -78,11 +78,11 @@ def match(steps: Sequence[Step], heard: Heard, *, whole_turn: bool = False) -> M
         text, stop = _cut(step.sampling, following if whole_turn else "", heard.text[at:], bool(heard.finish))
         size = len(text.encode("utf-8", "surrogatepass")) + (stop or 0)
         most = step.sampling.max_tokens
+        # Where all of the answer is the first generation's, and no longer than it may be, a cut is its own.
+        sure = number == 0 and not step.before and heard.tokens <= most
         if stop is None and not heard.finish:
-            # Where the request's limit is the generation's own, nothing can come in place of this.
-            sure = number == 0 and heard.tokens <= most
             return Match(tuple(captures), begun=text if sure else "", why="it goes on")
-        if stop is None and heard.finish == "length" and (number or heard.tokens > most):
+        if stop is None and heard.finish == "length" and not sure:
             return Match(tuple(captures), why=f"it reaches its limit at {text[-40:]!r}")
         if min(size, heard.tokens) > most:
             return Match(tuple(captures), why=f"{text[-40:]!r} may have more than {most} tokens")
