@@ -1,4 +1,4 @@
-"""The matcher of joint answers: against what the generations' own requests would have given, on random texts."""
+"""The matcher of joint answers: against what own requests would have given, on random texts; and its mutants."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ MUTANTS = {
     "a beginning of a stop is told": (
         '(stream.finish() if ended else "")', "stream.finish()",
     ),
-    "told though it may be dropped": ("sure = number == 0 and not step.before and heard.tokens <= most", "sure = True"),
+    "told though it may be dropped": ("and not step.before and heard.tokens <= most", ""),
 }  # fmt: skip
 
 
@@ -176,7 +176,10 @@ def said(text: str, finish: str = "stop", tokens: int | None = None) -> Heard:
 
 def test_a_literal_is_matched_exactly_and_where_it_stands() -> None:
     steps = (stopped("", "\n"), stopped("\nJob:", "\n"))
-    assert match(steps, said(" Ann\nJob: cook\n")).captures == (Capture(" Ann", "stop"), Capture(" cook", "stop"))
+    assert match(steps, said(" Ann\nJob: cook\n")).captures == (
+        Capture(" Ann", "stop"),
+        Capture(" cook", "stop"),
+    )
     for other in (" Ann\nJob : cook", " Ann\njob: cook", " Ann\n\nJob: cook", " Ann\nAge: 3\nJob: cook"):
         assert match(steps, said(other)).captures == (Capture(" Ann", "stop"),)
     assert "'\\nJob:' was to come, and there is '\\nAge:'" in match(steps, said(" Ann\nAge: 3\nJob: cook")).why

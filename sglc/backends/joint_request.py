@@ -69,7 +69,7 @@ async def ask_jointly(
         hearing = hear if request.streams and not whole_turn else None
         said = await once(replace(request, node=asked, prompt=prompt, behind=()), hearing)
         spent += said.usage
-        tokens = said.usage.completion or limit
+        tokens = min(said.usage.completion or limit, limit)
         found = match(steps, Heard(said.text, tokens, said.finish), whole_turn=whole_turn)
         if len(found.captures) == len(steps) or (found.captures and not whole_turn):
             if request.streams:
