@@ -1,4 +1,4 @@
-"""The matcher of joint answers: against what own requests would have given, on random texts; and its mutants."""
+"""The matcher of joint answers: against what own requests would have given, on random texts; its mutants."""
 
 from __future__ import annotations
 
