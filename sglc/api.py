@@ -482,7 +482,6 @@ class Function:
         Raises:
             LegalizeError: the target cannot do it.
         """
-        from sglc.compile import cached
         from sglc.ir.target import EVERYTHING
 
         try:
@@ -493,7 +492,10 @@ class Function:
                 program = self._recorded(sampling)
         except Exception:
             return  # whatever is wrong is met, and told, where the body itself comes to it
-        cached(program, target)
+        if program.ops:
+            from sglc.compile import cached
+
+            cached(program, target)
 
 
 def _known(value: Any) -> Any:

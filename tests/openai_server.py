@@ -1,4 +1,6 @@
-"""A small server of OpenAI's protocol for tests of clients: answers and faults as a test says, over real HTTP.
+"""A small server of OpenAI's and SGLang's protocols for tests of clients, over real HTTP.
+
+Answers and faults are the test's to say.
 
 It counts requests and how many are in flight at once. What a real model answers is `sglc serve`'s to say.
 """
@@ -68,7 +70,11 @@ def serving(answer: Callable[[dict[str, Any]], Any], *, delay_s: float = 0.0) ->
 def _app(api: Api) -> FastAPI:
     app = FastAPI()
 
-    @app.post("/v1/{path:path}")
+    @app.get("/get_model_info")
+    async def model_info() -> Response:
+        return JSONResponse({"model_path": "some/model"})
+
+    @app.post("/{path:path}")
     async def respond(path: str, request: Request) -> Response:
         body = await request.json()
         api.bodies.append(body)
@@ -84,11 +90,13 @@ def _app(api: Api) -> FastAPI:
             found = api.answer(body)
         finally:
             api.in_flight -= 1
-        chat = path.startswith("chat")
+        chat = "chat" in path
         if isinstance(found, Fault) and found.status:
             error = {"message": "scripted", "type": "scripted", "code": found.code or None}
             text = json.dumps({"error": error}) if found.body is None else found.body
             return Response(text, found.status, headers=found.headers, media_type="application/json")
+        if path == "generate" and not isinstance(found, Fault):
+            return _generated(found, body)
         if body.get("stream"):
             return StreamingResponse(_chunks(found, body, chat), media_type="text/event-stream")
         if isinstance(found, Fault):
@@ -96,6 +104,27 @@ def _app(api: Api) -> FastAPI:
         return JSONResponse(_whole(found, body, chat))
 
     return app
+
+
+def _generated(said: str, body: dict[str, Any]) -> Response:
+    """SGLang's answer; a stream has all the text so far in each chunk."""
+    words = re.findall(r"\s*\S+", said)
+    parts = [
+        {
+            "text": "".join(words[:count]),
+            "meta_info": {
+                "prompt_tokens": len(body["text"].split()),
+                "completion_tokens": count,
+                "cached_tokens": 1,
+                "finish_reason": {"type": "stop"} if count == len(words) else None,
+            },
+        }
+        for count in range(1, len(words) + 1)
+    ]
+    if not body.get("stream"):
+        return JSONResponse(parts[-1])
+    lines = [*(f"data: {json.dumps(part)}\n\n" for part in parts), "data: [DONE]\n\n"]
+    return StreamingResponse(iter(lines), media_type="text/event-stream")
 
 
 async def _broken(said: str) -> AsyncIterator[str]:

@@ -60,13 +60,16 @@ class Server:
         info = self.info()
         return (info["running_rows"], info["requests"], info["used_pages"]) == (0, 0, 0)
 
-    def runtime(self) -> int:
-        """The process of its model."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        children += [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-        (pid,) = {int(pid) for pid in children}
-        return pid
+    def runtime(self) -> int | None:
+        """The process of its model, if there is one."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(parent) == self.process.pid and state not in "ZX":
+                return int(stat.parent.name)
+        return None
 
 
 @contextmanager

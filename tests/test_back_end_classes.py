@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import BackendError, UsageError
 from sglc.frontend.chat_templates import (
     ChatTemplate,
     ChatTemplateStyle,
@@ -251,3 +252,23 @@ def test_the_paths_of_sglang() -> None:
 
     program.run(backend=ScriptedBackend(lambda asked: "")).sync()
     assert seen == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        ("openai", lambda: sgl.OpenAI("gpt-4o", api_key="k")),
+        ("httpx2", lambda: sgl.RuntimeEndpoint("http://127.0.0.1:9")),
+    ],
+)
+def test_a_missing_package_is_named(package: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackendError, match="SGLC540") as caught:
+        hello.run(backend=make())
+    assert "pip install" in caught.value.hint
+
+
+def test_nothing_is_loaded_or_asked_before_the_first_use() -> None:
+    assert sgl.OpenAI("gpt-4o", base_url="http://127.0.0.1:9/v1").target.protocol == "chat"
+    assert sgl.RuntimeEndpoint("http://127.0.0.1:9").base_url == "http://127.0.0.1:9"
+    hello.cache(sgl.OpenAI("gpt-4o"))  # no API's cache is filled ahead: nothing is asked for

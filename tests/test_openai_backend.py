@@ -18,6 +18,7 @@ from sglc.backends.retry import Patience
 from sglc.errors import BackendError, LegalizeError, RunError, UsageError
 from sglc.ir.plan import Usage
 from sglc.ir.target import Takes
+from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglc.program_file import open_function
 
 QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
@@ -192,6 +193,34 @@ def test_samples_are_one_request_or_several() -> None:
         assert "1 of 3 samples" in str(ideas.run(backend=backend(api)).error())
 
 
+def test_what_a_server_is_said_to_take_is_sent_by_the_names_of_such_servers() -> None:
+    @sgl.function
+    def steered(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(
+            "I" + sgl.gen("x", top_k=5, min_tokens=2, stop_token_ids=[7], regex="a+")
+        )
+        schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("y", json_schema=schema, min_p=0.1))
+
+    with serving(lambda body: "aa" if "regex" in body else '{"a": "b"}') as api:
+        result = steered.run(backend=backend(api, "m", takes=Takes()))
+        assert (result["x"], result["y"]) == ("aa", '{"a": "b"}')
+        first, second = api.bodies
+        assert first["messages"][-1] == {"role": "assistant", "content": "I"}
+        names = (
+            "top_k",
+            "min_tokens",
+            "stop_token_ids",
+            "regex",
+            "continue_final_message",
+            "add_generation_prompt",
+        )
+        assert [first[name] for name in names] == [5, 2, [7], "a+", True, False]
+        assert second["min_p"] == 0.1
+        assert second["response_format"]["json_schema"]["schema"]["properties"]["a"]["maxLength"] == 3
+        assert second["messages"][1] == {"role": "assistant", "content": "Iaa"}
+
+
 def test_pictures_are_parts_of_a_message() -> None:
     @sgl.function
     def look(s: Any) -> None:
@@ -254,6 +283,35 @@ def test_completions_write_turns_by_a_template_that_is_given() -> None:
         assert api.bodies[0]["stop"] == ["<|im_end|>"]
         assert "SGLC548" in str(one.run("a <|im_end|>", backend=model).error())
         assert "SGLC302" in str(one.run(backend=backend(api, "m", is_chat_model=False)).error())
+
+
+def test_a_model_that_reasons_is_asked_for_as_it_wants() -> None:
+    @sgl.function
+    def think(s: Any) -> None:
+        s += sgl.user("So?") + sgl.assistant(sgl.gen("x", max_tokens=9, stop="end"))
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "b"]))
+
+    with serving(lambda body: '{"value": "b"}' if "response_format" in body else "so it end s") as api:
+        result = think.run(backend=backend(api, "gpt-5.5"))
+        assert (result["x"], result["y"]) == ("so it ", "b")
+        first, second = ({key for key in body if key not in ("model", "messages")} for body in api.bodies)
+        assert first == {"max_completion_tokens"}
+        assert second == {"response_format"}
+
+
+def test_a_method_of_one_s_own_needs_scores() -> None:
+    class Longest(ChoicesSamplingMethod):
+        def __call__(self, *, choices: Any, **_: Any) -> Any:
+            return ChoicesDecision(max(choices, key=len))
+
+    @sgl.function
+    def choose(s: Any) -> None:
+        s += sgl.user("Or?") + sgl.assistant(sgl.select("y", choices=["a", "bb"], choices_method=Longest()))
+
+    with serving(said) as api:
+        error = choose.run(backend=backend(api)).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None) == ("SGLC314", True)
 
 
 # -- what is refused, and when ---------------------------------------------------------------------
@@ -540,3 +598,67 @@ def test_the_table_of_models() -> None:
     assert model_of("no-such-model", own_server=False).takes.json_schema == ""
     assert model_of("no-such-model", own_server=True).takes.json_schema == "strict"
     assert model_of("no-such-model", own_server=True, chat=False).scores_tokens
+
+
+# -- plans and conversations -----------------------------------------------------------------------
+
+
+@sgl.function
+def talk(s: Any, topic: str) -> str:
+    s += sgl.system("Be brief.")
+    verdict = "no"
+    for turn in range(3):
+        s += sgl.user(f"{topic} {turn}")
+        s += sgl.assistant(sgl.select(f"more_{turn}", choices=["yes", "no"]))
+        verdict = s[f"more_{turn}"]
+        if verdict == "no":
+            break
+    return verdict
+
+
+def test_a_conversation_goes_on_over_several_launches() -> None:
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        result = talk.run("tea", backend=backend(api))
+        assert result.ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert api.bodies[1]["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "tea 0"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "tea 1"},
+        ]
+
+
+def test_a_compiled_plan_runs_and_is_the_same_behind_json() -> None:
+    from sglc.ir.plan_json import plan_from_json, plan_to_json
+
+    def answer(body: dict[str, Any]) -> str:
+        return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})
+
+    with serving(answer) as api:
+        model = backend(api)
+        compiled = talk.compile(model)
+        plan = compiled.compiled.plan
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+        assert compiled.run("tea", seed=3).ret_value == "no"
+        assert [len(body["messages"]) for body in api.bodies] == [2, 4]
+        assert model._walker.kept == {}  # everything was given back
+
+
+def test_another_back_end_for_one_generation() -> None:
+    from sglc.backends.scripted import ScriptedBackend
+
+    with serving(said) as api:
+        model = backend(api)
+
+        @sgl.function
+        def review(s: Any) -> None:
+            s += sgl.user("Hi") + sgl.assistant(sgl.gen("a"))
+            s += sgl.user("loud?") + sgl.assistant(sgl.gen("b", backend=model))
+
+        result = review.run(backend=ScriptedBackend(lambda asked: "hello"))
+        assert (result["a"], result["b"]) == ("hello", "LOUD?")
+        assert [turn["content"] for turn in api.bodies[0]["messages"]] == ["Hi", "hello", "loud?"]

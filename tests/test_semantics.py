@@ -18,13 +18,13 @@ from sglc.ir.interpret import Meaning, Model, meaning
 from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
 from sglc.ir.plan_json import plan_from_json, plan_to_json
-from sglc.ir.target import Target
+from sglc.ir.target import Takes, Target
 from sglc.ir.text import canonical, from_text, to_text
 from sglc.ir.verify import verify
 from sglc.passes.base import PASSES, run_pipeline
 from sglc.passes.chat_markup import ChatMarkup
 from sglc.passes.lower_plan import lower_plan
-from sglc.passes.pipelines import LOCAL
+from sglc.passes.pipelines import CHAT, LOCAL
 from tests.soak_ir import declared, host
 
 PLAIN = Target("plain")
@@ -320,6 +320,36 @@ def test_wrong_role_history_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+# How turns are shown where they are messages: `RoleMark.text`.
+_SHOWN = (
+    "{% for m in messages %}{{ m['role']|upper }}:{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
+
+@pytest.mark.parametrize("regions", [False, True])
+def test_messages_keep_their_meaning(regions: bool) -> None:
+    """What a chat model can be asked for is asked for as it stands; all else is refused."""
+    tokenizer = ByteTokenizer(_SHOWN)
+    chat = Target("chat", images=True, scores_tokens=True, protocol="chat", takes=Takes(samples=1))
+    kept, refused = 0, set()
+    for seed in range(300):
+        program = random_program(seed, chat=True, regions=regions, length=12)
+        try:
+            after, _ = run_pipeline(program, chat, CHAT)
+        except LegalizeError as error:
+            refused.add(error.code)
+            continue
+        kept += 1
+        plan = lower_plan(after, chat)
+        expected = meaning(program, with_functions(tokenizer), ARGS, STREAMS)
+        assert plan_meaning(plan, with_functions(), ARGS, STREAMS).calls == expected.calls, to_text(program)
+        assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+    assert kept >= 30
+    assert refused <= {"SGLC315", "SGLC316", "SGLC317"}
+
+
 def test_every_pass_has_a_property_test() -> None:
-    # `check_constraints` changes nothing: what it refuses is in tests/golden/check_constraints.md.
-    assert sorted(PASSES) == ["check_constraints", "fold_text", "lower_roles", "share_prefixes"]
+    # `check_constraints` and `legalize` change nothing: what they refuse is in tests/golden.
+    tested = ["fold_text", "lower_roles", "share_prefixes", "chat_turns"]
+    assert sorted(PASSES) == sorted(["check_constraints", "legalize", *tested])

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai_server import Api, Fault
+from openai_server import serving as api_serving
 from serving import Server, serving
 
 import sglc as sgl
@@ -19,11 +21,28 @@ from sglc.backends.server_info import model_of
 from sglc.backends.server_wire import Choosing, scores
 from sglc.backends.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
+from sglc.ir.plan import Usage
 from sglc.program_file import open_function
 from sglc.result import Result
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+MADE: list[sgl.RuntimeEndpoint] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No connection outlives its test."""
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
+def endpoint(api: Api, **options: Any) -> sgl.RuntimeEndpoint:
+    MADE.append(sgl.RuntimeEndpoint(api.url.removesuffix("/v1"), patience=QUICK, **options))
+    return MADE[-1]
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +225,38 @@ def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
         backend.close()
         with pytest.raises(BackendError, match="HTTP 401"):
             _ = sgl.RuntimeEndpoint(server.url).target
+
+
+@sgl.function
+def greet(s: Any, name: str = "you") -> None:
+    s += sgl.user(f"Greet {name}") + sgl.assistant(sgl.gen("x", stop=["!"]))
+
+
+@pytest.mark.parametrize("fault", [Fault(429, {"retry-after": "0.01"}), Fault(500), Fault(0, said="half")])
+@pytest.mark.parametrize("live", [False, True])
+def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:
+    left = [fault, fault]
+    with api_serving(lambda body: left.pop() if left else "Hello you") as api:
+        backend = endpoint(api, chat_template_name="chatml")
+        result = greet.run(backend=backend, stream=live)
+        assert result["x"] == "Hello you"
+        assert result.usage == Usage(prompt=4, cached=1, computed=3, completion=2, calls=3)
+        assert {body["text"] for body in api.bodies} == {
+            "<|im_start|>user\nGreet you<|im_end|>\n<|im_start|>assistant\n"
+        }
+        assert api.bodies[-1]["sampling_params"]["stop"] == ["!", "<|im_end|>"]
+
+
+def test_retries_are_bounded_and_a_batch_goes_on() -> None:
+    with api_serving(lambda body: Fault(503) if "bad" in body["text"] else "Hello") as api:
+        backend = endpoint(api, concurrency=2)
+        results = greet.run_batch([{"name": name} for name in ("one", "bad", "two")], backend=backend)
+        assert [result.variables for result in results] == [{"x": "Hello"}, {}, {"x": "Hello"}]
+        error = results[1].error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC543", "3 attempts")
+        assert len(api.bodies) == 5
+        assert api.most_in_flight <= 2
 
 
 # -- without a server ------------------------------------------------------------------------------

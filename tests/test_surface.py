@@ -720,8 +720,8 @@ def test_every_argument_of_gen_reaches_the_generation() -> None:
     assert x == sampling(
         max_tokens=9, min_tokens=2, n=3, stop=("a",), stop_token_ids=(7,), stop_regex=("b+",), temperature=0.5,
         top_p=0.9, top_k=40, min_p=0.1, frequency_penalty=0.3, presence_penalty=-0.4, ignore_eos=True,
-        logprobs_from=4, top_logprobs=5, logprob_text=True, regex="[ab]+", logit_bias=((3, 100.0), (9, -1.0)),
-        seed=12,
+        logprobs_from=4, top_logprobs=5, logprob_text=True, logprobs=True, regex="[ab]+", seed=12,
+        logit_bias=((3, 100.0), (9, -1.0)),
     )  # fmt: skip
     assert y == sampling(json_schema='{"type": "object"}', stop_regex=("a", "b"))
     assert z == sampling(ebnf='root ::= "a"', top_logprobs=2)
@@ -749,7 +749,7 @@ def test_every_keyword_of_a_run_is_a_default_of_its_generations() -> None:
         "top_k": 9, "min_p": 0.2, "presence_penalty": 0.5, "ignore_eos": True,
     }  # fmt: skip
     x, y = fields_of(program, **given)
-    reports: dict[str, Any] = {"logprobs_from": 0, "top_logprobs": 1, "logprob_text": True}
+    reports: dict[str, Any] = {"logprobs_from": 0, "top_logprobs": 1, "logprob_text": True, "logprobs": True}
     assert x == sampling(**shared, **reports, temperature=0.7, frequency_penalty=1.0)
     assert y == sampling(**shared, temperature=0.2, frequency_penalty=0.0)
     recorded = program.run(backend=says(x="t", y="u"), **given)

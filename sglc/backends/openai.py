@@ -91,8 +91,9 @@ class OpenAIBackend:
         """What the model takes."""
         base = str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
         known = model_of(self.options.model, own_server=_OFFICIAL not in base, chat=self.options.chat)
-        takes, images = self.options.takes, self.options.images
-        return replace(known, takes=takes or known.takes, images=known.images if images is None else images)
+        takes, images = self.options.takes or known.takes, self.options.images
+        takes = replace(takes, prompt_logprobs=False)  # the protocols have no way to ask for them
+        return replace(known, takes=takes, images=known.images if images is None else images)
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer | None:

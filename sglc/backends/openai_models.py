@@ -35,7 +35,7 @@ _OLD = ApiModel("chat", replace(_OPENAI, json_schema=""), length="max_tokens")
 _REASONING = ApiModel(
     "chat",
     replace(
-        _OPENAI, stops=0, samples=1, seed=False, temperature=None, top_p=False, penalties=False,
+        _OPENAI, reasons=True, stops=0, samples=1, seed=False, temperature=None, top_p=False, penalties=False,
         logit_bias=False, logprobs=-1,
     ),
     images=True,

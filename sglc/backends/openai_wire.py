@@ -11,7 +11,7 @@ from sglc.backends.openai_models import ApiModel
 from sglc.backends.prompts import Made, Message, messages, text
 from sglc.backends.walk import Answer, Request
 from sglc.errors import BackendError, LegalizeError
-from sglc.ir.answer_form import OVERHEAD_TOKENS, AnswerForm, form_of, form_of_choices
+from sglc.ir.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, form_of_choices
 from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.finite import accepted
 from sglc.ir.plan import GenDone, ImagePart, Sample, SelectDone, SelectNode, TokenLogprob, Usage
@@ -46,7 +46,7 @@ def form_of_request(request: Request, model: ApiModel) -> AnswerForm | None:
     """What the answer is held to by a JSON schema; None if it is held to nothing, or scored."""
     if isinstance(request.node, SelectNode):
         return None if model.scores_tokens else form_of_choices(request.choices)
-    return form_of(request.node.sampling)
+    return form_for(request.node.sampling, model.takes)
 
 
 def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
@@ -65,7 +65,12 @@ def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
             sampling = Sampling(max_tokens=_longest(request.choices), temperature=0.0)
     else:
         sampling = node.sampling
-    shared = {"model": name, **_prompt(request, model), **_sampling(sampling, model, form)}
+    prompt, steering = (
+        _prompt(request, model),
+        _sampling(sampling, model, form, choosing=isinstance(node, SelectNode)),
+    )
+    extra = {**prompt.pop("extra_body", {}), **steering.pop("extra_body", {})}
+    shared = {"model": name, **prompt, **steering, **({"extra_body": extra} if extra else {})}
     seed = getattr(node, "seed", None) if sampling.seed is None else sampling.seed
     several = model.takes.samples or sampling.n
     made = []
@@ -112,10 +117,14 @@ def _message(turn: Message) -> dict[str, Any]:
     return {"role": turn.role, "content": parts}
 
 
-def _sampling(sampling: Sampling, model: ApiModel, form: AnswerForm | None) -> dict[str, Any]:
+def _sampling(
+    sampling: Sampling, model: ApiModel, form: AnswerForm | None, *, choosing: bool
+) -> dict[str, Any]:
     """Fields of `sampling` that are not what the API does anyway."""
     takes = model.takes
     fields: dict[str, Any] = {model.length: sampling.max_tokens + (OVERHEAD_TOKENS if form else 0)}
+    if takes.reasons and choosing:  # how long it thinks about a choice is not known
+        del fields[model.length]
     if sampling.temperature != 1:
         fields["temperature"] = sampling.temperature
     for key, usual in (("top_p", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)):
@@ -128,12 +137,27 @@ def _sampling(sampling: Sampling, model: ApiModel, form: AnswerForm | None) -> d
     if asks_logprobs(sampling):
         chat = {"logprobs": True, **({"top_logprobs": sampling.top_logprobs} if sampling.top_logprobs else {})}
         fields.update(chat if model.protocol == "chat" else {"logprobs": sampling.top_logprobs})
-    if form is not None:
-        schema = {"name": "answer", "schema": json.loads(form.schema), "strict": True}
-        held = {"type": "json_schema", "json_schema": schema}
-        fields.update({"response_format": held} if model.protocol == "chat" else {})
-        fields.update({"extra_body": {"response_format": held}} if model.protocol == "text" else {})
-    return fields
+    more = _extensions(sampling, form)
+    held = form.schema if form is not None else sampling.json_schema
+    if held is not None:
+        schema = {"name": "answer", "schema": json.loads(held), "strict": True}
+        own = fields if model.protocol == "chat" else more
+        own["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return {**fields, **({"extra_body": more} if more else {})}
+
+
+def _extensions(sampling: Sampling, form: AnswerForm | None) -> dict[str, Any]:
+    """Fields that OpenAI's API does not have, by the names that vLLM, SGLang and sglc give them.
+
+    Only what `Takes` allows comes here.
+    """
+    usual = Sampling()
+    names = ["top_k", "min_p", "min_tokens", "stop_token_ids", "ignore_eos"]
+    names += ["regex", "ebnf"] if form is None else []
+    given = (
+        (name, getattr(sampling, name)) for name in names if getattr(sampling, name) != getattr(usual, name)
+    )
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given}
 
 
 def asks_logprobs(sampling: Sampling) -> bool:

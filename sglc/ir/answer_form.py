@@ -19,6 +19,7 @@ from sglc.ir.finite import includes, texts_of
 from sglc.ir.json_schema import enforceable
 from sglc.ir.regex import compile_regex
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import Takes
 
 KEY = "value"  # the property that holds a text which is no object
 OVERHEAD_TOKENS = 16  # at most, that the object round a value takes
@@ -73,6 +74,27 @@ class AnswerForm:
                 return json.dumps(value, ensure_ascii=False, default=float)
             case _:
                 return str(value)
+
+
+def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
+    """The form that a model is asked for; None if the generation is held to nothing, or as it is.
+
+    Raises:
+        LegalizeError: SGLC312, SGLC313, as `form_of`; SGLC312 also without structured outputs.
+    """
+    native = (
+        (sampling.regex is None or takes.regex)
+        and (sampling.ebnf is None or takes.ebnf)
+        and (sampling.json_schema is None or takes.json_schema == "full")
+    )
+    if native:
+        return None
+    if not takes.json_schema:
+        raise LegalizeError(
+            "SGLC312", "it cannot hold a generation to a form",
+            note="it knows no structured outputs", hint="use a model that does, or run on `local`",
+        )  # fmt: skip
+    return form_of(sampling)
 
 
 def form_of(sampling: Sampling) -> AnswerForm | None:

@@ -72,6 +72,7 @@ class Takes:
     regex: bool = True
     ebnf: bool = True
     json_schema: str = "full"  # `full`, `strict` (the subset of OpenAI's structured outputs), or "" for none
+    reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
     prefill: bool = True  # goes on behind text that is given in the assistant's turn
 
 

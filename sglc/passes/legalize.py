@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sglc.errors import LegalizeError
-from sglc.ir.answer_form import form_of, form_of_choices
+from sglc.ir.answer_form import form_for, form_of_choices
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
 from sglc.ir.sampling import Sampling
@@ -60,11 +60,11 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
             raise LegalizeError(
                 "SGLC311", f"it takes no {limit.shown(sampling, takes)}", note=limit.note, hint=limit.hint
             )
-    held = _form(sampling, takes)
-    yield from (f"`{name}`: {said}" for said in held)
-    local = len(sampling.stop) if held else stops_here(sampling, takes)
-    if sampling.regex is not None:
-        local = 0  # its texts are short anyway
+    form = form_for(sampling, takes)
+    yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
+    local = stops_here(sampling, takes)
+    if form is not None and form.inside:
+        local = 0 if sampling.regex is not None else len(sampling.stop)  # texts of a pattern are short anyway
     if local:
         many = f"{local} of its {len(sampling.stop)} stop strings"
         yield f"`{name}`: {many} are cut off here, so more may be generated"
@@ -72,26 +72,10 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
         yield f"`{name}`: `stop_regex` is cut off here, so more may be generated"
     if takes.samples is not None and sampling.n > takes.samples:
         yield f"`{name}`: {sampling.n} samples are {-(-sampling.n // takes.samples)} requests"
+    if takes.reasons:
+        yield f"`{target.name}` counts what it thinks before the answer in `max_tokens`"
     if not takes.seed:
         yield f"`{target.name}` takes no seed: the same run again may give other texts"
-
-
-def _form(sampling: Sampling, takes: Takes) -> tuple[str, ...]:
-    """How a form is asked for in another way; nothing if it is asked for as it is."""
-    native = (
-        (sampling.regex is None or takes.regex)
-        and (sampling.ebnf is None or takes.ebnf)
-        and (sampling.json_schema is None or takes.json_schema == "full")
-    )
-    if native:
-        return ()
-    if not takes.json_schema:
-        raise LegalizeError(
-            "SGLC312", "it cannot hold a generation to a form",
-            note="it knows no structured outputs", hint="use a model that does, or run on `local`",
-        )  # fmt: skip
-    form = form_of(sampling)
-    return form.remarks if form is not None else ()
 
 
 def stops_here(sampling: Sampling, takes: Takes) -> int:
@@ -115,6 +99,8 @@ def _select(op: Select, target: Target) -> Iterator[str]:
         )  # fmt: skip
     form_of_choices([choice for choice in op.choices if isinstance(choice, str)])
     yield f"`{op.site.name}`: decided by what the model writes, held to the choices, not by log-probabilities"
+    if target.takes.temperature is None:
+        yield f"`{op.site.name}`: the choice is sampled, since the model takes no temperature"
 
 
 @dataclass(frozen=True, slots=True)
