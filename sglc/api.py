@@ -536,7 +536,8 @@ def function(
     """Make a program of a function whose first parameter is the prompt state.
 
     Args:
-        num_api_spec_tokens: tokens that one request of an API may guess ahead; nothing on `local`.
+        num_api_spec_tokens: neighbouring generations of one turn may be asked for in one request of an API, of
+            at most so many tokens; changes nothing on `local` and `http://`.
         fullgraph: compiling the program is an error where something is left to ordinary Python.
 
     Raises:
