@@ -196,6 +196,17 @@ def test_programs_compiled_ahead_ask_the_same(server: Server) -> None:
         assert (dict(result.variables), result.usage.calls) == (FIELDS, 1)
 
 
+def test_patterns_end_captures_in_a_stream_too() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def two(s: Any) -> None:
+        s += "A:" + sgl.gen("a", stop_regex="[.!]+") + "!! B:" + sgl.gen("b", stop="\n")
+
+    with serving_answers(going_on(" x!! B: y\n")) as api:
+        own = answering(api.url, "m", is_chat_model=False)
+        assert [(site.name, text) for site, text in two.stream(backend=own)] == [("a", " x"), ("b", " y")]
+        assert len(api.bodies) == 1
+
+
 def test_forks_guess_each_for_itself(server: Server) -> None:
     @sgl.function(num_api_spec_tokens=64)
     def program(s: Any, text: str) -> None:
@@ -275,6 +286,13 @@ def test_b14_limits_hold_and_are_counted_in_tokens() -> None:
         again = pair(most=5).run(backend=alone)
         assert (again.variables, again.usage.calls) == (result.variables, 2)
         assert [body["max_tokens"] for body in api.bodies] == [5, 5]
+
+
+def test_a_budget_of_tokens_holds_for_joint_requests() -> None:
+    with serving_answers(going_on(" x y\nB: y z\nand so on and on")) as api:
+        own = answering(api.url, "m", is_chat_model=False)
+        pair(most=9).run(backend=own, max_tokens=6).sync()
+        assert [body["max_tokens"] for body in api.bodies] == [7]
 
 
 def test_b13_every_stop_string_counts() -> None:

@@ -64,8 +64,8 @@ class Request:
 class Answer:
     """What a request brought: the event that says so, and what the stream goes on with.
 
-    `others` is the same of the first of those that were `behind`. `alone`: guessing did not pay, so those that
-    are left are asked for one by one.
+    `others` is the same of the first of those that were `behind`. `alone`: guessing did not pay, so whatever
+    goes on from here is asked for one by one.
     """
 
     event: GenDone | SelectDone
@@ -117,7 +117,7 @@ class _Walk:
         self.finished: set[int] = set()
         self.failed: set[int] = set()
         self.guessed: dict[int, tuple[GenDone, Made]] = {}  # answered before they were asked for
-        self.alone: set[int] = set()
+        self.alone: set[int] = set()  # generations that were asked for in vain together with others
         self.stopped = False
         inputs = [reads(node) for node in self.nodes]
         self.missing = [len(sources) for sources in inputs]
@@ -257,7 +257,7 @@ class _Walk:
                 raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
         behind: tuple[Behind, ...] = ()
         if isinstance(node, GenNode) and node.ahead:
-            if index in self.alone:
+            if self.alone and self.behind_alone(index):
                 node = replace(node, ahead=0)
             else:
                 behind = tuple(self.behind(index))
@@ -279,8 +279,8 @@ class _Walk:
             self.fail(index, located(problem, node.loc))
             return
         answer = task.result()
-        if answer.alone and isinstance(node, GenNode):
-            self.alone.update(one.index for one in self.behind(index))
+        if answer.alone:
+            self.alone.add(index)
         self.guessed.update((event.node, (event, made)) for event, made in answer.others)
         self.made(index, node, answer.event, answer.made)
         self.advance(self.produced(index))
@@ -289,6 +289,15 @@ class _Walk:
         self.prompts[index] = Prompt(self.prompts[node.stream], (made,))
         self.texts[index] = made.text
         self.events.put_nowait(event)
+
+    def behind_alone(self, index: int) -> bool:
+        """Whether guessing did not pay somewhere before node `index`."""
+        node = self.nodes[index]
+        while isinstance(node, GenNode | SelectNode | ExtendNode | ForkNode):
+            if node.stream in self.alone:
+                return True
+            node = self.nodes[node.stream]
+        return False
 
     def behind(self, index: int) -> Iterator[Behind]:
         """The generations behind node `index` that its request may go on to, as far as the texts are known."""
