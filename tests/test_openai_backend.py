@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ from openai_server import Api, Fault, serving
 
 import sglc as sgl
 from sglc.backends.openai_models import model_of
+from sglc.backends.openai_wire import scored
+from sglc.backends.prompts import Prompt
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.retry import Patience
-from sglc.errors import BackendError, LegalizeError, RunError, UsageError
-from sglc.ir.plan import Usage
+from sglc.backends.walk import Request
+from sglc.errors import BackendError, LegalizeError, Loc, RunError, UsageError
+from sglc.ir.core import Site
+from sglc.ir.plan import SelectNode, Usage
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglc.program_file import open_function
@@ -643,3 +647,42 @@ def test_another_back_end_for_one_generation() -> None:
         result = review.run(backend=ScriptedBackend(lambda asked: "hello"))
         assert (result["a"], result["b"]) == ("hello", "LOUD?")
         assert [turn["content"] for turn in api.bodies[0]["messages"]] == ["Hi", "hello", "loud?"]
+
+
+# -- scores of echoed texts ------------------------------------------------------------------------
+
+
+@dataclass
+class Echo:
+    """What an API says of an echoed text, a letter a token."""
+
+    token_logprobs: list[float | None]
+
+    @property
+    def text_offset(self) -> list[int]:
+        return list(range(len(self.token_logprobs)))
+
+
+def echoed(prompt: str, *logprobs: list[float | None] | None, method: str = "token_length_normalized") -> Any:
+    choices = tuple("abc"[: len(told or "a") - len(prompt)] for told in logprobs)
+    node = SelectNode(0, Site("f", (), "x"), choices, method, Loc("f.py", 1))
+    request = Request(1, node, Prompt(None, (prompt,)), choices)
+    return scored(request, [None if told is None else Echo(told) for told in logprobs], Usage(calls=1)).event
+
+
+def test_scores_are_read_whatever_their_values() -> None:  # B17
+    made = echoed("p", [None, 0.0], [None, -1.0, 0.0])
+    assert (made.choice, made.scores, made.logprobs) == (0, (0.0, -0.5), ((0.0,), (-1.0, 0.0)))
+    for broken in ([None, None], None, []):
+        with pytest.raises(BackendError, match="SGLC544"):
+            echoed("p", [None, -1.0], broken)
+
+
+def test_a_choice_that_merges_with_the_prompt_is_scored_from_there() -> None:
+    whole = Echo([None, -1.0, -2.0])
+    merged = Echo([None, -3.0])
+    merged_offsets = type("Merged", (), {"token_logprobs": merged.token_logprobs, "text_offset": [0, 1]})()
+    node = SelectNode(0, Site("f", (), "x"), ("c", "d"), "token_length_normalized", Loc("f.py", 1))
+    request = Request(1, node, Prompt(None, ("ab",)), ("c", "d"))
+    event: Any = scored(request, [whole, merged_offsets], Usage()).event
+    assert event.logprobs == ((-1.0, -2.0), (-3.0,))

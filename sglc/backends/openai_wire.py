@@ -298,6 +298,8 @@ def scored(request: Request, replies: Sequence[Any], usage: Usage) -> Answer:
     node = request.node
     assert isinstance(node, SelectNode)
     before, count = len(text(request.prompt)), len(request.choices)
+    if any(reply is None or not reply.token_logprobs for reply in replies):
+        raise _no_scores(request)
     # Where a choice merges with the text before it, all are scored from the beginning of that token on.
     begins = [_begin(reply, before) for reply in replies[:count]]
     begin = min(reply.text_offset[at] for reply, at in zip(replies, begins, strict=False))
@@ -328,10 +330,21 @@ def _begin(reply: Any, before: int) -> int:
 
 
 def _behind(reply: Any, begin: int, request: Request) -> tuple[float, ...]:
-    pairs = zip(reply.text_offset, reply.token_logprobs, strict=True)
-    found = tuple(logprob for offset, logprob in pairs if offset >= begin)
-    # The first token of all has nothing before it: it counts as certain.
-    made = tuple(0.0 if logprob is None else logprob for logprob in found)
-    if not made:
-        raise BackendError("SGLC544", f"the API gave no log-probabilities for `{request.node.site.name}`")
-    return made
+    found: list[float] = []
+    for number, (offset, logprob) in enumerate(zip(reply.text_offset, reply.token_logprobs, strict=True)):
+        if offset < begin:
+            continue
+        if logprob is None and number:
+            raise _no_scores(request)
+        found.append(logprob or 0.0)  # the first token of all has nothing before it: it counts as certain
+    if not found:
+        raise _no_scores(request)
+    return tuple(found)
+
+
+def _no_scores(request: Request) -> BackendError:
+    name = request.node.site.name
+    return BackendError(
+        "SGLC544", f"the API gave no log-probabilities for `{name}`",
+        hint="it does not score given text: use its chat protocol, where a choice is written",
+    )  # fmt: skip
