@@ -66,7 +66,7 @@ async def ask_jointly(
             pieces.append(piece)
             told.tell(match(steps, Heard("".join(pieces), limit, "")))
 
-        # A pattern is searched from the beginning each time, and in a whole turn nothing is sure before its end.
+        # Patterns are searched from the beginning each time; of a whole turn nothing is sure before its end.
         heard = request.streams and not whole_turn and not any(step.sampling.stop_regex for step in steps)
         hearing = hear if heard else None
         said = await once(replace(request, node=asked, prompt=prompt, behind=()), hearing)
