@@ -166,6 +166,44 @@ def test_pieces_come_in_order_and_add_up(server: Server, protocol: str, kind: st
     assert "".join(asyncio.run(read())) == FIELDS["age"]
 
 
+SHOTS = """Text: Carla is 31 and lives in Madrid.
+Name: Carla
+Age: 31
+City: Madrid
+
+Text: In Oslo you can meet Jon, aged 58.
+Name: Jon
+Age: 58
+City: Oslo
+
+Text: """
+PEOPLE = (
+    "Maria is 44 and lives in Lisbon.",
+    "In Rome you can meet Paolo, aged 23.",
+    "Tom, 19, comes from Leeds.",
+)
+
+
+def test_a_real_model_gives_the_same_for_a_third_of_the_tokens() -> None:
+    def extract(s: Any, text: str) -> None:
+        s += SHOTS + text + "\n"
+        fields(s)
+
+    with serving("--max-rows", "4") as real:
+        own = backend(real, "completions")
+        rows = [(text,) for text in PEOPLE]
+        plain = sgl.function(extract).run_batch(rows, backend=own, temperature=0)
+        program = sgl.function(num_api_spec_tokens=64)(extract)
+        guessed = program.run_batch(rows, backend=own, temperature=0)
+        assert [dict(one.variables) for one in guessed] == [dict(one.variables) for one in plain]
+        assert guessed[0].variables == {"name": " Maria", "age": " 44", "city": " Lisbon"}
+        for one, before in zip(guessed, plain, strict=True):
+            assert (one.usage.calls, before.usage.calls) == (1, 3)
+            assert before.usage.prompt >= 2.9 * one.usage.prompt
+        streamed = "".join(program.run(*rows[0], backend=own, temperature=0, stream=True).text_iter())
+        assert streamed == guessed[0].text()
+
+
 def test_a_turn_that_the_model_begins_by_itself(server: Server) -> None:
     program = sgl.function(num_api_spec_tokens=64)(chat_program)
     takes = SERVER_CHAT.takes
