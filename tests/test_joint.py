@@ -219,3 +219,4 @@ def test_requests_ask_for_enough_and_no_more() -> None:
     assert limit_of(steps, 64) == 10 + 3 + 6
     assert limit_of(steps, 12) == 12
     assert limit_of(steps, 3) == 10  # the first one must not be cut short
+    assert limit_of((stopped("Name: ", most=10),), 3) == 16

@@ -53,9 +53,9 @@ class Match:
 
 
 def limit_of(steps: Sequence[Step], ahead: int) -> int:
-    """`max_tokens` of a request for all steps: what the first one may have at least, and at most `ahead`."""
-    enough = sum(step.sampling.max_tokens + len(step.before.encode("utf-8", "replace")) for step in steps)
-    return max(steps[0].sampling.max_tokens, min(ahead, enough))
+    """`max_tokens` of a request for all steps: no less than the first one needs, and else at most `ahead`."""
+    first, *others = (step.sampling.max_tokens + len(step.before.encode("utf-8", "replace")) for step in steps)
+    return max(first, min(ahead, first + sum(others)))
 
 
 def match(steps: Sequence[Step], heard: Heard, *, whole_turn: bool = False) -> Match:
