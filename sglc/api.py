@@ -415,12 +415,12 @@ class Function:
         from sglc.passes.base import Remark
 
         tokens = self.definition.num_api_spec_tokens
-        if tokens is None or not target.continues_text:
+        if tokens is None or target.guesses:
             return compiled
-        why = "this release asks for one generation at a time"
-        if not target.whole_answers:
-            why = "a generation there goes on from any text, and costs no request"
-        message = f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: {why}"
+        message = (
+            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
+            "a generation there goes on from any text"
+        )
         remark = Remark("speculate", message, self.definition.loc)
         return replace(compiled, remarks=(*compiled.remarks, remark))
 
@@ -536,7 +536,8 @@ def function(
     """Make a program of a function whose first parameter is the prompt state.
 
     Args:
-        num_api_spec_tokens: tokens that one request of an API may guess ahead; nothing on `local`.
+        num_api_spec_tokens: neighbouring generations of one turn may be asked for in one request of an API, of
+            at most so many tokens; changes nothing on `local` and `http://`.
         fullgraph: compiling the program is an error where something is left to ordinary Python.
 
     Raises:

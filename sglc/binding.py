@@ -66,9 +66,9 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: ExtendNode(
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
-        case GenNode(stream, site, sampling, loc):
+        case GenNode(stream, site, sampling, loc, ahead=ahead):
             name = str(site).encode()
-            return lambda own: GenNode(stream, site, sampling, loc, _seed(own.seeds, name))
+            return lambda own: GenNode(stream, site, sampling, loc, _seed(own.seeds, name), ahead)
         case SelectNode(stream, site, choices, method, loc) if any(isinstance(one, Slot) for one in choices):
             return lambda own: SelectNode(
                 stream, site, tuple([_choice(choice, own.texts) for choice in choices]), method, loc

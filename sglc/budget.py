@@ -64,10 +64,11 @@ def _shortened(node: Node, left: int) -> Node:
         return node
     sampling = node.sampling
     most = left // sampling.n + 1
-    if sampling.max_tokens <= most:
+    if max(sampling.max_tokens, node.ahead) <= most:
         return node
-    shorter = replace(sampling, max_tokens=most, min_tokens=min(sampling.min_tokens, most))
-    return replace(node, sampling=shorter)
+    length = min(sampling.max_tokens, most)
+    shorter = replace(sampling, max_tokens=length, min_tokens=min(sampling.min_tokens, length))
+    return replace(node, sampling=shorter, ahead=min(node.ahead, most))
 
 
 def passed(node: GenNode | SelectNode, limit: str) -> RunError:

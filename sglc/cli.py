@@ -262,7 +262,8 @@ def _summary(results: list[Result], seconds: float) -> None:
     tokens = f"{used.prompt} in ({used.cached} cached), {used.completion} out"
     scored = f", {used.scored} scored" if used.scored else ""
     seed = f"; seed {results[0].seed}" if results else ""
-    line = f"sglc: {what}, {used.calls} calls; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
+    saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
+    line = f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
     print(line, file=sys.stderr)
 
 

@@ -63,6 +63,8 @@ class OpenAI(OpenAIBackend):
         chat_template: how turns are written where the protocol is completions, or the name of a registered one.
         takes, images: what the model takes, and whether pictures, where that is not known by its name.
         concurrency: requests at once.
+        api_retries: requests more than there are generations, where `num_api_spec_tokens` has one request
+            ask for several.
         patience: how often and how long a request is tried.
         options: of the SDK's `AsyncOpenAI` (`api_key`, `base_url`, `organization`, `timeout`, ...).
 
@@ -80,6 +82,7 @@ class OpenAI(OpenAIBackend):
         takes: Takes | None = None,
         images: bool | None = None,
         concurrency: int = 16,
+        api_retries: int = 2,
         patience: Patience | None = None,
         **options: Any,
     ) -> None:
@@ -96,6 +99,7 @@ class OpenAI(OpenAIBackend):
                 takes=takes,
                 images=images,
                 concurrency=concurrency,
+                api_retries=api_retries,
                 patience=patience or Patience(attempts=tries),
                 client=options,
             )

@@ -67,7 +67,7 @@ class Row:
         self._context.run(inside, enclosing, self._run_body)
 
     def _run_body(self) -> None:
-        recorder = TrailRecorder(self._definition.name, self._sampling, self._tree)
+        recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
         stream = recorder.new_stream(self._definition.loc)
         launcher = _Shown(self._run, stream)
         body = body_of(self._definition.call)

@@ -85,13 +85,14 @@ def _picture(s: Any) -> None:
     s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
 
 
-FEATURES: Mapping[str, Callable[[Any], None]] = {
+FEATURES: Mapping[str, Callable[[Any], None] | sgl.api.Function] = {
     "chat turns": _turns,
     "forks and joins": _forked,
     "one text without turns, one `gen`": _gen(),
     "a text that goes on behind a `gen`": _text,
     "text before a `gen` in its turn": _prefilled,
     "two `gen` in one turn": _two,
+    "the same with `num_api_spec_tokens`": sgl.function(num_api_spec_tokens=64)(_two),
     "text between turns": _beside,
     "`image`": _picture,
     "`select`": _select(),
@@ -118,8 +119,8 @@ FEATURES: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-def traced(body: Callable[[Any], None]) -> Program:
-    return sgl.function(body).trace()
+def traced(body: Callable[[Any], None] | sgl.api.Function) -> Program:
+    return (body if isinstance(body, sgl.api.Function) else sgl.function(body)).trace()
 
 
 def verdict(program: Program, target: Target) -> str:

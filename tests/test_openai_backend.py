@@ -339,19 +339,12 @@ def dropped(s: Any) -> None:
     s += sgl.user("So?") + sgl.assistant(sgl.gen("x", top_k=3))
 
 
-@sgl.function(num_api_spec_tokens=64)
-def speculative(s: Any) -> None:
-    s += sgl.user("Hi")
-    s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job", stop="\n"))
-
-
 @pytest.mark.parametrize(
     ("program", "code"),
     [
         (prefilled, "SGLC317"),  # B11: the text was left out of the request without a word
         (twice, "SGLC311"),  # B12: so were min_tokens and top_k
         (dropped, "SGLC311"),
-        (speculative, "SGLC317"),  # B13: a guess that failed three times was used all the same
     ],
 )
 def test_what_chat_cannot_do_is_refused_before_the_first_call(program: Any, code: str) -> None:
@@ -378,18 +371,6 @@ def test_json_schemas_are_sent_and_not_dropped() -> None:  # B12
         sent = api.bodies[0]["response_format"]["json_schema"]["schema"]
         assert sent["required"] == ["name"]
         assert sent["additionalProperties"] is False
-
-
-def test_speculative_programs_run_on_completions_and_keep_their_limits() -> None:  # B14
-    with serving(lambda body: f" {body['max_tokens']}") as api:
-
-        @sgl.function(num_api_spec_tokens=64)
-        def two(s: Any) -> None:
-            s += "Name:" + sgl.gen("name", stop="\n", max_tokens=3) + "\nJob:"
-            s += sgl.gen("job", stop="\n", max_tokens=5)
-
-        result = two.run(backend=backend(api, "m", is_chat_model=False))
-        assert (result["name"], result["job"]) == (" 3", " 5")
 
 
 def test_what_only_a_run_can_know_is_refused_there_and_the_rest_is_kept() -> None:

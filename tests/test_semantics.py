@@ -13,11 +13,22 @@ from random_programs import ARGS, STREAMS, random_program
 from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import LegalizeError, VerifyError
-from sglc.ir.core import Op, Program, Site, Value, attributes, substitute
+from sglc.ir.core import (
+    Op,
+    Program,
+    Site,
+    Value,
+    attributes,
+    operands,
+    substitute,
+    walk,
+    with_regions,
+)
 from sglc.ir.interpret import Meaning, Model, meaning
 from sglc.ir.interpret_plan import plan_meaning
-from sglc.ir.ops import Append, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
+from sglc.ir.ops import Append, Call, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
 from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
 from sglc.ir.text import canonical, from_text, to_text
 from sglc.ir.verify import verify
@@ -349,7 +360,39 @@ def test_messages_keep_their_meaning(regions: bool) -> None:
     assert refused <= {"SGLC315", "SGLC316", "SGLC317"}
 
 
+@pytest.mark.parametrize("protocol", ["text", "chat"])
+def test_speculate_only_says_what_may_go_on(protocol: str) -> None:
+    """Nothing but `ahead` changes, and where it is left one generation alone goes on from the other."""
+    target = Target("api", images=True, guesses=True, protocol=protocol)
+    joined = 0
+    for seed in range(300):
+        program = random_program(seed, chat=True, regions=True, length=40)
+        asked = with_ahead(program, lambda _: 64)
+        after, remarks = run_pipeline(asked, target, ["speculate"])
+        assert with_ahead(after, lambda _: 0) == with_ahead(program, lambda _: 0)
+        read = [value for op in walk(after.ops) for value in operands(op)]
+        ahead = [op for op in walk(after.ops) if isinstance(op, Gen) and op.ahead]
+        assert all(read.count(op.results[0]) == 1 for op in ahead), to_text(program)
+        assert bool(ahead) <= any("in one request" in remark.message for remark in remarks)
+        joined += len(ahead)
+        assert run_pipeline(program, target, ["speculate"])[0] == program  # nobody asks for it
+    assert joined > 20
+
+
+def with_ahead(program: Program, ahead: Callable[[Gen], int]) -> Program:
+    def changed(op: Op) -> Op:
+        match op:
+            case Gen():  # with a stop, so that something may come behind it
+                return replace(op, ahead=ahead(op), sampling=Sampling(stop=("\n",)))
+            case Call():
+                return replace(op, program=with_ahead(op.program, ahead))
+            case _:
+                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+
+    return replace(program, ops=tuple(map(changed, program.ops)))
+
+
 def test_every_pass_has_a_property_test() -> None:
     # `check_constraints` and `legalize` change nothing: what they refuse is in tests/golden.
-    tested = ["fold_text", "lower_roles", "share_prefixes", "chat_turns"]
+    tested = ["fold_text", "lower_roles", "share_prefixes", "chat_turns", "speculate"]
     assert sorted(PASSES) == sorted(["check_constraints", "legalize", *tested])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.joint_request import Said, ask_jointly
 from sglc.backends.openai_models import ApiModel, model_of
 from sglc.backends.openai_wire import (
     UNKNOWN_ID,
@@ -49,8 +50,9 @@ class OpenAIOptions:
 
     `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`:
     how turns are written in completions, which otherwise have none. `takes`: what the model takes, and
-    `images` whether pictures, where the table does not know it. `concurrency`: requests at once. `client`:
-    keywords of the SDK's `AsyncOpenAI` (`base_url`, `api_key`, ...); its environment variables count too.
+    `images` whether pictures, where the table does not know it. `concurrency`: requests at once. `api_retries`:
+    requests more than there are generations, where one asks for several. `client`: keywords of the SDK's
+    `AsyncOpenAI` (`base_url`, `api_key`, ...); its environment variables count too.
     """
 
     model: str
@@ -59,6 +61,7 @@ class OpenAIOptions:
     takes: Takes | None = None
     images: bool | None = None
     concurrency: int = 16
+    api_retries: int = 2
     patience: Patience = PATIENCE
     client: Mapping[str, Any] = field(default_factory=dict)
 
@@ -112,6 +115,7 @@ class OpenAIBackend:
             concurrency=self.options.concurrency,
             protocol=model.protocol,
             takes=model.takes,
+            guesses=True,
             whole_answers=True,
         )
 
@@ -141,6 +145,32 @@ class OpenAIBackend:
     async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
         if self._tokenizer is not None:
             request = _as_text(request, self._tokenizer, self.options.chat_template)
+        if isinstance(request.node, GenNode) and request.node.ahead:
+            template = self.options.chat_template if self._tokenizer is not None else None
+            return await ask_jointly(
+                request,
+                emit,
+                self._once,
+                lambda single: self._ask_one(single, emit),
+                whole_turn=self.model.protocol == "chat" and not self.model.takes.prefill,
+                retries=self.options.api_retries,
+                ends=template.stops if template is not None else (),
+            )
+        return await self._ask_one(request, emit)
+
+    async def _once(self, request: Request, hear: Callable[[str], None] | None) -> Said:
+        """One request of one sample, its text as it came."""
+        (body,) = bodies(request, self.model, self.options.model)
+
+        def say(event: Event) -> None:
+            assert isinstance(event, Delta)
+            assert hear is not None
+            hear(event.text)
+
+        ((reply,), usage) = await self._patiently(request, body, None if hear is None else say)
+        return Said(reply.text, reply.finish, usage)
+
+    async def _ask_one(self, request: Request, emit: Callable[[Event], None]) -> Answer:
         form = form_of_request(request, self.model)
         asked = bodies(request, self.model, self.options.model)
         spoken = request.streams and len(asked) == 1 and "n" not in asked[0].fields
@@ -279,9 +309,15 @@ def _as_text(request: Request, tokenizer: TextTokenizer, template: ChatTemplate 
     """The request with its prompt checked, and the template's own stop strings."""
     prompt, node = Prompt(None, (tokenizer.text(request.prompt),)), request.node
     if isinstance(node, GenNode) and template is not None:
-        more = tuple(stop for stop in template.stops if stop not in node.sampling.stop)
-        node = replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
+        node = _stopping(node, template.stops)
+        behind = [replace(one, node=_stopping(one.node, template.stops)) for one in request.behind]
+        request = replace(request, behind=tuple(behind))
     return replace(request, prompt=prompt, node=node)
+
+
+def _stopping(node: GenNode, stops: tuple[str, ...]) -> GenNode:
+    more = tuple(stop for stop in stops if stop not in node.sampling.stop)
+    return replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
 
 
 async def _together(asked: list[Any]) -> list[Any]:

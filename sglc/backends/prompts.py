@@ -48,6 +48,13 @@ class Message:
     open: bool = False
 
 
+def open_turn(prompt: Prompt) -> tuple[Prompt, str]:
+    """A prompt up to where its open turn begins, and the text in that turn; no pictures stand in it."""
+    items = list(prompt)
+    begin = max((i + 1 for i, item in enumerate(items) if isinstance(item, RoleMark)), default=len(items))
+    return Prompt(None, tuple(items[:begin])), text(Prompt(None, tuple(items[begin:])))
+
+
 def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
     """The turns of a prompt; text without turns is one message of the user. Nothing is stripped.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from sglc.backends.prompts import Item, Made, Prompt
 from sglc.errors import BackendError, Loc, RunError, SglcError
@@ -37,22 +37,41 @@ from sglc.ir.plan import (
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """A generation that follows another one in its turn, and the text between them."""
+
+    index: int
+    node: GenNode
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One generation or choice that is asked for. `choices` are the texts of a choice."""
+    """One generation or choice that is asked for. `choices` are the texts of a choice.
+
+    The answer of a generation with `node.ahead` may have those that are `behind` it too, in their order.
+    """
 
     index: int
     node: GenNode | SelectNode
     prompt: Prompt
     choices: tuple[str, ...] = ()
     streams: bool = True  # deltas are wanted
+    behind: tuple[Behind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request brought: the event that says so, and what the stream goes on with."""
+    """What a request brought: the event that says so, and what the stream goes on with.
+
+    `others` is the same of the first of those that were `behind`. `alone`: guessing did not pay, so whatever
+    goes on from here is asked for one by one.
+    """
 
     event: GenDone | SelectDone
     made: Made
+    others: tuple[tuple[GenDone, Made], ...] = ()
+    alone: bool = False
 
 
 # Asks for one; emits deltas on the way. Raises SglcError.
@@ -97,6 +116,8 @@ class _Walk:
         self.tasks: dict[int, asyncio.Future[Answer]] = {}
         self.finished: set[int] = set()
         self.failed: set[int] = set()
+        self.guessed: dict[int, tuple[GenDone, Made]] = {}  # answered before they were asked for
+        self.alone: set[int] = set()  # generations that were asked for in vain together with others
         self.stopped = False
         inputs = [reads(node) for node in self.nodes]
         self.missing = [len(sources) for sources in inputs]
@@ -191,6 +212,8 @@ class _Walk:
                 walker.unwanted.add(handle)
             case ReleaseNode(handle):
                 walker.kept.pop(handle, None)  # what would have kept it may have failed
+            case GenNode() if index in self.guessed:
+                self.made(index, node, *self.guessed.pop(index))
             case GenNode() | SelectNode():
                 self.ask(index, node)
                 return False
@@ -226,13 +249,19 @@ class _Walk:
     # -- requests ------------------------------------------------------------------------------------
 
     def ask(self, index: int, node: GenNode | SelectNode) -> None:
-        """Ask for one generation. Neighbours of one turn that one request can guess would be asked for here."""
+        """Ask for one generation, and for those behind it that the same request may answer."""
         choices: tuple[str, ...] = ()
         if isinstance(node, SelectNode):
             choices = tuple(self.texts[c.node] if isinstance(c, Result) else str(c) for c in node.choices)
             if not all(choices):
                 raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
-        request = Request(index, node, self.prompts[node.stream], choices, self.streams)
+        behind: tuple[Behind, ...] = ()
+        if isinstance(node, GenNode) and node.ahead:
+            if self.alone and self.behind_alone(index):
+                node = replace(node, ahead=0)
+            else:
+                behind = tuple(self.behind(index))
+        request = Request(index, node, self.prompts[node.stream], choices, self.streams, behind)
         task = self.walker.ask(request, self.events.put_nowait)
         self.tasks[index] = task
         task.add_done_callback(lambda done: self.answered(index, done))
@@ -250,10 +279,50 @@ class _Walk:
             self.fail(index, located(problem, node.loc))
             return
         answer = task.result()
-        self.prompts[index] = Prompt(self.prompts[node.stream], (answer.made,))
-        self.texts[index] = answer.made.text
-        self.events.put_nowait(answer.event)
+        if answer.alone:
+            self.alone.add(index)
+        self.guessed.update((event.node, (event, made)) for event, made in answer.others)
+        self.made(index, node, answer.event, answer.made)
         self.advance(self.produced(index))
+
+    def made(self, index: int, node: GenNode | SelectNode, event: GenDone | SelectDone, made: Made) -> None:
+        self.prompts[index] = Prompt(self.prompts[node.stream], (made,))
+        self.texts[index] = made.text
+        self.events.put_nowait(event)
+
+    def behind_alone(self, index: int) -> bool:
+        """Whether guessing did not pay somewhere before node `index`."""
+        node = self.nodes[index]
+        while isinstance(node, GenNode | SelectNode | ExtendNode | ForkNode):
+            if node.stream in self.alone:
+                return True
+            node = self.nodes[node.stream]
+        return False
+
+    def behind(self, index: int) -> Iterator[Behind]:
+        """The generations behind node `index` that its request may go on to, as far as the texts are known."""
+        node = self.nodes[index]
+        while isinstance(node, GenNode) and node.ahead:
+            before = ""
+            while True:
+                going_on = [
+                    reader
+                    for reader in dict.fromkeys(self.readers[index])
+                    if not isinstance(own := self.nodes[reader], KeepNode)
+                    and getattr(own, "stream", None) == index
+                ]
+                if len(going_on) != 1:
+                    return
+                (index,) = going_on
+                node = self.nodes[index]
+                if not isinstance(node, ExtendNode):
+                    break
+                texts = [self.texts.get(part.node) if isinstance(part, Result) else part for part in node.parts]
+                if not all(isinstance(part, str) for part in texts):
+                    return
+                before += "".join(part for part in texts if isinstance(part, str))
+            if isinstance(node, GenNode):
+                yield Behind(index, node, before)
 
 
 def _bound(handle: int | str | None) -> int:

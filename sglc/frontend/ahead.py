@@ -70,7 +70,7 @@ def explored(
     Raises:
         as `record`.
     """
-    recorder = Recorder(definition.name, defaults, symbolic=True)
+    recorder = Recorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
     recording = Recording(
         Instance(recorder, None),
         max_paths,

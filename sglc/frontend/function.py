@@ -30,6 +30,11 @@ class Definition:
     def code(self) -> CodeType:
         return self.call.__code__
 
+    @property
+    def ahead(self) -> int:
+        """`num_api_spec_tokens`; 0 where the author asks for nothing."""
+        return self.num_api_spec_tokens or 0
+
 
 def define(call: Callable[..., Any]) -> Definition:
     """Check a function that is to be a program.

@@ -145,6 +145,7 @@ class Recorder:
     function: str
     defaults: Sampling
     symbolic: bool
+    ahead: int = 0  # of every generation: see `ir.ops.Gen`
     launch: int = 0
     params: list[Op] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
@@ -204,7 +205,7 @@ class Recorder:
         sampling = replace(self.defaults, **expr.overrides)
         if expr.more_stops:
             sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
-        op = Gen(self._use(stream), site, sampling, loc=expr.loc)
+        op = Gen(self._use(stream), site, sampling, self.ahead, loc=expr.loc)
         return self._generation(stream, op)
 
     def select(self, stream: Stream, path: tuple[int, ...], expr: SelectExpr) -> Generated:

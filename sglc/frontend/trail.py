@@ -75,8 +75,8 @@ class TrailRecorder(Recorder):
 
     __slots__ = ("_at", "_real", "_tree")
 
-    def __init__(self, function: str, defaults: Sampling, tree: Tree) -> None:
-        super().__init__(function, defaults, symbolic=False)
+    def __init__(self, function: str, defaults: Sampling, tree: Tree, ahead: int = 0) -> None:
+        super().__init__(function, defaults, symbolic=False, ahead=ahead)
         self._tree = tree
         self._at: Place | None = tree.root  # None: off the trail
         self._real = False  # whether `ops`, `params` and the counters are those of this run

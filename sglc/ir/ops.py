@@ -143,11 +143,15 @@ class ScopeEnd(Op):
 
 @op("gen", S, T)
 class Gen(Op):
-    """Decode from `stream` until a stop string, `max_tokens` or the end of the turn. Not pure: it samples."""
+    """Decode from `stream` until a stop string, `max_tokens` or the end of the turn. Not pure: it samples.
+
+    `ahead`: tokens of one request of an API that may go on past it, to generations behind it; 0: none may.
+    """
 
     stream: Value
     site: Site
     sampling: Sampling = Sampling()
+    ahead: int = 0
 
 
 @op("select", S, T)

@@ -92,13 +92,18 @@ class ExtendNode:
 
 @dataclass(frozen=True, slots=True)
 class GenNode:
-    """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one."""
+    """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
+
+    With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
+    it in its turn, up to the first that has none.
+    """
 
     stream: int
     site: Site
     sampling: Sampling
     loc: Loc
     seed: int | None = None
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +396,9 @@ class Usage:
     `prompt` = `cached` + `computed`: ids of the prompts, those whose KV was there already, and
     those passed through extend. `scored`: extra ids passed through extend to rank choices.
     `completion`: ids produced by decode.
+
+    `saved_calls`: generations that the request of an earlier one answered too; `saved_prompt`: what their
+    own requests would have sent, at least.
     """
 
     prompt: int = 0
@@ -399,6 +407,8 @@ class Usage:
     scored: int = 0
     completion: int = 0
     calls: int = 0
+    saved_calls: int = 0
+    saved_prompt: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -408,6 +418,8 @@ class Usage:
             self.scored + other.scored,
             self.completion + other.completion,
             self.calls + other.calls,
+            self.saved_calls + other.saved_calls,
+            self.saved_prompt + other.saved_prompt,
         )
 
 

@@ -169,7 +169,8 @@ def _node(node: Node, function: str) -> str:
             return f"extend n{node.stream} {' '.join(_part(part) for part in node.parts)}"
         case GenNode():
             return (
-                f"gen n{node.stream} {_site(node.site, function)}{_sampling(node.sampling)}{_place(node.loc)}"
+                f"gen n{node.stream} {_site(node.site, function)}{_sampling(node.sampling)}"
+                f"{f' ahead={node.ahead}' if node.ahead else ''}{_place(node.loc)}"
             )
         case SelectNode():
             choices = " | ".join(_part(choice) for choice in node.choices)

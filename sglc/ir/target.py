@@ -95,6 +95,7 @@ class Target:
     concurrency: int = 16  # generations that it runs at once; the executor keeps 4 x this many rows live
     protocol: str = "tokens"
     takes: Takes = EVERYTHING
+    guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
 
 

@@ -124,7 +124,7 @@ def check_fields(op: Op) -> None:
             known = ", ".join(SELECT_METHODS)
             raise problem("SGLC213", f"`select` knows no method `{op.method}`", op, note=f"known: {known}")
         case Gen():
-            wrong = sampling_problem(op.sampling)
+            wrong = sampling_problem(op.sampling) or ("`ahead` is negative" if op.ahead < 0 else "")
             if wrong:
                 raise problem("SGLC213", wrong, op)
         case Tool() | PureCall() if op.gives not in GIVES:

@@ -8,4 +8,5 @@ import sglc.passes.check_constraints
 import sglc.passes.fold_text
 import sglc.passes.legalize
 import sglc.passes.lower_roles
-import sglc.passes.share_prefixes  # noqa: F401
+import sglc.passes.share_prefixes
+import sglc.passes.speculate  # noqa: F401

@@ -44,8 +44,8 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
         s1, t0 = gen(s0, 'x') behind plain text alone  ->  the same: the text is one user message (a remark)
         s2, t1 = gen(s1, 'y') in the same turn         ->  error[SGLC317] with the place of the `gen`
 
-    A pass that asks for several generations of one turn in one request (`speculate`) runs before this one
-    and leaves nothing here to refuse.
+    A generation with `ahead` is asked for together with what stands before it in its turn: `speculate`,
+    which runs before, has seen to that.
 
     Raises:
         LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
@@ -128,6 +128,7 @@ class _Walk:
 
     def generated(self, here: Place, op: Gen | Select) -> Place:
         name = op.site.name
+        ahead = isinstance(op, Gen) and op.ahead > 0
         if here.role != ASSISTANT and (here.role or here.begun):
             stands = f"in a turn of `{here.role}`" if here.role else "outside turns"
             raise LegalizeError(
@@ -145,12 +146,14 @@ class _Walk:
                 )  # fmt: skip
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
-        elif here.generated or (here.filled and not self.target.takes.prefill):
+        elif here.filled and not (ahead or self.target.takes.prefill):
             before = "another generation" if here.generated else "text"
+            hint = "end the turn and ask again, or put what stands before it into the user's turn"
+            if self.target.guesses:
+                hint += "; `@sgl.function(num_api_spec_tokens=...)` has a turn asked for in one request"
             raise LegalizeError(
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
-                place(op.loc), note="the model begins every answer anew",
-                hint="end the turn and ask again, or put what stands before it into the user's turn",
+                place(op.loc), note="the model begins every answer anew", hint=hint,
             )  # fmt: skip
         return replace(here, generated=True, filled=True)
 

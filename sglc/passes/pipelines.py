@@ -17,6 +17,7 @@ LOCAL = (
 TEXT = (
     "check_constraints",
     "legalize",  # as early as the last: what the model cannot do is refused at its place
+    "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
     "lower_roles",
@@ -27,6 +28,7 @@ TEXT = (
 CHAT = (
     "check_constraints",
     "legalize",
+    "speculate",  # what one request can ask for, `chat_turns` does not refuse
     "chat_turns",
     "fold_text",
     "share_prefixes",

@@ -169,7 +169,8 @@ class Nodes:
             case Image():
                 self.extend(op, self.picture(op))
             case Gen():
-                node = GenNode(self.stream(op.stream), op.site, _normal(op.sampling), op.loc)
+                ahead = op.ahead if self.target.guesses else 0
+                node = GenNode(self.stream(op.stream), op.site, _normal(op.sampling), op.loc, ahead=ahead)
                 self.made(op, self.add(node))
             case Select():
                 stream = self.stream(op.stream)
