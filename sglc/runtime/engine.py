@@ -98,7 +98,7 @@ class Engine:
         """
         array = np.asarray(ids, np.int64)
         assert not array.size or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
-        return self.handles.extend(base, tuple(array.tolist()), namespace)
+        return self.handles.extend(base, array.astype(np.int32), namespace)
 
     def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
         """`n` new handles on the same ids."""
@@ -150,7 +150,9 @@ class Engine:
         check_generation(ids, sampling, seeds, vocab)
         self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
         request = self._request(handle, len(seeds))
-        request.sampling = replace(sampling, top_logprobs=min(sampling.top_logprobs, vocab))
+        if sampling.top_logprobs > vocab:
+            sampling = replace(sampling, top_logprobs=vocab)
+        request.sampling = sampling
         if request.scored_from is not None:
             request.prompt_logprobs = [0.0] * (len(ids) - 1 - request.scored_from)
         request.seeds = tuple(seeds)
@@ -460,7 +462,8 @@ class Engine:
     def _request(self, handle: Handle, parts: int) -> Request:
         self._next_request += 1
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
-        return Request(self._next_request, handle, self.handles.ids(handle), root, parts)
+        ids, array = self.handles.ids(handle), self.handles.array(handle)
+        return Request(self._next_request, handle, ids, array, root, parts)
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)

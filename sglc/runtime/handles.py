@@ -7,15 +7,20 @@ one goes through is evicted first), or it is forgotten (nobody knows, so it is e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from sglc.runtime.radix import SOME_DAY, Key, Node, RadixTree, Worth, resolve
 from sglc.runtime.requests import Handle
+from sglc.runtime.step import I32
 
 
 @dataclass(slots=True)
 class _Sequence:
     ids: Key
+    array: I32  # the same ids
     root: Node  # of its namespace
     node: Node
     next_use: int
@@ -32,26 +37,29 @@ class Handles:
         self._made = 0
         self._sequences: dict[Handle, _Sequence] = {}
 
-    def extend(self, base: Handle | None, ids: Key, namespace: str = "") -> Handle:
+    def extend(self, base: Handle | None, ids: Sequence[int] | I32, namespace: str = "") -> Handle:
         """A new handle on the ids of `base` (none: nothing, in `namespace`) followed by `ids`."""
+        array: I32 = np.asarray(ids, np.int32)
+        added = tuple(array.tolist())
         if base is not None:
             before = self._sequences[base]
             assert namespace == "" or self._tree.root_of(namespace) is before.root, (
                 "a handle changes its namespace"
             )
-            handle = self._add(before.ids + ids, before.root, before.node)
-            if not ids:
-                return handle
+            if not added:
+                return self._add(before.ids, before.array, before.root, before.node)
+            array = np.concatenate((before.array, array))
+            handle = self._add(before.ids + added, array, before.root, before.node)
         else:
             root = self._tree.root_of(namespace)
-            handle = self._add(ids, root, root)
+            handle = self._add(added, array, root, root)
         self.follow(handle)
         return handle
 
     def fork(self, handle: Handle) -> Handle:
         """A new handle on the same ids."""
         base = self._sequences[handle]
-        return self._add(base.ids, base.root, base.node)
+        return self._add(base.ids, base.array, base.root, base.node)
 
     def expect(self, handle: Handle, next_use: int) -> None:
         """The handle's KV is expected to be used next at `next_use`, a time on a clock of the caller's."""
@@ -79,6 +87,10 @@ class Handles:
     def ids(self, handle: Handle) -> Key:
         """The ids that a handle names."""
         return self._sequences[handle].ids
+
+    def array(self, handle: Handle) -> I32:
+        """The same as an array, int32 [n], not to be written."""
+        return self._sequences[handle].array
 
     def root(self, handle: Handle) -> Node:
         """The root of the handle's namespace."""
@@ -121,9 +133,9 @@ class Handles:
             sequence.node = sequence.root
             self._tree.pin(sequence.node, sequence.next_use)
 
-    def _add(self, ids: Key, root: Node, node: Node) -> Handle:
+    def _add(self, ids: Key, array: I32, root: Node, node: Node) -> Handle:
         node = resolve(node)
         self._tree.pin(node)
         self._made += 1
-        self._sequences[self._made] = _Sequence(ids, root, node, SOME_DAY)
+        self._sequences[self._made] = _Sequence(ids, array, root, node, SOME_DAY)
         return self._made

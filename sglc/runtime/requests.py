@@ -124,6 +124,7 @@ class Request:
     id: RequestId
     handle: Handle
     ids: tuple[int, ...]
+    array: I32  # the same ids
     root: Node  # where its prefixes are looked up
     pending: int  # parts not done yet
     sampling: Sampling | None = None
@@ -283,8 +284,7 @@ def run_of(part: Part) -> Run | None:
 
 def first_part(request: Request) -> Part:
     """The part that passes a request's prompt through."""
-    ids = request.ids
-    array = np.array(ids, np.int32)
+    ids, array = request.ids, request.array
     if request.sampling is not None:
         # What is scored has to be computed, whatever the tree holds of it.
         limit = min(len(ids) - 1, len(ids) if request.scored_from is None else request.scored_from)
