@@ -83,6 +83,13 @@ class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 
 
+def located(error: SglcError, loc: Loc | None) -> SglcError:
+    """`error` with a place, if it has none."""
+    if error.loc is not None or loc is None:
+        return error
+    return type(error)(error.code, error.message, loc, note=error.note, hint=error.hint)
+
+
 def render(error: SglcError) -> str:
     """The error as text: a head line, the source line with a caret under the span, note and hint."""
     return diagnostic("error", error.code, error.message, error.loc, error.note, error.hint)

@@ -630,7 +630,7 @@ def test_a_compiled_plan_runs_and_is_the_same_behind_json() -> None:
         assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
         assert compiled.run("tea", seed=3).ret_value == "no"
         assert [len(body["messages"]) for body in api.bodies] == [2, 4]
-        assert model._walker.kept == {}  # everything was given back
+        assert model._walker.kept.empty  # everything was given back
 
 
 def test_another_back_end_for_one_generation() -> None:

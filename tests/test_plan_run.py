@@ -153,7 +153,7 @@ def test_random_programs_run_as_they_are_interpreted() -> None:
     for seed in range(60):
         generations += check_run(seed, backend)
         backend.settle()
-        assert not backend.machine._kept
+        assert backend.machine._kept.empty
     assert generations > 250
     backend.close()
 

@@ -102,7 +102,7 @@ def test_a_failure_takes_what_reads_it_and_nothing_else() -> None:
         assert set(failed) == {1, 3, 4, 5}
         assert all(error.loc == LOC for error in failed.values())
         assert [event.node for event in events if isinstance(event, GenDone)] == [2]
-        assert model.walker.kept == {}
+        assert model.walker.kept.empty
         (event,) = [e for e in await model.events(OpenNode(7)) if isinstance(e, NodeFailed)]
         assert event.error.code == "SGLC403"
 
@@ -123,7 +123,7 @@ def test_streams_are_kept_and_may_be_opened_before_they_are_there() -> None:
         model.gates["a"].set()
         await asyncio.gather(first, second)
         assert model.prompts["b"] == "<a> b: "
-        assert (model.walker.kept, model.walker.promised, model.walker.unwanted) == ({}, {}, set())
+        assert model.walker.kept.empty
 
     asyncio.run(scenario())
 
@@ -144,7 +144,7 @@ def test_closing_cancels_and_breaks_promises() -> None:
         assert failed == ["SGLC405", "SGLC405"]
         assert model.cancelled == ["a"]
         assert model.asked == ["a"]
-        assert (model.walker.kept, model.walker.promised) == ({}, {})
+        assert model.walker.kept.empty
 
     asyncio.run(scenario())
 

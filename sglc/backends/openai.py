@@ -11,11 +11,11 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.connection import Connection
 from sglc.backends.joint_request import Said, ask_jointly
 from sglc.backends.openai_models import ApiModel, model_of
 from sglc.backends.openai_wire import (
@@ -66,21 +66,12 @@ class OpenAIOptions:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """An SDK client, which belongs to one event loop, and its places for requests."""
-
-    loop: asyncio.AbstractEventLoop
-    client: Any
-    places: asyncio.Semaphore
-
-
 class OpenAIBackend:
     """Runs segments on one model of an API."""
 
     def __init__(self, options: OpenAIOptions) -> None:
         self.options = options
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
 
     def __repr__(self) -> str:
@@ -131,10 +122,8 @@ class OpenAIBackend:
     def close(self) -> None:
         """Close what is connected. Idempotent."""
         connection, self._connection = self._connection, None
-        if connection is not None and connection.loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(connection.client.close(), connection.loop)
-            with suppress(Exception):
-                closing.result(5)
+        if connection is not None:
+            connection.close()
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
@@ -279,12 +268,12 @@ class OpenAIBackend:
 
     # -- the connection ------------------------------------------------------------------------------
 
-    def _connected(self) -> _Connection:
-        loop = asyncio.get_running_loop()
+    def _connected(self) -> Connection:
         connection = self._connection
-        if connection is None or connection.loop is not loop:
-            places = asyncio.Semaphore(self.options.concurrency)
-            connection = self._connection = _Connection(loop, self._client(), places)
+        if connection is None or not connection.is_here():
+            places, client = asyncio.Semaphore(self.options.concurrency), self._client()
+            connection = Connection(asyncio.get_running_loop(), client, places, client.close)
+            self._connection = connection
         return connection
 
     def _client(self) -> Any:

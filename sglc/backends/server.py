@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.connection import Connection
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.backends.server_info import ServerModel, model_of
 from sglc.backends.server_wire import (
@@ -44,21 +44,12 @@ class ServerOptions:
     patience: Patience = PATIENCE
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """A client, which belongs to one event loop, and its places for requests."""
-
-    loop: asyncio.AbstractEventLoop
-    client: Any
-    places: asyncio.Semaphore
-
-
 class ServerBackend:
     """Runs segments on a server; prompts are put together here."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
 
     def __repr__(self) -> str:
@@ -105,10 +96,8 @@ class ServerBackend:
     def close(self) -> None:
         """Close what is connected. Idempotent."""
         connection, self._connection = self._connection, None
-        if connection is not None and connection.loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(connection.client.aclose(), connection.loop)
-            with suppress(Exception):
-                closing.result(5)
+        if connection is not None:
+            connection.close()
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
@@ -227,10 +216,9 @@ class ServerBackend:
 
     # -- the connection ------------------------------------------------------------------------------
 
-    def _connected(self) -> _Connection:
-        loop = asyncio.get_running_loop()
+    def _connected(self) -> Connection:
         connection = self._connection
-        if connection is None or connection.loop is not loop:
+        if connection is None or not connection.is_here():
             http = self._http()
             most = self.target.concurrency
             limits = http.Limits(max_connections=None, max_keepalive_connections=most)
@@ -238,7 +226,9 @@ class ServerBackend:
             client = http.AsyncClient(
                 base_url=self.options.url, timeout=patience.attempt_s, limits=limits, **self._door()
             )
-            connection = self._connection = _Connection(loop, client, asyncio.Semaphore(most))
+            places = asyncio.Semaphore(most)
+            connection = Connection(asyncio.get_running_loop(), client, places, client.aclose)
+            self._connection = connection
         return connection
 
     def _state(self, method: str, path: str) -> Any:

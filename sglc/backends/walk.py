@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sglc.backends.prompts import Item, Made, Prompt
-from sglc.errors import BackendError, Loc, RunError, SglcError
+from sglc.errors import BackendError, RunError, SglcError, located
 from sglc.ir.plan import (
     Event,
     ExtendNode,
@@ -32,8 +32,11 @@ from sglc.ir.plan import (
     SelectDone,
     SelectNode,
     Slot,
+    place_of,
+    readers_of,
     reads,
 )
+from sglc.runtime.kept import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,7 @@ class Walker:
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self.kept: dict[int, Prompt] = {}
-        # Handles that a running segment will keep, and the `OpenNode`s that wait for it.
-        self.promised: dict[int, list[tuple[_Walk, int]]] = {}
-        self.unwanted: set[int] = set()  # promised handles that were released already
+        self.kept: Kept[Prompt, tuple[_Walk, int]] = Kept(lambda prompt: None)
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Event, None]:
         """Run `segment`; closing the iterator cancels what is left of it."""
@@ -119,17 +119,13 @@ class _Walk:
         self.guessed: dict[int, tuple[GenDone, Made]] = {}  # answered before they were asked for
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
         self.stopped = False
-        inputs = [reads(node) for node in self.nodes]
-        self.missing = [len(sources) for sources in inputs]
-        self.readers: list[list[int]] = [[] for _ in self.nodes]
-        for index, sources in enumerate(inputs):
-            for source in sources:
-                self.readers[source].append(index)
+        self.missing = [len(reads(node)) for node in self.nodes]
+        self.readers = readers_of(self.nodes)
 
     def begin(self) -> None:
         for node in self.nodes:
             if isinstance(node, KeepNode):
-                self.walker.promised[_bound(node.handle)] = []
+                self.walker.kept.promise(node.handle)
         self.advance([index for index, count in enumerate(self.missing) if not count])
 
     async def stop(self) -> None:
@@ -156,7 +152,7 @@ class _Walk:
             try:
                 done = self.execute(index, node)
             except SglcError as error:
-                self.fail(index, located(error, _loc(node)))
+                self.fail(index, located(error, place_of(node)))
                 continue
             if done:
                 queue.extend(self.produced(index))
@@ -190,28 +186,25 @@ class _Walk:
 
     def execute(self, index: int, node: Node) -> bool:
         """Do what a node says; False if it will be finished later."""
-        walker = self.walker
+        kept = self.walker.kept
         match node:
             case OpenNode(None):
                 self.prompts[index] = Prompt()
-            case OpenNode(handle) if handle in walker.promised:
-                walker.promised[_bound(handle)].append((self, index))
-                return False
             case OpenNode(handle):
-                if handle not in walker.kept:
-                    raise RunError("SGLC403", "a stream is continued that is not kept any more")
-                self.prompts[index] = walker.kept[_bound(handle)]
+                opened = kept.open(handle, (self, index))
+                if opened is None:
+                    return False
+                self.prompts[index] = opened
             case ExtendNode():
                 items = tuple(self.item(part) for part in node.parts)
                 self.prompts[index] = Prompt(self.prompts[node.stream], items)
             case ForkNode():
                 self.prompts[index] = self.prompts[node.stream]
             case KeepNode(source, handle):
-                self.keep(self.prompts[source], _bound(handle))
-            case ReleaseNode(handle) if handle in walker.promised:
-                walker.unwanted.add(handle)
+                prompt = self.prompts[source]
+                kept.keep(handle, prompt, lambda waiter: waiter[0].go_on(waiter[1], prompt))
             case ReleaseNode(handle):
-                walker.kept.pop(handle, None)  # what would have kept it may have failed
+                kept.release(handle)
             case GenNode() if index in self.guessed:
                 self.made(index, node, *self.guessed.pop(index))
             case GenNode() | SelectNode():
@@ -230,20 +223,13 @@ class _Walk:
             case _:
                 return part
 
-    def keep(self, prompt: Prompt, handle: int) -> None:
-        walker = self.walker
-        walker.kept[handle] = prompt
-        for walk, index in walker.promised.pop(handle):
-            walk.prompts[index] = prompt
-            walk.advance(walk.produced(index))
-        if handle in walker.unwanted:
-            walker.unwanted.discard(handle)
-            del walker.kept[handle]
+    def go_on(self, index: int, prompt: Prompt) -> None:
+        self.prompts[index] = prompt
+        self.advance(self.produced(index))
 
     def break_promise(self, node: Node, error: SglcError) -> None:
         if isinstance(node, KeepNode):
-            self.walker.unwanted.discard(_bound(node.handle))
-            for walk, index in self.walker.promised.pop(_bound(node.handle), []):
+            for walk, index in self.walker.kept.give_up(node.handle):
                 walk.fail(index, error)
 
     # -- requests ------------------------------------------------------------------------------------
@@ -323,19 +309,3 @@ class _Walk:
                 before += "".join(part for part in texts if isinstance(part, str))
             if isinstance(node, GenNode):
                 yield Behind(index, node, before)
-
-
-def _bound(handle: int | str | None) -> int:
-    assert isinstance(handle, int), f"handle {handle!r} is not bound"
-    return handle
-
-
-def _loc(node: Node) -> Loc | None:
-    return node.loc if isinstance(node, GenNode | SelectNode) else None
-
-
-def located(error: SglcError, loc: Loc | None) -> SglcError:
-    """`error` with a place, if it has none."""
-    if error.loc is not None or loc is None:
-        return error
-    return type(error)(error.code, error.message, loc, note=error.note, hint=error.hint)

@@ -9,7 +9,7 @@ nested: a step holds only blocks with smaller numbers than its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
@@ -155,6 +155,20 @@ def reads(node: Node) -> list[int]:
             return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, Result))]
         case GenNode() | ForkNode() | KeepNode():
             return [node.stream]
+
+
+def readers_of(nodes: Sequence[Node]) -> list[list[int]]:
+    """Of each node, the indices of those that wait for it, one entry a use."""
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, node in enumerate(nodes):
+        for source in reads(node):
+            readers[source].append(index)
+    return readers
+
+
+def place_of(node: Node) -> Loc | None:
+    """Where the program has a node, if it is known."""
+    return node.loc if isinstance(node, GenNode | SelectNode) else None
 
 
 @dataclass(frozen=True, slots=True)

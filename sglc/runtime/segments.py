@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sglc.errors import Loc, RunError, SglcError
+from sglc.errors import RunError, SglcError, located
 from sglc.ir.plan import (
     ControlText,
     Event,
@@ -28,11 +28,14 @@ from sglc.ir.plan import (
     Segment,
     SelectNode,
     Slot,
+    place_of,
+    readers_of,
     reads,
 )
 from sglc.ir.target import Tokenizer
 from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
 from sglc.runtime.engine import Engine, Handle, RequestId
+from sglc.runtime.kept import Kept
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +66,8 @@ class Machine:
         self._model = Model(engine, tokenizer)
         self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
-        self._kept: dict[int, tuple[Stream, Handle]] = {}
-        # Handles that a running segment will keep, and the `OpenNode`s that wait for it.
-        self._promised: dict[int, list[tuple[_Run, int]]] = {}
-        self._unwanted: set[int] = set()  # promised handles that were released already
+        # A stream, and the engine's handle on it. Who waits is an `OpenNode` of a run.
+        self._kept: Kept[tuple[Stream, Handle], tuple[_Run, int]] = Kept(lambda kept: engine.release(kept[1]))
 
     @property
     def idle(self) -> bool:
@@ -87,15 +88,11 @@ class Machine:
         Returns a token for `abort`. Both callbacks may be called before this returns.
         """
         self.submits += 1
-        readers: list[list[int]] = [[] for _ in segment.nodes]
-        missing: list[int] = []
-        for index, node in enumerate(segment.nodes):
-            inputs = reads(node)
-            missing.append(len(inputs))
-            for source in inputs:
-                readers[source].append(index)
+        for node in segment.nodes:
             if isinstance(node, KeepNode):
-                self._promised[_bound(node.handle)] = []
+                self._kept.promise(node.handle)
+        missing = [len(reads(node)) for node in segment.nodes]
+        readers = readers_of(segment.nodes)
         unread = [len(r) for r in readers]
         run = _Run(segment, emit, done, streams, readers, missing, unread)
         self._runs[run] = None
@@ -158,7 +155,7 @@ class Machine:
             try:
                 produced = self._execute(run, index, node)
             except SglcError as error:
-                self._fail(run, index, located(error, _loc(node)))
+                self._fail(run, index, located(error, place_of(node)))
                 continue
             if produced:
                 queue.extend(self._produced(run, index))
@@ -204,24 +201,21 @@ class Machine:
         match node:
             case OpenNode(None):
                 run.made[index] = Stream()
-            case OpenNode(handle) if handle in self._promised:
-                self._promised[_bound(handle)].append((run, index))
-                return False
             case OpenNode(handle):
-                if handle not in self._kept:
-                    raise RunError("SGLC403", "a stream is continued that is not kept any more")
-                run.made[index] = self._kept[_bound(handle)][0]
+                kept = self._kept.open(handle, (run, index))
+                if kept is None:
+                    return False
+                run.made[index] = kept[0]
             case ExtendNode():
                 run.made[index] = self._extended(run, run.made[node.stream], node.parts)
             case ForkNode():
                 run.made[index] = run.made[node.stream]
             case KeepNode(source, handle):
-                self._keep(run.made[source], _bound(handle))
-            case ReleaseNode(handle) if handle in self._promised:
-                self._unwanted.add(handle)
+                stream = run.made[source]
+                held = self.engine.extend(None, stream.ids)
+                self._kept.keep(handle, (stream, held), lambda waiter: self._go_on(*waiter, stream))
             case ReleaseNode(handle):
-                if handle in self._kept:  # else what would have kept it failed
-                    self.engine.release(self._kept.pop(handle)[1])
+                self._kept.release(handle)
             case GenNode() | SelectNode():
                 call = self._call(run, index, node)
                 run.calls[index] = call
@@ -237,19 +231,13 @@ class Machine:
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
         return SelectCall(self._model, index, node, stream, texts)
 
-    def _keep(self, stream: Stream, handle: int) -> None:
-        self._kept[handle] = (stream, self.engine.extend(None, stream.ids))
-        for run, index in self._promised.pop(handle):
-            run.made[index] = stream
-            self._advance(run, self._produced(run, index))
-        if handle in self._unwanted:
-            self._unwanted.discard(handle)
-            self.engine.release(self._kept.pop(handle)[1])
+    def _go_on(self, run: _Run, index: int, stream: Stream) -> None:
+        run.made[index] = stream
+        self._advance(run, self._produced(run, index))
 
     def _break_promise(self, node: Node, error: SglcError) -> None:
         if isinstance(node, KeepNode):
-            self._unwanted.discard(_bound(node.handle))
-            for run, index in self._promised.pop(_bound(node.handle), []):
+            for run, index in self._kept.give_up(node.handle):
                 self._fail(run, index, error)
 
     def _extended(self, run: _Run, stream: Stream, parts: Sequence[Part]) -> Stream:
@@ -276,19 +264,3 @@ class Machine:
             # What follows begins with this stream: its pages stay until the last reader has them.
             run.pins[index] = self.engine.extend(None, outcome.stream.ids)
         self._advance(run, self._produced(run, index))
-
-
-def _bound(handle: int | str | None) -> int:
-    assert isinstance(handle, int), f"handle {handle!r} is not bound"
-    return handle
-
-
-def located(error: SglcError, loc: Loc | None) -> SglcError:
-    """`error` with a place, if it has none."""
-    if error.loc is not None or loc is None:
-        return error
-    return type(error)(error.code, error.message, loc, note=error.note, hint=error.hint)
-
-
-def _loc(node: Node) -> Loc | None:
-    return node.loc if isinstance(node, GenNode | SelectNode) else None

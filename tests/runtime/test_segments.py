@@ -213,7 +213,7 @@ def test_a_stream_may_be_continued_before_it_is_there() -> None:
     bench.drain()
     assert bench.ended == ["one", "two"]
     assert bench.done("two")[2].prompt_ids == (*ids("cd"), *bench.done("one")[2].samples[0].ids, *ids("e"))
-    assert bench.machine._kept == {}
+    assert bench.machine._kept.empty
 
 
 def test_a_failure_takes_its_readers_along_and_nothing_else() -> None:
