@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "serve": _MIDDLE | {"backends"},
     "lang": {"frontend", "api", "current", "remote", "surface"},
 }
-TOP = {"__init__", "cli", "program_file"}
+TOP = {"__init__", "cli", "command", "program_file"}
 # Parts that may import what a user without the extra `local` does not have, or what is slow to load.
 HEAVY = {
     "torch": {"runtime", "backends", "bench"},

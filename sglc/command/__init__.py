@@ -1,0 +1,1 @@
+"""The commands of `sglc`, a file each: what they take, what they do, what they print."""

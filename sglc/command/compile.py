@@ -1,0 +1,80 @@
+"""`sglc compile`: a program's IR and plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sglc.command.options import Commands, add_backend, connect, output, programs_of
+from sglc.errors import UsageError
+
+if TYPE_CHECKING:
+    from sglc.ir.core import Program
+
+_EMITS = ("ir", "plan", "json", "dot", "mermaid")
+
+
+def add_compile(commands: Commands) -> None:
+    """Add `compile` to the commands of `sglc`."""
+    build = commands.add_parser("compile", help="show a program's IR and plan")
+    build.add_argument("program", metavar="PROG[:FN] | IR.sglir")
+    add_backend(build, "--target")
+    build.add_argument("--dump-ir", action="store_true", help="the IR as traced")
+    build.add_argument(
+        "--dump-ir-after-all", action="store_true", help="the IR as traced, and after every pass"
+    )
+    build.add_argument("--passes", metavar="A,B,C", help="run these passes instead of the target's")
+    build.add_argument("--emit", choices=(*_EMITS, "html"), help="lowered IR, plan (default), JSON, or a graph")
+    build.add_argument("-o", "--output", metavar="FILE")
+    build.set_defaults(command=_compile)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from sglc.compile import compile_program
+    from sglc.frontend.lint import findings, render_finding
+    from sglc.ir.text import to_text
+
+    if options.emit == "html":
+        raise UsageError("SGLC018", "`--emit html` is not in this release", note=f"now: {', '.join(_EMITS)}")
+    programs = programs_of(options.program)
+    passes = [name for name in options.passes.split(",") if name] if options.passes is not None else None
+    with output(options.output) as out:
+        for function, program in programs:
+            for finding in findings(function.definition if function else None, program):
+                print(render_finding(finding), file=sys.stderr)
+            if options.dump_ir or options.dump_ir_after_all:
+                print(to_text(program, locs=True), file=out, end="")
+            if options.dump_ir and not options.dump_ir_after_all and options.emit is None:
+                continue
+
+            def after(name: str, made: Program) -> None:
+                if options.dump_ir_after_all:
+                    print(f"\n# after {name}\n{to_text(made, locs=True)}", file=out, end="")
+
+            compiled = compile_program(program, connect(options).target, passes, after)
+            if options.emit is not None or not options.dump_ir_after_all:
+                print(_emitted(compiled, options.emit or "plan"), file=out)
+    return 0
+
+
+def _emitted(compiled: Any, what: str) -> str:
+    from sglc.ir.graph import to_dot, to_mermaid
+    from sglc.ir.plan_json import plan_to_json
+    from sglc.ir.plan_text import plan_text
+    from sglc.ir.text import to_text
+
+    match what:
+        case "ir":
+            return to_text(compiled.lowered, locs=True).rstrip("\n")
+        case "plan":
+            return plan_text(compiled.plan).rstrip("\n")
+        case "json":
+            return json.dumps(plan_to_json(compiled.plan), ensure_ascii=False, indent=1)
+        case "dot":
+            return to_dot(compiled.lowered).rstrip("\n")
+        case "mermaid":
+            return to_mermaid(compiled.lowered).rstrip("\n")
+        case _:
+            raise AssertionError(what)

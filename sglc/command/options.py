@@ -1,0 +1,69 @@
+"""What several commands take, and where their results go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sglc.errors import UsageError
+
+if TYPE_CHECKING:
+    from sglc.api import Function
+    from sglc.ir.core import Program
+    from sglc.ir.target import Backend
+
+Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
+
+
+def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the option `name` (`--backend` or `--target`) and what goes with it."""
+    parser.add_argument(
+        name, dest="backend", metavar="B",
+        help="local (default), local:MODEL, openai:MODEL, http://HOST:PORT or scripted:FILE",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
+
+
+class Later(argparse.Action):
+    """An option of the design that this release does not have: refused, never ignored."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        raise UsageError("SGLC018", f"`{option_string}` is not in this release")
+
+
+def connect(options: argparse.Namespace) -> Backend:
+    """The back end that `add_backend`'s options name.
+
+    Raises:
+        UsageError: there is no such back end.
+    """
+    from sglc.backends import registry
+
+    return registry.connect(options.backend, device=options.device, dtype=options.dtype)
+
+
+def programs_of(spec: str) -> list[tuple[Function | None, Program]]:
+    """The programs of a file, and their functions where it is Python."""
+    from sglc.program_file import open_functions, open_ir
+
+    if spec.endswith(".sglir"):
+        return [(None, open_ir(spec))]
+    return [(function, function.trace()) for function in open_functions(spec)]
+
+
+def output(path: str | None) -> Any:
+    """A context with the file that results go to; stdout without a path.
+
+    Raises:
+        UsageError: SGLC009, the file's folder does not exist.
+    """
+    from contextlib import nullcontext
+
+    if path is None:
+        return nullcontext(sys.stdout)
+    if not Path(path).parent.is_dir():
+        raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
+    return open(path, "w", encoding="utf-8")
