@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from sglc import knobs
 from sglc.errors import RunError, SglcError
@@ -39,6 +38,7 @@ from sglc.runtime.engine import (
     Scored,
     Token,
 )
+from sglc.runtime.pieces import piecewise
 from sglc.runtime.requests import Likely
 
 
@@ -70,7 +70,7 @@ class Model:
             self.token_bytes, engine.executor.vocab_size, tokenizer.encode,
             folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
         )  # fmt: skip
-        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+        self.encode = piecewise(tokenizer.encode, self.token_bytes)
 
 
 class GenCall:
