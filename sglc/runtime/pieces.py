@@ -1,9 +1,10 @@
-"""Encodes text piece by piece, so that what many prompts begin with is encoded once.
+"""Encodes text piece by piece, so that what many prompts have in common is encoded once.
 
 A text may be cut between a letter and a space that a letter follows, if no token spells both sides of such
 a place: merges (Sennrich et al. 2016) and segmentations are then the same on either side as in the whole
 text, and every pre-tokenizer in use splits there. Pieces are cut at fixed distances from the beginning, so
-texts that begin alike have their first pieces in common.
+texts that begin alike have their first pieces in common. A piece that is new is encoded word by word, and
+words come again and again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from functools import lru_cache
 
 _PIECE = 256  # characters, at least: a lookup costs as much as encoding some ten of them
 _CACHED = 16_384  # pieces
+_CACHED_WORDS = 65_536
+_WORD = 32  # characters, at most: longer ones do not come again
 _CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
+_WORDS = re.compile(r" ?[A-Za-z]+(?= [A-Za-z])|.+?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)  # from cut to cut
 _SPELLS_CUT = re.compile(rb"[A-Za-z] [A-Za-z]")
 # Left and right of a cut. A tokenizer that adds or drops space at the beginning of a text differs on one.
 _PROBES = (
@@ -32,9 +36,16 @@ def piecewise(encode: Encode, token_bytes: Sequence[bytes]) -> Callable[[str], t
         token_bytes: bytes of every id. Where a token or a probe says that texts of this tokenizer cannot be
             cut, they are encoded whole.
     """
-    known = lru_cache(maxsize=_CACHED)(lambda text: tuple(encode(text)))
     if any(map(_SPELLS_CUT.search, token_bytes)) or not all(_cuts(encode, *probe) for probe in _PROBES):
-        return known
+        return lru_cache(maxsize=_CACHED)(lambda text: tuple(encode(text)))
+    word = lru_cache(maxsize=_CACHED_WORDS)(lambda text: tuple(encode(text)))
+
+    @lru_cache(maxsize=_CACHED)
+    def known(text: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        for part in _WORDS.findall(text):
+            ids += word(part) if len(part) <= _WORD else encode(part)
+        return tuple(ids)
 
     def in_pieces(text: str) -> tuple[int, ...]:
         if len(text) <= _PIECE:
