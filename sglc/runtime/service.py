@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from sglc.runtime.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from sglc.runtime.segments import Machine
 
+_TURN = 16  # commands between two steps: the work of a host that keeps a device busy
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,6 +47,7 @@ class Link:
         for socket, name in ((self._commands, wire.COMMANDS), (self._reports, wire.REPORTS)):
             socket.set_hwm(0)  # nothing is ever dropped, and nobody blocks
             socket.connect(f"ipc://{folder / name}")
+        self._arrived: deque[bytes] = deque()  # commands that nobody has looked at
         self._batch: list[tuple[int, Event | None]] = []
 
     def say(self, report: wire.Report) -> None:
@@ -63,11 +66,13 @@ class Link:
             self._batch.clear()
 
     def commands(self, *, wait: bool) -> Iterator[bytes]:
-        """What has come; with `wait`, at least one."""
-        if wait:
-            yield from self._commands.recv_multipart()
-        while self._commands.poll(0):
-            yield from self._commands.recv_multipart()
+        """The next commands of those that have come; with `wait`, at least one."""
+        if not self._arrived and wait:
+            self._arrived += self._commands.recv_multipart()
+        while len(self._arrived) < _TURN and self._commands.poll(0):
+            self._arrived += self._commands.recv_multipart()
+        for _ in range(min(_TURN, len(self._arrived))):
+            yield self._arrived.popleft()
 
 
 class Service:
@@ -80,7 +85,7 @@ class Service:
         self._runs: dict[int, object] = {}
 
     def serve(self) -> None:
-        """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
+        """Obey until a `Close`. Some of what has come goes before each step, the rest while the device works.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
