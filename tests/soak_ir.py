@@ -31,7 +31,11 @@ from sglc.passes.base import run_pipeline
 from sglc.passes.lower_plan import lower_plan
 from tests.random_programs import ARGS, STREAMS, random_program
 
-PASSES = ("fold_text", "share_prefixes")  # turns need a template: tests/test_semantics.py lowers them
+PASSES = (
+    "inline_calls",
+    "fold_text",
+    "share_prefixes",
+)  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
 

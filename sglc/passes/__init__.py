@@ -6,6 +6,7 @@ Importing this package registers every pass; passes never import each other.
 import sglc.passes.chat_turns
 import sglc.passes.check_constraints
 import sglc.passes.fold_text
+import sglc.passes.inline_calls
 import sglc.passes.legalize
 import sglc.passes.lower_roles
 import sglc.passes.share_prefixes

@@ -6,6 +6,7 @@ from sglc.ir.target import EVERYTHING, Target
 
 LOCAL = (
     "check_constraints",  # first, while every generation still has its place
+    "inline_calls",  # before all that joins and merges: it then sees past the border of a call
     "fold_text",  # longer literals, fewer ops: what follows is quicker and finds more that is equal
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
@@ -17,6 +18,7 @@ LOCAL = (
 TEXT = (
     "check_constraints",
     "legalize",  # as early as the last: what the model cannot do is refused at its place
+    "inline_calls",
     "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
@@ -28,6 +30,7 @@ TEXT = (
 CHAT = (
     "check_constraints",
     "legalize",
+    "inline_calls",
     "speculate",  # what one request can ask for, `chat_turns` does not refuse
     "chat_turns",
     "fold_text",
