@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sglc.ir.core import Program, walk
+from sglc.ir.core import Program, Site, walk
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call
+from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan import Plan
 from sglc.ir.target import Target
 from sglc.passes.base import Remark, run_pipeline
@@ -26,6 +26,7 @@ class Compiled:
     lowered: Program
     plan: Plan
     remarks: tuple[Remark, ...]
+    cache_keys: Mapping[Site, str]  # of the generations that have one
 
 
 def compile_program(
@@ -45,7 +46,9 @@ def compile_program(
     """
     names = pipeline_for(target) if passes is None else tuple(passes)
     lowered, remarks = run_pipeline(program, target, names, observe=observe)
-    return Compiled(program, lowered, lower_plan(lowered, target), remarks)
+    asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
+    keys = {op.site: op.cache_key for op in asked if op.cache_key}
+    return Compiled(program, lowered, lower_plan(lowered, target), remarks, keys)
 
 
 @with_room

@@ -3,6 +3,7 @@
 Importing this package registers every pass; passes never import each other.
 """
 
+import sglc.passes.cache_hints
 import sglc.passes.chat_turns
 import sglc.passes.check_constraints
 import sglc.passes.fold_text

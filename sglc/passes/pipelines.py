@@ -35,6 +35,7 @@ CHAT = (
     "chat_turns",
     "fold_text",
     "share_prefixes",
+    "cache_hints",  # last: longer literals reach further, and nothing changes a prompt behind it
 )
 
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
