@@ -12,7 +12,7 @@ from sglc.ir.plan import Plan
 from sglc.ir.target import Target
 from sglc.passes.base import Remark, run_pipeline
 from sglc.passes.lower_plan import lower_plan
-from sglc.passes.pipelines import pipeline_for
+from sglc.passes.pipelines import extended, pipeline_for
 
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, Compiled] = {}
@@ -38,13 +38,14 @@ def compile_program(
     """Run `passes` (default: the target's pipeline) and lower to a plan.
 
     Args:
+        passes: names; `+name` adds one to the others, or to the target's own (`pipelines.extended`).
         observe: is called with every pass's name and the program it gave.
 
     Raises:
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do it.
     """
-    names = pipeline_for(target) if passes is None else tuple(passes)
+    names = pipeline_for(target) if passes is None else extended(passes, target)
     lowered, remarks = run_pipeline(program, target, names, observe=observe)
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sglc.ir.target import EVERYTHING, Target
 
 LOCAL = (
@@ -39,6 +41,18 @@ CHAT = (
 )
 
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
+
+
+def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
+    """Passes as they are asked for: `+name` stands before the first `fold_text` of the others.
+
+    Without others these are the target's own. There calls are inlined, and turns are still turns.
+    """
+    asked = tuple(passes)
+    others = tuple(name for name in asked if not name.startswith("+")) or pipeline_for(target)
+    more = tuple(name[1:] for name in asked if name.startswith("+"))
+    at = others.index("fold_text") if "fold_text" in others else len(others)
+    return (*others[:at], *more, *others[at:])
 
 
 def pipeline_for(target: Target) -> tuple[str, ...]:
