@@ -534,9 +534,13 @@ def _section(b: _Builder) -> None:
 
 def _movable(b: _Builder) -> None:
     """Sections beside each other, most of which may move; now and then something else reads between them."""
-    if not b.streams:
-        return
-    stream = b.random.choice(b.streams)
+    stream = b.random.choice(b.streams or [None])
+    if stream is None or b.random.random() < 0.6:
+        (value,) = b.emit(Root(), Type.STREAM)
+        if b.chat:
+            (value,) = b.emit(RoleOpen(value, "user"), Type.STREAM)
+        stream = _Stream(value, role="user" if b.chat else "", turns=1)
+        b.streams.append(stream)
     if stream.used or (b.chat and not stream.role):
         return
     value = stream.value
@@ -547,7 +551,8 @@ def _movable(b: _Builder) -> None:
             (value,) = b.emit(Append(value, b.text()), Type.STREAM)
         (value,) = b.emit(ScopeEnd(value, name), Type.STREAM)
         if b.random.random() < 0.15:
-            b.streams.append(replace(stream, value=value, used=False))
+            (beside,) = b.emit(Append(value, b.text()), Type.STREAM)
+            b.streams.append(replace(stream, value=beside, used=False))
         if b.random.random() < 0.1:
             (value,) = b.emit(Append(value, b.text()), Type.STREAM)
     _move(b, stream, value)
@@ -615,5 +620,5 @@ def _together(b: _Builder) -> None:
 
 _WITH_REGIONS = (
     _value, _value, _twins, _cond, _switch, _loop, _map, _call, _section, _image, _function, _pack, _hint,
-    _together, _movable,
+    _together, _movable, _movable,
 )  # fmt: skip
