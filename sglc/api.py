@@ -476,8 +476,10 @@ class Function:
         row.check = lambda: self._check(sampling, backend)
         return row
 
-    def _check(self, sampling: Sampling, backend: Backend) -> None:
+    def _check(self, sampling: Sampling, backend: Backend) -> Mapping[Site, str]:
         """Refuse what an API cannot do before its first call, as far as the program can be compiled ahead.
+
+        Returns the cache keys of its generations: launches alone do not know what is the same in every row.
 
         Raises:
             LegalizeError: the target cannot do it.
@@ -487,15 +489,16 @@ class Function:
         try:
             target = backend.target
             if target.takes is EVERYTHING:
-                return
+                return {}
             with self._checking:
                 program = self._recorded(sampling)
         except Exception:
-            return  # whatever is wrong is met, and told, where the body itself comes to it
-        if program.ops:
-            from sglc.compile import cached
+            return {}  # whatever is wrong is met, and told, where the body itself comes to it
+        if not program.ops:
+            return {}
+        from sglc.compile import cached
 
-            cached(program, target)
+        return cached(program, target).cache_keys
 
 
 def _known(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -25,12 +25,14 @@ from sglc.ir.plan import (
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A row's own data: texts by slot, numbers of the streams it opens and keeps, and where its seeds begin."""
+    """A row's own data: texts by slot, numbers of the streams it opens and keeps, where its seeds begin, and
+    the cache keys of its generations."""
 
     texts: Mapping[str, str]
     opened: Mapping[str, int | None]
     kept: Mapping[Any, int]
     seeds: blake2b
+    cache_keys: Mapping[Site, str] = field(default_factory=dict)
 
 
 class Template:
@@ -66,12 +68,19 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: ExtendNode(
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
-        case GenNode(stream, site, sampling, loc, ahead=ahead):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
             name = str(site).encode()
-            return lambda own: GenNode(stream, site, sampling, loc, _seed(own.seeds, name), ahead)
+            return lambda own: GenNode(
+                stream, site, sampling, loc, _seed(own.seeds, name), ahead, own.cache_keys.get(site, key)
+            )
         case SelectNode(stream, site, choices, method, loc) if any(isinstance(one, Slot) for one in choices):
             return lambda own: SelectNode(
-                stream, site, tuple([_choice(choice, own.texts) for choice in choices]), method, loc
+                stream,
+                site,
+                tuple([_choice(choice, own.texts) for choice in choices]),
+                method,
+                loc,
+                own.cache_keys.get(site, ""),
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sglc.ir.core import Program, walk
+from sglc.ir.core import Program, Site, walk
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call
+from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan import Plan
 from sglc.ir.target import Target
 from sglc.passes.base import Remark, run_pipeline
 from sglc.passes.lower_plan import lower_plan
-from sglc.passes.pipelines import pipeline_for
+from sglc.passes.pipelines import extended, pipeline_for
 
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, Compiled] = {}
@@ -26,6 +26,7 @@ class Compiled:
     lowered: Program
     plan: Plan
     remarks: tuple[Remark, ...]
+    cache_keys: Mapping[Site, str]  # of the generations that have one
 
 
 def compile_program(
@@ -37,15 +38,18 @@ def compile_program(
     """Run `passes` (default: the target's pipeline) and lower to a plan.
 
     Args:
+        passes: names; `+name` adds one to the others, or to the target's own (`pipelines.extended`).
         observe: is called with every pass's name and the program it gave.
 
     Raises:
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do it.
     """
-    names = pipeline_for(target) if passes is None else tuple(passes)
+    names = pipeline_for(target) if passes is None else extended(passes, target)
     lowered, remarks = run_pipeline(program, target, names, observe=observe)
-    return Compiled(program, lowered, lower_plan(lowered, target), remarks)
+    asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
+    keys = {op.site: op.cache_key for op in asked if op.cache_key}
+    return Compiled(program, lowered, lower_plan(lowered, target), remarks, keys)
 
 
 @with_room

@@ -84,6 +84,7 @@ class Run:
     on_text: Callable[[Site, str | None], None] | None = None
     feed: Feed = field(default_factory=Feed)
     budget: Budget | None = None
+    cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -131,7 +132,7 @@ class Run:
             return
         prepared = self._prepared(recorded)
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
-        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds))
+        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds, self.cache_keys))
         for node in prepared.keeps:
             number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)

@@ -62,6 +62,15 @@ def open_function(spec: str) -> Function:
     return functions[0]
 
 
+def open_module(path: str) -> ModuleType:
+    """A Python file, imported for what it registers.
+
+    Raises:
+        SglcError: as of `open_functions`.
+    """
+    return _import(Path(path))
+
+
 def open_ir(path: str) -> Program:
     """The program of an `.sglir` file.
 

@@ -51,7 +51,8 @@ class Row:
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
-        self.check: Callable[[], None] | None = None  # called before the body; what it raises ends the run
+        # Called before the body, for the run's `cache_keys`; what it raises ends the run.
+        self.check: Callable[[], Mapping[Site, str]] | None = None
         self._tree = tree or Tree()
         self._definition = definition
         self._arguments = arguments
@@ -80,7 +81,7 @@ class Row:
             if self._run.stopped:
                 raise stopped()
             if self.check is not None:
-                self.check()
+                self._run.cache_keys = self.check()
             value = self._call(run_as(body, self._definition.call), state)
             instance.settle()
             launcher.launch(recorder.take(final=True))

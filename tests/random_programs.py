@@ -532,6 +532,32 @@ def _section(b: _Builder) -> None:
     next(s for s in b.streams if s.value == value).sections = sections
 
 
+def _movable(b: _Builder) -> None:
+    """Sections beside each other, most of which may move; now and then something else reads between them."""
+    stream = b.random.choice(b.streams or [None])
+    if stream is None or b.random.random() < 0.6:
+        (value,) = b.emit(Root(), Type.STREAM)
+        if b.chat:
+            (value,) = b.emit(RoleOpen(value, "user"), Type.STREAM)
+        stream = _Stream(value, role="user" if b.chat else "", turns=1)
+        b.streams.append(stream)
+    if stream.used or (b.chat and not stream.role):
+        return
+    value = stream.value
+    for _ in range(b.random.randrange(2, 5)):
+        name = b.random.choice(("notes", "rules"))
+        (value,) = b.emit(ScopeBegin(value, name, b.random.random() < 0.8), Type.STREAM)
+        for _ in range(b.random.randrange(1, 3)):
+            (value,) = b.emit(Append(value, b.text()), Type.STREAM)
+        (value,) = b.emit(ScopeEnd(value, name), Type.STREAM)
+        if b.random.random() < 0.15:
+            (beside,) = b.emit(Append(value, b.text()), Type.STREAM)
+            b.streams.append(replace(stream, value=beside, used=False))
+        if b.random.random() < 0.1:
+            (value,) = b.emit(Append(value, b.text()), Type.STREAM)
+    _move(b, stream, value)
+
+
 def _image(b: _Builder) -> None:
     if b.images and b.streams and not b.chat:
         stream = b.random.choice(b.streams)
@@ -594,5 +620,5 @@ def _together(b: _Builder) -> None:
 
 _WITH_REGIONS = (
     _value, _value, _twins, _cond, _switch, _loop, _map, _call, _section, _image, _function, _pack, _hint,
-    _together,
+    _together, _movable, _movable,
 )  # fmt: skip

@@ -29,9 +29,15 @@ from sglc.ir.text import canonical, from_text, identity, to_text
 from sglc.ir.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.lower_plan import lower_plan
+from sglc.runtime.models import path
+from sglc.runtime.tokenizer import load_tokenizer
 from tests.random_programs import ARGS, STREAMS, random_program
 
-PASSES = ("fold_text", "share_prefixes")  # turns need a template: tests/test_semantics.py lowers them
+PASSES = (
+    "inline_calls",
+    "fold_text",
+    "share_prefixes",
+)  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
 
@@ -178,6 +184,10 @@ def check_mutant(program: Program, random: Random) -> bool:
 
 def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
     """Check that many programs, a mutant of each among them; yields what each was good for."""
+    # They check with what is defined here.
+    from tests.pass_checks import chat_program, check_dead_code, check_ids, check_reorder
+
+    tokenizer = load_tokenizer(path("smollm2"))
     for number in range(seed, seed + programs):
         program = random_program(number, regions=True)
         verify(program)
@@ -186,6 +196,10 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         found.update({name: check_pass(program, name) for name in PASSES})
         found["blocks of plans"] += check_plan(program)
         found["mutants that are programs"] += check_mutant(program, Random(number))
+        found["reorder"] += check_reorder(program)
+        found["generations that dead_code took"] += check_dead_code(program)
+        prompts = check_ids(chat_program(number), tokenizer, PASSES[number % len(PASSES)])
+        found["prompts whose ids were compared"] += prompts[0] if prompts is not None else 0
         meant = means(program)
         found["generations"] += len(meant.calls)
         found["tools called, and runs that hand over"] += len(meant.hosts)
@@ -206,7 +220,8 @@ def main() -> None:
     ran = f"{arguments.programs} programs, {total['generations']} generations"
     print(f"{ran}, {seconds:.1f} s: no violation")
     report = {
-        "what": "random programs with control flow: text form, passes, and a random change of each text",
+        "what": "random programs with control flow: text form, passes with what each promises, plans, "
+        "and a random change of each text",
         "programs": arguments.programs,
         "seed": arguments.seed,
         "counts": dict(sorted(total.items())),

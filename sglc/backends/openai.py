@@ -81,8 +81,11 @@ class OpenAIBackend:
     def model(self) -> ApiModel:
         """What the model takes."""
         base = str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
-        known = model_of(self.options.model, own_server=_OFFICIAL not in base, chat=self.options.chat)
-        takes, images = self.options.takes or known.takes, self.options.images
+        own_server = _OFFICIAL not in base
+        known = model_of(self.options.model, own_server=own_server, chat=self.options.chat)
+        # Servers that speak the protocol leave the key unread, or refuse it.
+        usual = replace(known.takes, cache_key=False) if own_server else known.takes
+        takes, images = self.options.takes or usual, self.options.images
         takes = replace(takes, prompt_logprobs=False)  # the protocols have no way to ask for them
         return replace(known, takes=takes, images=known.images if images is None else images)
 

@@ -25,12 +25,12 @@ class ApiModel:
 _OPENAI = Takes(
     stops=4, samples=8, temperature=2.0, top_k=False, min_p=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=20, prompt_logprobs=False, regex=False, ebnf=False, json_schema="strict",
-    prefill=False,
+    prefill=False, cache_key=True,
 )  # fmt: skip
 
 # Chat models that sample as asked: stop strings, temperature, penalties, log-probabilities.
 _PLAIN = ApiModel("chat", _OPENAI, images=True)
-_OLD = ApiModel("chat", replace(_OPENAI, json_schema=""), length="max_tokens")
+_OLD = ApiModel("chat", replace(_OPENAI, json_schema="", cache_key=False), length="max_tokens")
 # Models that reason: one sample a request, none of the sampling parameters, no stop strings.
 _REASONING = ApiModel(
     "chat",
@@ -43,7 +43,11 @@ _REASONING = ApiModel(
 _BLIND = replace(_REASONING, images=False)
 _UNKNOWN = replace(_BLIND, takes=replace(_BLIND.takes, json_schema=""))
 
-_COMPLETIONS = ApiModel("text", replace(_OPENAI, logprobs=5, json_schema="", prefill=True), length="max_tokens")
+_COMPLETIONS = ApiModel(
+    "text",
+    replace(_OPENAI, logprobs=5, json_schema="", prefill=True, cache_key=False),
+    length="max_tokens",
+)
 
 # By the beginning of the name; the longest that fits counts.
 MODELS = {
@@ -67,9 +71,10 @@ MODELS = {
 }
 
 # Servers of one's own (`OPENAI_BASE_URL`): what vLLM, SGLang, llama-server and sglc have in common.
-SERVER_CHAT = ApiModel("chat", replace(_OPENAI, samples=1), images=False, length="max_tokens")
+_SERVER = replace(_OPENAI, samples=1, cache_key=False)
+SERVER_CHAT = ApiModel("chat", _SERVER, images=False, length="max_tokens")
 SERVER_COMPLETIONS = ApiModel(
-    "text", replace(_OPENAI, samples=1, logprobs=5, prefill=True), scores_tokens=True, length="max_tokens"
+    "text", replace(_SERVER, logprobs=5, prefill=True), scores_tokens=True, length="max_tokens"
 )
 
 

@@ -71,6 +71,8 @@ def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
     )
     extra = {**prompt.pop("extra_body", {}), **steering.pop("extra_body", {})}
     shared = {"model": name, **prompt, **steering, **({"extra_body": extra} if extra else {})}
+    if node.cache_key and model.takes.cache_key:
+        shared["prompt_cache_key"] = node.cache_key
     seed = getattr(node, "seed", None) if sampling.seed is None else sampling.seed
     several = model.takes.samples or sampling.n
     made = []

@@ -7,7 +7,15 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sglc.command.options import Commands, add_backend, connect, output, programs_of
+from sglc.command.options import (
+    Commands,
+    add_backend,
+    add_passes,
+    connect,
+    output,
+    passes_of,
+    programs_of,
+)
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ def add_compile(commands: Commands) -> None:
     build.add_argument(
         "--dump-ir-after-all", action="store_true", help="the IR as traced, and after every pass"
     )
-    build.add_argument("--passes", metavar="A,B,C", help="run these passes instead of the target's")
+    add_passes(build)
     build.add_argument("--emit", choices=(*_EMITS, "html"), help="lowered IR, plan (default), JSON, or a graph")
     build.add_argument("-o", "--output", metavar="FILE")
     build.set_defaults(command=_compile)
@@ -39,7 +47,7 @@ def _compile(options: argparse.Namespace) -> int:
     if options.emit == "html":
         raise UsageError("SGLC018", "`--emit html` is not in this release", note=f"now: {', '.join(_EMITS)}")
     programs = programs_of(options.program)
-    passes = [name for name in options.passes.split(",") if name] if options.passes is not None else None
+    passes = passes_of(options)
     with output(options.output) as out:
         for function, program in programs:
             for finding in findings(function.definition if function else None, program):

@@ -27,6 +27,29 @@ def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
 
 
+def add_passes(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose passes."""
+    parser.add_argument(
+        "--passes", metavar="A,B,C", type=lambda text: tuple(name for name in text.split(",") if name),
+        help="run these passes instead of the target's; `+A` adds one to the target's",
+    )  # fmt: skip
+    parser.add_argument("--passes-from", metavar="FILE.py", help="a Python file that registers passes")
+
+
+def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
+    """The passes that are asked for, when those of `--passes-from` are registered; None: the target's.
+
+    Raises:
+        SglcError: the file cannot be imported.
+    """
+    if options.passes_from is not None:
+        from sglc.program_file import open_module
+
+        open_module(options.passes_from)
+    passes: tuple[str, ...] | None = options.passes
+    return passes
+
+
 class Later(argparse.Action):
     """An option of the design that this release does not have: refused, never ignored."""
 

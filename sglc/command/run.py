@@ -8,10 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import Commands, Later, add_backend, connect, output
+from sglc.command.options import Commands, Later, add_backend, add_passes, connect, output, passes_of
 from sglc.errors import SglcError, UsageError, render
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sglc.ir.plan import Plan
+    from sglc.ir.target import Backend
     from sglc.result import Result
 
 
@@ -20,6 +24,7 @@ def add_run(commands: Commands) -> None:
     run = commands.add_parser("run", help="run a program", description="Run a program, or a plan.")
     run.add_argument("program", metavar="PROG[:FN] | PLAN.json")
     add_backend(run, "--backend")
+    add_passes(run)
     run.add_argument("--arg", action="append", default=[], metavar="K=V", help="a text argument")
     run.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
     run.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
@@ -41,7 +46,7 @@ def _seed(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     from sglc.program_file import open_function, open_rows
 
-    if options.program.endswith(".json"):
+    if options.program.endswith(".json") or options.passes is not None:
         return _run_plan(options)
     if options.batch and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
@@ -169,15 +174,34 @@ def _run_plan(options: argparse.Namespace) -> int:
     from sglc.calls import total
     from sglc.executor import Run
     from sglc.plan_run import run_plan
-    from sglc.program_file import open_plan
 
     if options.batch or options.stream:
         raise UsageError("SGLC018", "`--batch` and `--stream` of a plan are not in this release")
-    plan = open_plan(options.program)
     backend = connect(options)
+    plan, tools = _plan_and_tools(options, backend)
     run = Run(backend, random_seed() if options.seed is None else options.seed)
-    variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run)
+    variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run, tools)
     with output(options.output) as out:
         shown = {"vars": variables, "value": value, "usage": asdict(total(run.calls)), "seed": run.seed}
         print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
     return 0
+
+
+def _plan_and_tools(
+    options: argparse.Namespace, backend: Backend
+) -> tuple[Plan, Mapping[str, Callable[..., Any]]]:
+    """The plan of a file, or that of a program with `--passes`, which is compiled ahead."""
+    from sglc.compile import compile_program
+    from sglc.frontend.tools import tools_of
+    from sglc.program_file import open_function, open_ir, open_plan
+
+    if options.program.endswith(".json"):
+        if options.passes is not None:
+            raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
+        return open_plan(options.program), {}
+    passes = passes_of(options)
+    if options.program.endswith(".sglir"):
+        program = open_ir(options.program)
+    else:
+        program = open_function(options.program).trace()
+    return compile_program(program, backend.target, passes).plan, tools_of(program)

@@ -51,6 +51,11 @@ class Site:
         path = f"[{','.join(map(str, self.fork))}]" if self.fork else ""
         return f"{self.function}{path}.{self.name}#{self.occurrence}"
 
+    @property
+    def called(self) -> bool:
+        """Whether it stands in a called program, so that its name is no variable of the program around."""
+        return "/" in self.function
+
     def inside(self, call: str, iterations: tuple[int, ...]) -> Site:
         """The site at run time. Both parts go into the function path; neither changes a site outside.
 

@@ -146,22 +146,28 @@ class Gen(Op):
     """Decode from `stream` until a stop string, `max_tokens` or the end of the turn. Not pure: it samples.
 
     `ahead`: tokens of one request of an API that may go on past it, to generations behind it; 0: none may.
+    `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
     """
 
     stream: Value
     site: Site
     sampling: Sampling = Sampling()
     ahead: int = 0
+    cache_key: str = ""
 
 
 @op("select", S, T)
 class Select(Op):
-    """The choice with the best score after `stream`, and the stream that ends with it."""
+    """The choice with the best score after `stream`, and the stream that ends with it.
+
+    `cache_key` is as of `gen`.
+    """
 
     stream: Value
     site: Site
     choices: tuple[Value | str, ...]
     method: str = SELECT_METHODS[0]
+    cache_key: str = ""
 
 
 @op("fork", variadic=True, pure=True)

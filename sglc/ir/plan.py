@@ -95,7 +95,7 @@ class GenNode:
     """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
-    it in its turn, up to the first that has none.
+    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`.
     """
 
     stream: int
@@ -104,6 +104,7 @@ class GenNode:
     loc: Loc
     seed: int | None = None
     ahead: int = 0
+    cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class SelectNode:
     choices: tuple[TextPart, ...]
     method: str
     loc: Loc
+    cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,17 +170,23 @@ def _node(node: Node, function: str) -> str:
         case GenNode():
             return (
                 f"gen n{node.stream} {_site(node.site, function)}{_sampling(node.sampling)}"
-                f"{f' ahead={node.ahead}' if node.ahead else ''}{_place(node.loc)}"
+                f"{f' ahead={node.ahead}' if node.ahead else ''}{_hint(node)}{_place(node.loc)}"
             )
         case SelectNode():
             choices = " | ".join(_part(choice) for choice in node.choices)
-            return f"select n{node.stream} {_site(node.site, function)} {choices}{_place(node.loc)}"
+            return (
+                f"select n{node.stream} {_site(node.site, function)} {choices}{_hint(node)}{_place(node.loc)}"
+            )
         case ForkNode():
             return f"fork n{node.stream} into {node.size}"
         case KeepNode():
             return f"keep n{node.stream} as {node.handle!r}"
         case ReleaseNode():
             return f"release {node.handle}"
+
+
+def _hint(node: GenNode | SelectNode) -> str:
+    return f" cache_key={node.cache_key!r}" if node.cache_key else ""
 
 
 def _part(part: Part) -> str:

@@ -74,6 +74,7 @@ class Takes:
     json_schema: str = "full"  # `full`, `strict` (the subset of OpenAI's structured outputs), or "" for none
     reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
     prefill: bool = True  # goes on behind text that is given in the assistant's turn
+    cache_key: bool = False  # may be told which prompts begin alike (`Gen.cache_key`)
 
 
 EVERYTHING = Takes()

@@ -1,12 +1,20 @@
 """Rewrites of programs, and their lowering to plans. Passes see a `Target`, never a back end.
 
-Importing this package registers every pass; passes never import each other.
+Importing this package registers every pass; passes never import each other. `register` is how a user adds
+one of their own (docs/passes.md).
 """
 
+import sglc.passes.cache_hints
 import sglc.passes.chat_turns
 import sglc.passes.check_constraints
+import sglc.passes.dead_code
 import sglc.passes.fold_text
+import sglc.passes.inline_calls
 import sglc.passes.legalize
 import sglc.passes.lower_roles
+import sglc.passes.reorder
 import sglc.passes.share_prefixes
 import sglc.passes.speculate  # noqa: F401
+from sglc.passes.base import Exactness, Remark, Rewrite, register
+
+__all__ = ["Exactness", "Remark", "Rewrite", "register"]

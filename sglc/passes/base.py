@@ -6,14 +6,17 @@ pass and after each one, so a broken rewrite is found where it happens.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import CodeType
 
 from sglc import knobs
-from sglc.errors import Loc, UsageError
+from sglc.errors import Loc, SglcError, UsageError, VerifyError
 from sglc.ir.core import Program
 from sglc.ir.target import Target
 from sglc.ir.text import identity, to_text
@@ -66,10 +69,20 @@ PASSES: dict[str, Pass] = {}
 def register(
     name: str, exactness: Exactness, summary: str
 ) -> Callable[[Callable[[Program, Target], Rewrite]], Callable[[Program, Target], Rewrite]]:
-    """Enter the decorated function in `PASSES` under `name`."""
+    """Enter the decorated function in `PASSES` under `name`. Its module may be loaded again.
+
+    Raises:
+        UsageError: SGLC320, there is another pass of this name, or it is none that can be asked for.
+    """
 
     def enter(run: Callable[[Program, Target], Rewrite]) -> Callable[[Program, Target], Rewrite]:
-        assert name not in PASSES, name
+        other = PASSES.get(name)
+        if other is not None and _function(other.run) != _function(run):
+            raise UsageError("SGLC320", f"there is a pass `{name}` already", _defined(run))
+        if not name.isidentifier():
+            raise UsageError(
+                "SGLC320", f"`{name}` is no name for a pass", _defined(run), hint="use letters, digits and `_`"
+            )
         PASSES[name] = Pass(name, exactness, run, summary)
         return run
 
@@ -89,7 +102,7 @@ def run_pipeline(
     the same to stderr and to files.
 
     Raises:
-        UsageError: SGLC020, a name that is no pass.
+        UsageError: SGLC020, a name that is no pass; SGLC321, a pass of the user's raises or gives no program.
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do what the program asks.
     """
@@ -100,16 +113,62 @@ def run_pipeline(
     remarks: list[Remark] = []
     for number, chosen in enumerate(passes, 1):
         begin_s = time.perf_counter()
-        match chosen.run(program, target):
-            case Program() as program:
-                pass
-            case (program, said):
-                remarks += said
-        verify(program)
+        program, said = _rewritten(chosen, program, target)
+        remarks += said
+        _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
         if observe is not None:
             observe(chosen.name, program)
     return program, tuple(remarks)
+
+
+def _rewritten(chosen: Pass, program: Program, target: Target) -> tuple[Program, Sequence[Remark]]:
+    """What a pass gives. Bugs of sglc's own passes are raised as they are."""
+    try:
+        made = chosen.run(program, target)
+    except SglcError:
+        raise
+    except Exception as error:
+        if chosen.run.__module__.startswith("sglc."):
+            raise
+        raise UsageError(
+            "SGLC321", f"pass `{chosen.name}` raises `{type(error).__name__}`: {error}",
+            _raised(chosen.run, error),
+        ) from error  # fmt: skip
+    match made:
+        case Program():
+            return made, ()
+        case (Program() as after, (*said,)) if all(isinstance(one, Remark) for one in said):
+            return after, said
+    raise UsageError(
+        "SGLC321", f"pass `{chosen.name}` gives a `{type(made).__name__}`", _defined(chosen.run),
+        hint="return a program, or a program and a tuple of remarks",
+    )  # fmt: skip
+
+
+def _verify_behind(chosen: Pass, program: Program) -> None:
+    try:
+        verify(program)
+    except VerifyError as error:
+        note = f"pass `{chosen.name}` made it" + (f"; {error.note}" if error.note else "")
+        raise VerifyError(error.code, error.message, error.loc, note=note, hint=error.hint) from None
+
+
+def _function(run: Callable[..., object]) -> tuple[str, str]:
+    return run.__module__, run.__qualname__
+
+
+def _defined(run: Callable[..., object]) -> Loc | None:
+    code = getattr(inspect.unwrap(run), "__code__", None)
+    return Loc(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else None
+
+
+def _raised(run: Callable[..., object], error: Exception) -> Loc | None:
+    """Where in the pass's own file it raised."""
+    defined = _defined(run)
+    lines = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [Loc(file, line) for file, line in lines if defined is not None and file == defined.file]
+    return own[-1] if own else defined
 
 
 def _lookup(name: str) -> Pass:

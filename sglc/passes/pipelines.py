@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sglc.ir.target import EVERYTHING, Target
 
 LOCAL = (
     "check_constraints",  # first, while every generation still has its place
+    "inline_calls",  # before all that joins and merges: it then sees past the border of a call
     "fold_text",  # longer literals, fewer ops: what follows is quicker and finds more that is equal
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
@@ -17,6 +20,7 @@ LOCAL = (
 TEXT = (
     "check_constraints",
     "legalize",  # as early as the last: what the model cannot do is refused at its place
+    "inline_calls",
     "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
@@ -28,13 +32,27 @@ TEXT = (
 CHAT = (
     "check_constraints",
     "legalize",
+    "inline_calls",
     "speculate",  # what one request can ask for, `chat_turns` does not refuse
     "chat_turns",
     "fold_text",
     "share_prefixes",
+    "cache_hints",  # last: longer literals reach further, and nothing changes a prompt behind it
 )
 
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
+
+
+def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
+    """Passes as they are asked for: `+name` stands before the first `fold_text` of the others.
+
+    Without others these are the target's own. There calls are inlined, and turns are still turns.
+    """
+    asked = tuple(passes)
+    others = tuple(name for name in asked if not name.startswith("+")) or pipeline_for(target)
+    more = tuple(name[1:] for name in asked if name.startswith("+"))
+    at = others.index("fold_text") if "fold_text" in others else len(others)
+    return (*others[:at], *more, *others[at:])
 
 
 def pipeline_for(target: Target) -> tuple[str, ...]:

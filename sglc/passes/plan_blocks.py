@@ -334,9 +334,9 @@ class _BlockLowering:
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
         for number, op in enumerate(ops):
             match op:
-                case Gen() | Select() if not op.site.fork:
+                case Gen() | Select() if not (op.site.fork or op.site.called):
                     name, value = op.site.name, op.results[1]
-                case Join() if not op.site.fork:
+                case Join() if not (op.site.fork or op.site.called):
                     name, value = op.site.name, op.results[0]
                 case Cond() | Switch() | Loop() | Map():
                     unit = self.units_of[number]

@@ -170,12 +170,14 @@ class Nodes:
                 self.extend(op, self.picture(op))
             case Gen():
                 ahead = op.ahead if self.target.guesses else 0
-                node = GenNode(self.stream(op.stream), op.site, _normal(op.sampling), op.loc, ahead=ahead)
+                key, stream = op.cache_key, self.stream(op.stream)
+                node = GenNode(stream, op.site, _normal(op.sampling), op.loc, ahead=ahead, cache_key=key)
                 self.made(op, self.add(node))
             case Select():
                 stream = self.stream(op.stream)
                 choices = tuple(self.single(item) for item in op.choices)
-                self.made(op, self.add(SelectNode(stream, op.site, choices, op.method, op.loc)))
+                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key)
+                self.made(op, self.add(choice))
             case Fork():
                 trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))
                 self.streams.update(dict.fromkeys(op.results, trunk))

@@ -1,0 +1,120 @@
+"""What APIs that keep prompts are told of prompts that begin alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sglc.ir.core import Op, Program, Value, with_regions
+from sglc.ir.depth import with_room
+from sglc.ir.ops import (
+    Append,
+    Call,
+    Fork,
+    Format,
+    Gen,
+    Image,
+    RoleClose,
+    RoleOpen,
+    Root,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+)
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+
+LEAST_TOKENS = 1024  # shorter prompts are not kept by OpenAI's API
+BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing
+
+
+@register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike")
+@with_room
+def cache_hints(program: Program, target: Target) -> Rewrite:
+    """Name the stable prefix of every generation behind a long one, where the API wants to know it.
+
+        s1 = role_open(s0, 'system'); s2 = append(s1, 'The manual: ...'); ...; s9, t0 = gen(s8, 'x')
+            -> the same, with s9, t0 = gen(s8, 'x', cache_key='sglc-5f0c...')
+
+    A stable prefix is what stands from the beginning of the prompt up to the first text that an argument
+    or a model decides: it is the same in every row. Its hash is the key, so requests that begin alike,
+    of one row or of many, of this run or the next, go where the prefix is kept. Prefixes that are sure to be
+    too short to be kept get none. No prompt changes.
+    """
+    if not target.takes.cache_key:
+        return program
+    remarks: dict[str, Remark] = {}
+    return _hinted(program, remarks), tuple(remarks.values())
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """What a stream begins with in every row. `open`: nothing else stands in it yet."""
+
+    hash: hashlib._Hash
+    length: int = 0  # bytes of text
+    open: bool = True
+
+    def plus(self, text: str, mark: bytes = b"") -> _Prefix:
+        """The prefix with more text, or with a `mark` that no text can be."""
+        if not self.open:
+            return self
+        more = self.hash.copy()
+        data = text.encode("utf-8", "surrogatepass")
+        more.update(mark + data + mark)
+        return _Prefix(more, self.length + len(data))
+
+    def closed(self) -> _Prefix:
+        return replace(self, open=False)
+
+
+def _hinted(program: Program, remarks: dict[str, Remark]) -> Program:
+    prefixes: dict[Value, _Prefix] = {}
+    formats: dict[Value, Format] = {}
+
+    def block(ops: Iterable[Op]) -> tuple[Op, ...]:
+        return tuple([changed(op) for op in ops])
+
+    def changed(op: Op) -> Op:
+        match op:
+            case Root():
+                prefixes[op.results[0]] = _Prefix(hashlib.sha256())
+            case Format():
+                formats[op.results[0]] = op
+            case Append() if op.stream in prefixes:
+                prefixes[op.results[0]] = _appended(prefixes[op.stream], op.text, formats)
+            case RoleOpen() | RoleClose() if op.stream in prefixes:
+                prefixes[op.results[0]] = prefixes[op.stream].plus(f"{op.mnemonic} {op.role}", b"\xff")
+            case Fork() | ScopeBegin() | ScopeEnd() if op.stream in prefixes:
+                prefixes.update(dict.fromkeys(op.results, prefixes[op.stream]))
+            case Image() if op.stream in prefixes:
+                prefixes[op.results[0]] = prefixes[op.stream].closed()
+            case Gen() | Select() if op.stream in prefixes:
+                prefixes[op.results[0]] = prefixes[op.stream].closed()
+                return replace(op, cache_key=_key(prefixes[op.stream], op, remarks))
+            case Call():
+                return replace(op, program=_hinted(op.program, remarks))
+        return with_regions(op, lambda held: replace(held, ops=block(held.ops)))
+
+    return replace(program, ops=block(program.ops))
+
+
+def _appended(prefix: _Prefix, text: Value | str, formats: Mapping[Value, Format]) -> _Prefix:
+    parts = formats[text].parts if isinstance(text, Value) and text in formats else (text,)
+    for part in parts:
+        if isinstance(part, Value):
+            return prefix.closed()
+        prefix = prefix.plus(part)
+    return prefix
+
+
+def _key(prefix: _Prefix, op: Op, remarks: dict[str, Remark]) -> str:
+    """The key of a prefix; "" for one that is too short."""
+    tokens = prefix.length // BYTES_PER_TOKEN
+    if tokens < LEAST_TOKENS:
+        return ""
+    key = f"sglc-{prefix.hash.hexdigest()[:24]}"
+    said = f"about {tokens} tokens stand before the first argument: they are kept under `{key}`"
+    remarks.setdefault(key, Remark("cache_hints", said, place(op.loc)))
+    return key

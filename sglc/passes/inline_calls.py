@@ -1,0 +1,160 @@
+"""Called programs become a part of the program that calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+from sglc.ir.core import (
+    Op,
+    Program,
+    Region,
+    Site,
+    Type,
+    Value,
+    definitions,
+    next_id,
+    reading,
+    regions,
+    renamed,
+    substitute,
+    values_in,
+    walk,
+    with_regions,
+)
+from sglc.ir.depth import with_room
+from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Pin, Release, Select, continued
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+
+MOST_OPS = 20_000  # of a program behind it: calls in calls can double a program twenty times
+
+
+@register("inline_calls", Exactness.TOKENS, "called programs become a part of the one that calls them")
+@with_room
+def inline_calls(program: Program, _: Target) -> Rewrite:
+    """Put the ops of a called program where the call stood.
+
+        t1 = call('g', (t0,)):                       s1 = append(s0, t0)
+            def judge(a):                        ->  s2, t1 = gen(s1, 'x', function='f.g#0/judge')
+                s0 = root(); s1 = append(s0, a)
+                s2, t0 = gen(s1, 'x'); return t0
+
+    A generation keeps the site that it has at run time, and so its seed, its row of `explain` and its
+    answer; `Site.called` says that its name is no variable of this program. What ran as a step of its own
+    is then handed over together with what stands around it, and meets it in `share_prefixes`.
+
+    A call inside a `loop` or `map` stays: its iteration stands inside the path of its sites, where no op
+    of the loop's own program can have it. So does one that would make the program longer than 20,000
+    ops. Calls in a program that stays a call are put into that one.
+    """
+    if not any(isinstance(op, Call) for op in walk(program.ops)):
+        return program
+    inlining = _Inlining(program)
+    return inlining.program(), tuple(dict.fromkeys(inlining.remarks))
+
+
+class _Inlining:
+    """One program; `left` is how many ops it may still grow by."""
+
+    def __init__(self, program: Program) -> None:
+        self.before = program
+        self.fresh = count(next_id(program))
+        self.left = MOST_OPS - sum(1 for _ in walk(program.ops))
+        self.rename: dict[Value, Value] = {}
+        self.remarks: list[Remark] = []
+
+    def program(self) -> Program:
+        ops = self.block(self.before.ops, "")
+        return replace(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
+
+    def block(self, before: Sequence[Op], repeated: str) -> tuple[Op, ...]:
+        """The ops of a block; `repeated` is the `loop` or `map` around it, "" outside."""
+
+        def region(held: Region) -> Region:
+            inside = op.mnemonic if isinstance(op, Loop | Map) else repeated
+            ops = self.block(held.ops, inside)
+            return replace(held, ops=ops, results=substitute(held.results, self.rename))
+
+        made: list[Op] = []
+        for op in before:
+            op = reading(op, self.rename)
+            if isinstance(op, Call):
+                made += self.call(op, repeated)
+            else:
+                made.append(with_regions(op, region))
+        return tuple(made)
+
+    def call(self, op: Call, repeated: str) -> Iterator[Op]:
+        inner = _Inlining(op.program)
+        op = replace(op, program=inner.program())
+        self.remarks += inner.remarks
+        name, length = op.program.name, sum(1 for _ in walk(op.program.ops))
+        why = f"its sites name the iteration of the `{repeated}` around it" if repeated else ""
+        if length > self.left:
+            why = f"with its {length} ops the program would have more than {MOST_OPS}"
+        if why:
+            self.remarks.append(Remark("inline_calls", f"`{name}` stays a call: {why}", place(op.loc)))
+            yield op
+            return
+        self.left -= length
+        said = f"`{name}` runs as a part of `{self.before.name}`"
+        self.remarks.append(Remark("inline_calls", said, place(op.loc)))
+        yield from self.spliced(op)
+
+    def spliced(self, op: Call) -> Iterator[Op]:
+        """The ops of the called program, under names of their own and with the sites that they run under."""
+        called, own = op.program, dict[Value, Value]()
+        for param, arg in zip(called.params, op.args, strict=True):
+            (value,) = param.results
+            if isinstance(arg, str):
+                text = self.value(Type.TEXT)
+                yield Format((arg,), results=(text,), loc=op.loc)
+                own[value] = text
+            else:
+                own[value] = arg
+        own.update((value, self.value(value.type)) for value in definitions(called.ops))
+        call = str(op.site)
+        yield from (renamed(_at(inner, call), own) for inner in called.ops)
+        yield from (Release(own[stream], loc=op.loc) for stream in _pinned(called.ops))
+        # Two generations must not meet in a stream that the called program goes on from, or gives twice.
+        taken = dict.fromkeys(stream for inner in walk(called.ops) for stream in continued(inner))
+        for result, value in zip(op.results, values_in(called.returns), strict=True):
+            made = own[value]
+            if value.type is Type.STREAM:
+                if value in taken:
+                    branch = self.value(Type.STREAM)
+                    yield Fork(made, results=(branch,), loc=op.loc)
+                    made = branch
+                taken[value] = None
+            self.rename[result] = made
+
+    def value(self, kind: Type) -> Value:
+        return Value(next(self.fresh), kind)
+
+
+def _at(op: Op, call: str) -> Op:
+    """The op with the sites that it, and those in its blocks, have under `call`."""
+    match op:
+        case Gen() | Select() | Join() | Call():
+            site: Site = op.site.inside(call, ())
+            return replace(op, site=site)
+        case _ if any(True for _ in regions(op)):
+            return with_regions(
+                op, lambda held: replace(held, ops=tuple(_at(inner, call) for inner in held.ops))
+            )
+        case _:
+            return op
+
+
+def _pinned(ops: Sequence[Op]) -> tuple[Value, ...]:
+    """The streams that are pinned up to the end of the block."""
+    found: dict[Value, None] = {}
+    for op in ops:
+        match op:
+            case Pin():
+                found[op.stream] = None
+            case Release():
+                found.pop(op.stream, None)
+    return tuple(found)

@@ -1,0 +1,260 @@
+"""What each pass promises, checked on one program; tests and the soak run these over random ones.
+
+A token-exact pass leaves the ids of every generation's prompt, one that is asked for by name keeps its own
+promise: `reorder` moves whole neighbouring sections and nothing else, `dead_code` takes only generations of
+called programs that feed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+
+from sglc.errors import LegalizeError, RunError
+from sglc.executor import Run
+from sglc.ir.core import Op, Program, Site, with_regions
+from sglc.ir.interpret import Meaning, Model, Plain, meaning
+from sglc.ir.interpret_plan import plan_meaning
+from sglc.ir.ops import GIVES, Append, Call, Gen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.target import Takes, Target, Tokenizer
+from sglc.ir.text import to_text
+from sglc.passes.base import run_pipeline
+from sglc.passes.lower_plan import lower_plan
+from sglc.plan_run import run_plan
+from tests.prompt_ids import PromptIds
+from tests.random_programs import ARGS, STREAMS, random_program
+from tests.soak_ir import MODEL, PLAIN, choose, declared, host, means, without_turns
+
+# -- token-exact ----------------------------------------------------------------------------------
+
+TOOLS = {f"{kind} {gives}": partial(lambda name, *args, **named: declared(name, args, named), f"{kind} {gives}")
+         for kind in ("tool", "pure_call") for gives in GIVES}  # fmt: skip
+Ids = Mapping[Site, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a run ended that did not come to its end."""
+
+    code: str
+    place: str
+
+
+def chat_program(seed: int) -> Program:
+    """One that a chat template can write, with everything but pictures, Python, and streams of earlier runs."""
+    return random_program(seed, chat=True, regions=True, images=False, python=False, resumed=False)
+
+
+def ids_of(program: Program, tokenizer: Tokenizer, passes: Sequence[str]) -> tuple[Ids, object, int] | None:
+    """Of every generation the ids of its prompt, what the program gives, and how often work was handed over.
+
+    None: the template cannot write its turns one after another.
+    """
+    backend = PromptIds(tokenizer)
+    try:
+        after, _ = run_pipeline(program, backend.target, passes)
+    except LegalizeError:
+        return None
+    given: object
+    try:
+        given = run_plan(lower_plan(after, backend.target), ARGS, Run(backend, 0), TOOLS)
+    except RunError as error:
+        given = Failure(error.code, str(error.loc))
+    return backend.asked, given, backend.submits
+
+
+def check_ids(program: Program, tokenizer: Tokenizer, name: str) -> tuple[int, int] | None:
+    """The pass changes no id; how many prompts there are, and hand-overs less.
+
+    None if they cannot be written. Where something fails, what does not read it may or may not have begun.
+    """
+    before = ids_of(program, tokenizer, ("lower_roles",))
+    if before is None:
+        return None
+    after = ids_of(program, tokenizer, (name, "lower_roles"))
+    assert after is not None, to_text(program)
+    failed = isinstance(before[1], Failure)
+    assert failed or after[0].keys() == before[0].keys(), to_text(program)
+    assert all(after[0][site] == ids for site, ids in before[0].items() if site in after[0]), to_text(program)
+    assert after[1] == before[1], to_text(program)
+    return len(after[0]), before[2] - after[2]
+
+
+# -- cache_hints ----------------------------------------------------------------------------------
+
+API = Target("api", protocol="chat", images=True, takes=Takes(cache_key=True))
+OTHERS = {"a": "quite another", "b": "and one more", "s0": "!"}
+
+
+def check_cache_hints(program: Program, least_bytes: int) -> int:
+    """Prompts of one key begin alike in that many bytes, whatever the arguments are; counts the keys."""
+    after, _ = run_pipeline(program, API, ["cache_hints"])
+    assert without_keys(after) == program, to_text(program)
+    keyed: dict[str, list[str]] = {}
+    for args, salt in ((ARGS, ""), (OTHERS, "other")):
+        model = replace(MODEL, generate=lambda site, prefix, salt=salt: f"{salt}{len(prefix)}", choose=choose)
+        spied = replace(with_keys(after), params=after.params)
+        for site, (prefix, _) in meaning(spied, model, args, STREAMS).calls.items():
+            if site.name.startswith("sglc-"):
+                keyed.setdefault(site.name, []).append(prefix)
+    for prefixes in keyed.values():
+        begins = {prefix.encode("utf-8", "surrogatepass")[:least_bytes] for prefix in prefixes}
+        assert len(begins) == 1, to_text(program)
+        assert len(begins.pop()) == least_bytes, to_text(program)
+    return len(keyed)
+
+
+def without_keys(program: Program) -> Program:
+    return _generations(program, lambda op: replace(op, cache_key=""))
+
+
+def with_keys(program: Program) -> Program:
+    """Generations under the names of their keys, and with names of their own."""
+    numbers = iter(range(10**6))
+    return _generations(
+        program, lambda op: replace(op, site=Site("f", (), op.cache_key or "none", next(numbers)))
+    )
+
+
+def _generations(program: Program, change: Callable[[Gen | Select], Op]) -> Program:
+    def changed(op: Op) -> Op:
+        match op:
+            case Gen() | Select():
+                return change(op)
+            case Call():
+                return replace(op, program=_generations(op.program, change))
+            case _:
+                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+
+    return replace(program, ops=tuple(map(changed, program.ops)))
+
+
+# -- reorder --------------------------------------------------------------------------------------
+
+_MOVABLE, _FIXED, _END = "\ue0b1", "\ue0b2", "\ue0b3"
+
+
+def check_reorder(program: Program) -> bool:
+    """Neighbouring movable sections may have changed places, and nothing else has; whether they did."""
+    after, remarks = run_pipeline(program, PLAIN, ["reorder"])
+    assert alike(program, after), to_text(program)
+    changed = to_text(after) != to_text(program)
+    assert changed == bool(remarks)
+    again, _ = run_pipeline(after, PLAIN, ["reorder"])
+    assert alike(program, again), to_text(program)
+    return changed
+
+
+def alike(before: Program, after: Program) -> bool:
+    """Whether two programs mean the same up to the order of movable sections that stand next to each other."""
+    return _sorted_meaning(before) == _sorted_meaning(after)
+
+
+def _sorted_meaning(program: Program) -> Meaning:
+    def generate(site: Site, prefix: str) -> str:
+        return blake2b(f"{site}|{in_order(prefix)}".encode(), digest_size=2).hexdigest()
+
+    def chosen(site: Site, prefix: str, choices: tuple[str, ...]) -> int:
+        return choose(site, in_order(prefix), choices)
+
+    found = meaning(marked(program), Model(generate, chosen, host=host, declared=declared), ARGS, STREAMS)
+    calls = {site: (in_order(prefix), said) for site, (prefix, said) in found.calls.items()}
+    hosts = tuple((name, _in_order(reads)) for name, reads in found.hosts)
+    return Meaning(calls, _in_order(found.returns), hosts)  # type: ignore[arg-type]
+
+
+def marked(program: Program) -> Program:
+    """The program with the borders of its sections as text."""
+
+    def changed(op: Op) -> Op:
+        match op:
+            case ScopeBegin():
+                mark = (_MOVABLE if op.movable else _FIXED) + op.name + ":"
+                return Append(op.stream, mark, results=op.results)
+            case ScopeEnd():
+                return Append(op.stream, _END, results=op.results)
+            case Call():
+                return replace(op, program=marked(op.program))
+            case _:
+                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+
+    return replace(program, ops=tuple(map(changed, program.ops)))
+
+
+def _in_order(data: Plain) -> Plain:
+    match data:
+        case str():
+            return in_order(data)
+        case tuple():
+            return tuple(map(_in_order, data))
+        case Mapping():
+            return {key: _in_order(part) for key, part in data.items()}
+        case _:
+            return data
+
+
+def in_order(text: str) -> str:
+    """A marked text with neighbouring movable sections sorted; sections that are still open stay."""
+    levels: list[list[tuple[bool, str]]] = [[]]  # (movable, text) of what stands in each open section
+    begins: list[str] = []
+    for piece in _pieces(text):
+        if piece in (_MOVABLE, _FIXED):
+            levels.append([])
+            begins.append(piece)
+        elif piece == _END and begins:
+            inside, begin = _joined(levels.pop()), begins.pop()
+            levels[-1].append((begin == _MOVABLE, f"{begin}{inside}{_END}"))
+        else:
+            levels[-1].append((False, piece))
+    while begins:
+        inside, begin = _joined(levels.pop()), begins.pop()
+        levels[-1].append((False, f"{begin}{inside}"))
+    return _joined(levels[0])
+
+
+def _pieces(text: str) -> list[str]:
+    pieces = [""]
+    for character in text:
+        if character in (_MOVABLE, _FIXED, _END):
+            pieces += [character, ""]
+        else:
+            pieces[-1] += character
+    return [piece for piece in pieces if piece]
+
+
+def _joined(parts: list[tuple[bool, str]]) -> str:
+    out: list[str] = []
+    run: list[str] = []
+    for movable, text in parts:
+        if movable:
+            run.append(text)
+            continue
+        out += [*sorted(run), text]
+        run = []
+    return "".join([*out, *sorted(run)])
+
+
+# -- dead_code ------------------------------------------------------------------------------------
+
+
+def check_dead_code(program: Program) -> int:
+    """What stays is as it was, and only called programs' generations went; how many did at run time."""
+    inlined, _ = run_pipeline(program, PLAIN, ["inline_calls"])
+    after, remarks = run_pipeline(inlined, PLAIN, ["dead_code"])
+    gone = swept(inlined, after)
+    assert gone is not None, to_text(program)
+    assert bool(remarks) == (after != inlined)
+    plain = without_turns(after)
+    assert plan_meaning(lower_plan(plain, PLAIN), MODEL, ARGS, STREAMS) == means(plain), to_text(program)
+    return gone
+
+
+def swept(before: Program, after: Program) -> int | None:
+    """How many generations went; None if anything else did."""
+    was, now = means(before), means(after)
+    gone = was.calls.keys() - now.calls.keys()
+    kept = all(was.calls.get(site) == call for site, call in now.calls.items())
+    fine = kept and (was.returns, was.hosts) == (now.returns, now.hosts) and all(site.called for site in gone)
+    return len(gone) if fine else None

@@ -1,0 +1,133 @@
+"""Cache keys on their way to an API: through a plan and through an ordinary run, by the real SDK over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from openai_server import Api, serving
+
+import sglc as sgl
+from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.backends.openai_models import model_of
+from sglc.executor import Run
+from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.target import Takes
+from sglc.ir.text import from_text
+from sglc.passes.base import run_pipeline
+from sglc.plan_run import run_plan
+
+MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
+TAKES = replace(model_of("gpt-4o", own_server=False).takes, prompt_logprobs=False)
+
+
+@sgl.function
+def ask(s: Any, question: str) -> None:
+    s += sgl.system(MANUAL)
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("answer", max_tokens=8))
+    s += sgl.user("And in one word?")
+    s += sgl.assistant(sgl.select("word", ["YES", "NO"]))
+
+
+@sgl.function
+def brief(s: Any, question: str) -> None:
+    s += sgl.system("Be brief.")
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("answer", max_tokens=8))
+
+
+def said(body: dict[str, Any]) -> str:
+    return json.dumps({"value": "NO"}) if "response_format" in body else "fine"
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    with serving(said) as made:
+        yield made
+
+
+def backend(api: Api, takes: Takes | None) -> OpenAIBackend:
+    client = {"base_url": api.url, "api_key": "k"}
+    return OpenAIBackend(OpenAIOptions(model="gpt-4o", takes=takes, client=client))
+
+
+def keys(api: Api) -> list[str | None]:
+    return [body.get("prompt_cache_key") for body in api.bodies]
+
+
+def test_rows_of_a_program_send_one_key(api: Api) -> None:
+    made = backend(api, TAKES)
+    results = ask.run_batch([{"question": "Why?"}, {"question": "What for?"}], backend=made)
+    assert [result["word"] for result in results] == ["NO", "NO"]
+    assert len(api.bodies) == 4
+    (key,) = set(keys(api))
+    assert key is not None
+    assert key.startswith("sglc-")
+    assert len(key) <= 64  # OpenAI's limit
+    made.close()
+
+
+def test_a_plan_sends_the_key_that_its_program_does(api: Api) -> None:
+    made = backend(api, TAKES)
+    compiled = ask.compile(made)
+    plan = plan_from_json(json.loads(json.dumps(plan_to_json(compiled.plan))))
+    run_plan(plan, {"question": "Why?"}, Run(made, 0))
+    ask.run("Why?", backend=made).sync()
+    assert len(api.bodies) == 4
+    assert len(set(keys(api))) == 1
+    assert None not in keys(api)
+    assert [remark.source for remark in compiled.remarks] == ["legalize", "cache_hints"]
+    made.close()
+
+
+def test_a_short_prefix_sends_none(api: Api) -> None:
+    made = backend(api, TAKES)
+    brief.run("Why?", backend=made).sync()
+    assert keys(api) == [None]
+    made.close()
+
+
+def test_other_servers_are_sent_none_unless_one_says_so(api: Api) -> None:
+    made = backend(api, None)
+    assert not made.target.takes.cache_key
+    ask.run("Why?", backend=made).sync()
+    assert keys(api) == [None, None]
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "takes"),
+    [("gpt-4o", True), ("gpt-4.1-mini", True), ("o3", True), ("gpt-6", True), ("unheard-of", True),
+     ("gpt-4", False), ("gpt-3.5-turbo", False), ("gpt-3.5-turbo-instruct", False), ("davinci-002", False)],
+)  # fmt: skip
+def test_models_of_the_official_api(model: str, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chat models that keep prompts; completions have no field for it."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert OpenAIBackend(OpenAIOptions(model=model)).target.takes.cache_key == takes
+
+
+def test_a_key_is_that_of_the_text_however_it_is_cut() -> None:
+    target = OpenAIBackend(OpenAIOptions(model="gpt-4o", takes=TAKES)).target
+    half = len(MANUAL) // 2
+
+    def key(*lines: str) -> str:
+        body = "".join(f"    {line}\n" for line in lines)
+        program = from_text(f"def f(a):\n    s0 = root()\n{body}    return\n", "f.sglir")
+        after, _ = run_pipeline(program, target, ["cache_hints"])
+        return str(getattr(after.ops[-1], "cache_key", None))
+
+    whole = key(f"s1 = append(s0, {MANUAL!r})", "s2 = append(s1, a)", "s3, t0 = gen(s2, 'x')")
+    cut = key(
+        f"s1 = append(s0, {MANUAL[:half]!r})", f"t1 = format(({MANUAL[half:]!r}, a))",
+        "s2 = append(s1, t1)", "s3, s4 = fork(s2)", "s5, t0 = gen(s4, 'y')",
+    )  # fmt: skip
+    other = key(f"s1 = append(s0, {MANUAL + '!'!r})", "s2 = append(s1, a)", "s3, t0 = gen(s2, 'x')")
+    turn = key("s1 = role_open(s0, 'user')", f"s2 = append(s1, {MANUAL!r})", "s3, t0 = gen(s2, 'x')")
+    late = key("s1 = append(s0, a)", f"s2 = append(s1, {MANUAL!r})", "s3, t0 = gen(s2, 'x')")
+    assert whole == cut
+    assert len({whole, other, turn, late}) == 4
+    assert late == ""

@@ -1,0 +1,371 @@
+"""Every pass keeps what it promises on random programs, and passes that are broken in small ways do not.
+
+The checks are in tests/pass_checks.py; tests/soak_ir.py runs them over more programs. Passes that keep the
+whole meaning are in tests/test_semantics.py and tests/test_regions.py too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pass_checks import (
+    alike,
+    chat_program,
+    check_cache_hints,
+    check_dead_code,
+    check_ids,
+    check_reorder,
+    swept,
+)
+from random_programs import random_program
+from templates import TEMPLATES, ByteTokenizer
+
+from sglc.errors import VerifyError
+from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
+from sglc.ir.ops import Append, Call, Cond, Gen, ScopeEnd, Select, Switch, Tool
+from sglc.ir.target import Target
+from sglc.ir.text import to_text
+from sglc.ir.verify import verify
+from sglc.passes import cache_hints as cache_hints_pass
+from sglc.passes import dead_code as dead_code_pass
+from sglc.passes import inline_calls as inline_calls_pass
+from sglc.passes.base import PASSES, Exactness, run_pipeline
+from sglc.passes.pipelines import CHAT, LOCAL, TEXT
+from sglc.passes.reorder import _Reordering, _Section
+from sglc.runtime.tokenizer import load_tokenizer
+from tests.soak_ir import PLAIN, means
+
+
+def programs(count: int = 100) -> Iterator[Program]:
+    for seed in range(count):
+        yield random_program(seed, regions=True)
+
+
+# -- what they promise ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fold_text", "inline_calls", "share_prefixes"])
+def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, smollm2: Path) -> None:
+    """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
+    tokenizer = load_tokenizer(smollm2)
+    found = [check_ids(chat_program(seed), tokenizer, name) for seed in range(40)]
+    written = [counts for counts in found if counts is not None]
+    assert len(written) > 25
+    assert sum(prompts for prompts, _ in written) > 80
+    if name == "inline_calls":
+        assert sum(less for _, less in written) > 10
+        assert all(less >= 0 for _, less in written)
+
+
+@pytest.mark.parametrize(("style", "least"), [("chatml", 25), ("smollm2", 15), ("moving", 3)])
+def test_inlined_programs_are_written_by_templates_as_calls_are(style: str, least: int) -> None:
+    """Where the template writes more than the turn itself, or earlier turns once more."""
+    tokenizer = ByteTokenizer(TEMPLATES[style])
+    found = [check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(50)]
+    assert sum(1 for counts in found if counts is not None) >= least
+
+
+def test_reorder_moves_whole_neighbouring_sections_and_nothing_else() -> None:
+    assert sum(map(check_reorder, programs())) > 20
+
+
+def test_dead_code_takes_what_called_programs_generate_for_nobody() -> None:
+    assert sum(map(check_dead_code, programs())) > 8
+
+
+def test_prompts_of_one_cache_key_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_hints_pass, "LEAST_TOKENS", 1)
+    assert sum(check_cache_hints(program, 4) for program in programs()) > 10
+
+
+def test_aggressive_passes_run_only_when_they_are_asked_for() -> None:
+    aggressive = {name for name, made in PASSES.items() if made.exactness is Exactness.AGGRESSIVE}
+    assert {"dead_code", "reorder"} <= aggressive
+    assert not aggressive & {*LOCAL, *TEXT, *CHAT}
+
+
+# -- broken passes --------------------------------------------------------------------------------
+
+
+def fails(check: Callable[[], object]) -> bool:
+    """Whether a check finds something."""
+    try:
+        check()
+    except AssertionError:
+        return True
+    return False
+
+
+def inlined(program: Program) -> Program:
+    return run_pipeline(program, PLAIN, ["inline_calls"])[0]
+
+
+def meaning_changes(change: Callable[[Program], Program], count: int = 160) -> bool:
+    """Whether some program means something else behind `change`, or is none any more."""
+    return any(_differs(program, change) for program in programs(count))
+
+
+def _differs(program: Program, change: Callable[[Program], Program]) -> bool:
+    try:
+        after = change(program)
+        verify(after)
+    except VerifyError:
+        return True
+    return means(after) != means(program)
+
+
+def blocks(program: Program, change: Callable[[list[Op]], list[Op]]) -> Program:
+    """The program with `change` made to the ops of every block, called programs included."""
+
+    def block(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(map(inner, change(list(ops))))
+
+    def inner(op: Op) -> Op:
+        if isinstance(op, Call):
+            return replace(op, program=blocks(op.program, change))
+        return with_regions(op, lambda region: replace(region, ops=block(region.ops)))
+
+    return replace(program, ops=block(program.ops))
+
+
+def swap_tools(ops: list[Op]) -> list[Op]:
+    """Two tools that need nothing of each other are called in the other order."""
+    at = [i for i, op in enumerate(ops) if isinstance(op, Tool)]
+    for first, second in pairwise(at):
+        between = {value for op in ops[first:second] for value in op.results}
+        if not between & set(values_in((ops[second].args, ops[second].named))):  # type: ignore[attr-defined]
+            ops.insert(first, ops.pop(second))
+            break
+    return ops
+
+
+def drop_arm(ops: list[Op]) -> list[Op]:
+    """An arm that is thought dead runs what the other does."""
+    return [replace(op, orelse=replace(op.then, ops=())) if _simple(op) else op for op in ops]
+
+
+def _simple(op: Op) -> bool:
+    return isinstance(op, Cond) and not op.results
+
+
+def drop_tool(ops: list[Op]) -> list[Op]:
+    """A tool whose result nothing reads is not called."""
+    read = {value for op in walk(ops) for value in _all_reads(op)}
+    return [op for op in ops if not (isinstance(op, Tool) and not set(op.results) & read)]
+
+
+def _all_reads(op: Op) -> Iterator[Value]:
+    for name in op.own_fields:
+        yield from values_in(getattr(op, name))
+    for name in op.region_fields:
+        held = getattr(op, name)
+        for region in (held,) if isinstance(held, Region) else held or ():
+            yield from region.results
+
+
+def merge_samples(ops: list[Op]) -> list[Op]:
+    """Two generations of one name are one sample."""
+    first: dict[str, Site] = {}
+    return [
+        replace(op, site=first.setdefault(op.site.name, op.site)) if isinstance(op, Gen) else op for op in ops
+    ]
+
+
+def first_case_only(ops: list[Op]) -> list[Op]:
+    """A `switch` without its last case."""
+    return [
+        replace(op, cases=op.cases[:-1], arms=op.arms[:-1]) if isinstance(op, Switch) and op.cases else op
+        for op in ops
+    ]
+
+
+def generate_later(ops: list[Op]) -> list[Op]:
+    """A text goes before the generation that it stands behind."""
+    readers = {op.stream: i for i, op in enumerate(ops) if isinstance(op, Append) and isinstance(op.text, str)}
+    for i, op in enumerate(ops):
+        if isinstance(op, Gen | Select) and (at := readers.get(op.results[0])) is not None:
+            append = ops[at]
+            assert isinstance(append, Append)
+            stream, text = op.results
+            ops[i : i + 1] = [
+                replace(append, stream=op.stream, results=(stream,)),
+                replace(op, stream=stream, results=(append.results[0], text)),
+            ]
+            del ops[at + 1]
+            break
+    return ops
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [swap_tools, drop_arm, drop_tool, merge_samples, first_case_only, generate_later],
+    ids=lambda mutant: mutant.__name__,
+)
+def test_broken_rewrites_change_the_meaning(mutant: Callable[[list[Op]], list[Op]]) -> None:
+    assert not meaning_changes(lambda program: program, 5)
+    assert meaning_changes(lambda program: blocks(program, mutant))
+
+
+def keep_own_sites(patch: pytest.MonkeyPatch) -> None:
+    """Sites as they stand in the called program."""
+    patch.setattr(inline_calls_pass, "_at", lambda op, call: op)
+
+
+def forget_the_call(patch: pytest.MonkeyPatch) -> None:
+    """Sites under the name of the call, without its occurrence."""
+    right = inline_calls_pass._at
+    patch.setattr(inline_calls_pass, "_at", lambda op, call: right(op, call.rpartition("#")[0]))
+
+
+def inline_in_loops(patch: pytest.MonkeyPatch) -> None:
+    """Calls inside loops too."""
+    right = inline_calls_pass._Inlining.call
+    patch.setattr(inline_calls_pass._Inlining, "call", lambda self, op, repeated: right(self, op, ""))
+
+
+def swap_results(patch: pytest.MonkeyPatch) -> None:
+    """What a called program gives, in another order."""
+    patch.setattr(inline_calls_pass, "values_in", lambda tree: list(values_in(tree))[::-1])
+
+
+def drop_argument(patch: pytest.MonkeyPatch) -> None:
+    """A literal argument is empty."""
+    right = inline_calls_pass.Format
+    patch.setattr(inline_calls_pass, "Format", lambda parts, **given: right((), **given))
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [keep_own_sites, forget_the_call, inline_in_loops, swap_results, drop_argument],
+    ids=lambda break_it: break_it.__name__,
+)
+def test_broken_inlining_is_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    assert meaning_changes(inlined)
+
+
+def past_readers(patch: pytest.MonkeyPatch) -> None:
+    """A section passes a place from which something else goes on."""
+    patch.setattr(_Reordering, "next", lambda self, op, readers: readers.get(op.results[0]))
+
+
+def past_text(patch: pytest.MonkeyPatch) -> None:
+    """A section passes text that is in none."""
+    right = _Reordering.next
+
+    def next_section(self: Any, op: Any, readers: Any) -> Any:
+        found = right(self, op, readers)
+        while isinstance(op, ScopeEnd) and isinstance(found, Append):
+            found = right(self, found, readers)
+        return found
+
+    patch.setattr(_Reordering, "next", next_section)
+
+
+def lose_text(patch: pytest.MonkeyPatch) -> None:
+    """The last text of a section that moves is lost."""
+    right = _Reordering.order
+
+    def shorter(self: Any, run: Any) -> Any:
+        order = right(self, run)
+        return order if order == list(run) else [_Section((s.ops[0], *s.ops[2:]), s.rank) for s in order]
+
+    patch.setattr(_Reordering, "order", shorter)
+
+
+def move_what_is_fixed(patch: pytest.MonkeyPatch) -> None:
+    """Sections move that are not marked."""
+    right = _Reordering.block
+
+    def unmarked(self: Any, before: Any) -> Any:
+        free = [replace(op, movable=True) if hasattr(op, "movable") else op for op in before]
+        flags = {op.results[0]: op.movable for op in before if hasattr(op, "movable")}
+        ends = Counter(flags.values())
+        after = right(self, tuple(free))
+        return tuple(before) if not ends[False] else after
+
+    patch.setattr(_Reordering, "block", unmarked)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [past_readers, past_text, lose_text, move_what_is_fixed],
+    ids=lambda break_it: break_it.__name__,
+)
+def test_broken_reordering_is_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def caught(program: Program) -> bool:
+        try:
+            return not alike(program, run_pipeline(program, PLAIN, ["reorder"])[0])
+        except VerifyError:
+            return True
+
+    break_it(monkeypatch)
+    assert any(map(caught, programs()))
+
+
+def test_a_section_past_a_generation_is_caught() -> None:
+    assert any(not alike(program, blocks(program, generate_later)) for program in programs(40))
+
+
+def sweep_own_names(patch: pytest.MonkeyPatch) -> None:
+    """The program's own generations go too."""
+    patch.setattr(Site, "called", property(lambda self: True))
+
+
+def sweep_tools(patch: pytest.MonkeyPatch) -> None:
+    """A tool goes whose result feeds nothing."""
+    right = dead_code_pass._stays
+    patch.setattr(dead_code_pass, "_stays", lambda op: not isinstance(op, Tool) and right(op))
+
+
+def forget_blocks(patch: pytest.MonkeyPatch) -> None:
+    """What only a block reads is thought unread."""
+    right = dead_code_pass._Sweep.inside
+    patch.setattr(dead_code_pass._Sweep, "inside", lambda self, op, live: (right(self, op, live)[0], live))
+
+
+@pytest.mark.parametrize(
+    "break_it", [sweep_own_names, sweep_tools, forget_blocks], ids=lambda break_it: break_it.__name__
+)
+def test_broken_sweeping_is_caught(break_it: Callable[[pytest.MonkeyPatch], None]) -> None:
+    def caught(program: Program) -> bool:
+        before = inlined(program)
+        with pytest.MonkeyPatch.context() as patch:
+            break_it(patch)
+            try:
+                after, _ = run_pipeline(before, PLAIN, ["dead_code"])
+            except VerifyError:
+                return True
+        return swept(before, after) is None
+
+    assert any(map(caught, programs()))
+
+
+def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_hints_pass, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(cache_hints_pass._Prefix, "closed", lambda self: self)
+    assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())
+
+
+def test_wrong_ids_are_caught(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inlining that writes what it is given as a turn's own text would: text alike, other ids."""
+    tokenizer = load_tokenizer(smollm2)
+    right = inline_calls_pass.Format
+    monkeypatch.setattr(inline_calls_pass, "Format", lambda parts, **given: right((*parts, " "), **given))
+    found = (lambda seed=seed: check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(40))
+    assert any(map(fails, found))
+
+
+def test_targets_without_keys_get_none() -> None:
+    program = random_program(3, regions=True)
+    assert to_text(run_pipeline(program, Target("plain"), ["cache_hints"])[0]) == to_text(program)
