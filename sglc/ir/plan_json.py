@@ -20,6 +20,7 @@ from sglc.ir.plan import (
     CallStep,
     CondStep,
     ControlText,
+    Derived,
     Estimate,
     ExtendNode,
     ForkNode,
@@ -49,7 +50,7 @@ from sglc.ir.plan import (
 from sglc.ir.plan_check import check_plan
 from sglc.ir.sampling import Sampling
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -77,6 +78,7 @@ _CLASSES: dict[str, type] = {
     "block": Block,
     "held": Held,
     "joined": Joined,
+    "derived": Derived,
     "named": Named,
     "within": Within,
     "estimate": Estimate,
