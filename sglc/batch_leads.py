@@ -102,9 +102,8 @@ class _Frozen:
     """Arguments as keys; what many rows share is looked at once."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            int, tuple[Any, Hashable | None]
-        ] = {}  # by identity, with the value, so that it lives
+        # By identity, with the value, so that it stays alive.
+        self._known: dict[int, tuple[Any, Hashable | None]] = {}
 
     def __call__(self, value: Any) -> Hashable | None:
         """A key, equal for equal plain data; None for anything else."""
