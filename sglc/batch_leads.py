@@ -63,7 +63,7 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
             except Exception as error:  # the rows themselves will meet it, and tell
                 why = error.message if isinstance(error, SglcError) else repr(error)
                 return Beginnings([()] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}")
-            found[key] = leads(program)
+            found[key] = leads(program, constants=bool(constant))
             if program.ops and isinstance(program.ops[-1], HostCall):
                 end = program.ops[-1]
         own = found[key]
