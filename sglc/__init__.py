@@ -8,6 +8,7 @@ from sglc.frontend.expr import assistant, gen, section, select, system, user
 
 if _typing.TYPE_CHECKING:
     from sglc.result import Result
+    from sglc.together import run_together
 
 __all__ = [
     "Function",
@@ -16,6 +17,7 @@ __all__ = [
     "assistant",
     "function",
     "gen",
+    "run_together",
     "section",
     "select",
     "set_default_backend",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 # What is resolved when it is used: what only runs need, ...
-_LAZY = {"Result": "sglc.result"}
+_LAZY = {"Result": "sglc.result", "run_together": "sglc.together"}
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {

@@ -21,6 +21,7 @@ from sglc.ir.sampling import Sampling
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
+    from sglc.batch_leads import Beginnings
     from sglc.budget import Budget
     from sglc.compile import Compiled
     from sglc.compiled import CompiledFunction
@@ -245,6 +246,7 @@ class Function:
         num_threads: int | str = "auto",
         max_calls: int | None = None,
         max_tokens: int | None = None,
+        hoist_prefix: bool = True,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -254,35 +256,57 @@ class Function:
         Args:
             num_threads: rows live at once, each with a thread; "auto" follows the back end's concurrency.
             max_calls, max_tokens: the budget of each row, as of `run`.
+            hoist_prefix: rows whose prompts begin alike begin one behind the other, as far as that is known
+                before they run (`sglc.batch_order`); else in the order of the list.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
             UsageError: SGLC017, SGLC023, SGLC011, a row or option that does not fit; nothing has run then.
         """
-        if not isinstance(rows, Sequence) or isinstance(rows, str):
-            raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
-        if num_threads != "auto" and (not isinstance(num_threads, int) or num_threads < 1):
-            raise UsageError(
-                "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
-            )
+        check_batch(rows, num_threads)
         from sglc.budget import budget_of
+
+        chosen = resolve(backend, self.definition.loc)
+        run_seed = random_seed() if seed is None else seed
+        given, make = self._batch(rows, kwargs, chosen, run_seed, budget_of(max_calls, max_tokens))
+
+        def order() -> Sequence[int]:
+            from sglc.batch_leads import batch_order
+
+            return batch_order([self._begin(given)], chosen)
+
+        return self._run_rows(make, len(given), chosen, num_threads, order if hoist_prefix else None)
+
+    def _batch(
+        self, rows: Rows, kwargs: Mapping[str, Any], backend: Backend, seed: int, budget: Budget | None
+    ) -> tuple[list[dict[str, Any]], Callable[[int], Row]]:
+        """The arguments of rows, which are checked, and what makes each row when it is to run."""
         from sglc.result import Result
 
         fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
-        chosen = resolve(backend, self.definition.loc)
-        run_seed = random_seed() if seed is None else seed
-        budget = budget_of(max_calls, max_tokens)
         context = contextvars.copy_context()
 
         def make(number: int) -> Row:
             arguments, sampling = fitting[number]
-            result = Result(self.__name__, run_seed, number)
-            return self._row(arguments, sampling, chosen, result, context=context.copy(), budget=budget)
+            result = Result(self.__name__, seed, number)
+            return self._row(arguments, sampling, backend, result, context=context.copy(), budget=budget)
 
-        return self._run_rows(make, len(fitting), chosen, num_threads)
+        return [arguments for arguments, _ in fitting], make
+
+    def _begin(self, given: Sequence[Mapping[str, Any]]) -> Beginnings:
+        """How the prompts of rows with the arguments `given` begin."""
+        from sglc.batch_leads import beginnings
+
+        with self._checking:
+            return beginnings(self.definition, self._begun, given)
 
     def _run_rows(
-        self, make: Callable[[int], Row], count: int, backend: Backend, num_threads: int | str
+        self,
+        make: Callable[[int], Row],
+        count: int,
+        backend: Backend,
+        num_threads: int | str,
+        order: Callable[[], Sequence[int]] | None,
     ) -> Iterator[Result]:
         from sglc.batch import run_rows
 
@@ -293,7 +317,7 @@ class Function:
             window = num_threads
         else:
             window = max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-        yield from run_rows(make, count, window, self.__name__)
+        yield from run_rows(make, count, window, self.__name__, order and order())
 
     def _row_arguments(
         self, number: int, row: Mapping[str, Any] | Sequence[Any], kwargs: Mapping[str, Any]
@@ -368,6 +392,13 @@ class Function:
     @cached_property
     def memo(self) -> Memo[Program]:
         """What was recorded, and what that depends on."""
+        from sglc.frontend.guards import Memo
+
+        return Memo()
+
+    @cached_property
+    def _begun(self) -> Memo[Program]:
+        """What was recorded to see how rows begin."""
         from sglc.frontend.guards import Memo
 
         return Memo()
@@ -513,6 +544,20 @@ def _split(
     own = {key: value for key, value in kwargs.items() if key in parameters or key not in _SAMPLING}
     given = {_SAMPLING[key]: value for key, value in kwargs.items() if key not in own}
     return own, Sampling(**sampling_fields(given, definition.loc)) if given else _DEFAULTS
+
+
+def check_batch(rows: Any, num_threads: Any) -> None:
+    """Refuse what cannot be a batch.
+
+    Raises:
+        UsageError: SGLC017, no list of rows; SGLC023, `num_threads`.
+    """
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+    if num_threads != "auto" and (not isinstance(num_threads, int) or num_threads < 1):
+        raise UsageError(
+            "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
+        )
 
 
 def random_seed() -> int:

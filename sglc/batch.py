@@ -24,18 +24,21 @@ class Interrupted(KeyboardInterrupt):
         self.results = list(results)
 
 
-def run_rows(make: Callable[[int], Row], count: int, window: int, name: str) -> Iterator[Result]:
+def run_rows(
+    make: Callable[[int], Row], count: int, window: int, name: str, order: Sequence[int] | None = None
+) -> Iterator[Result]:
     """Run rows 0 to `count` - 1, `window` of them at once; yields each result when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
 
     Args:
         make: gives a row; called when its turn has come.
+        order: their numbers in the order in which they begin; the same as that of the results without it.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
     """
-    live = _Window(make, count, window, name)
+    live = _Window(make, order or range(count), window, name)
     live.open()
     try:
         for number in range(count):
@@ -49,9 +52,9 @@ def run_rows(make: Callable[[int], Row], count: int, window: int, name: str) -> 
 class _Window:
     """Rows that are live, and the threads that run their bodies."""
 
-    def __init__(self, make: Callable[[int], Row], count: int, size: int, name: str) -> None:
+    def __init__(self, make: Callable[[int], Row], order: Sequence[int], size: int, name: str) -> None:
         self._make = make
-        self._count = count
+        self._order = order
         self._size = size
         self._name = name
         lock = threading.Lock()
@@ -85,7 +88,7 @@ class _Window:
                 self._room.wait()
             if self._over:
                 return None
-            number = self._taken
+            number = self._order[self._taken]
             self._taken += 1
             self._live += 1
             if self._over:
@@ -103,7 +106,7 @@ class _Window:
 
     @property
     def _over(self) -> bool:
-        return self._closed or self._taken == self._count
+        return self._closed or self._taken == len(self._order)
 
     def result(self, number: int) -> Result:
         """The result of a row, as soon as the row has begun."""

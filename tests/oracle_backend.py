@@ -74,11 +74,13 @@ class PacedOracle(Oracle):
 
 
 class OracleBackend(LocalBackend):
-    """`step_s`: seconds of one step."""
+    """`step_s`: seconds of one step; `pages` of `page_size` tokens hold the KV."""
 
-    def __init__(self, *, step_s: float = 0.0, max_rows: int = 8) -> None:
+    def __init__(
+        self, *, step_s: float = 0.0, max_rows: int = 8, pages: int = 8_000, page_size: int = 4
+    ) -> None:
         super().__init__(LocalOptions("oracle", device="cpu", max_rows=max_rows))
-        self.oracle = PacedOracle(pages=8_000, page_size=4, vocab_size=len(_CONTROL) + len(_CHARACTERS))
+        self.oracle = PacedOracle(pages=pages, page_size=page_size, vocab_size=len(_CONTROL) + len(_CHARACTERS))
         self.oracle.step_s = step_s
 
     @cached_property

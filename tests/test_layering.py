@@ -16,7 +16,20 @@ _BASE = {"errors", "knobs"}
 _LOW = _BASE | {"ir"}
 _MIDDLE = _LOW | {"frontend", "passes", "runtime"}
 _DRIVE = {
-    *("batch", "binding", "budget", "calls", "compile", "current", "event_loop", "executor", "explain", "feed"),
+    *(
+        "batch",
+        "batch_leads",
+        "batch_order",
+        "binding",
+        "budget",
+        "calls",
+        "compile",
+        "current",
+        "event_loop",
+        "executor",
+        "explain",
+        "feed",
+    ),
     *("plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
 }
@@ -34,6 +47,7 @@ MAY_IMPORT = {
     **dict.fromkeys(_DRIVE, _MIDDLE | {"backends", "settings"} | _DRIVE),
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,
     "compiled": _MIDDLE | _DRIVE | {"api"},
+    "together": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
     "bench": _MIDDLE | {"backends"},
     "serve": _MIDDLE | {"backends"},

@@ -19,6 +19,7 @@ OWN = (
     "assistant",
     "function",
     "gen",
+    "run_together",
     "section",
     "select",
     "set_default_backend",

@@ -42,15 +42,20 @@ class Explored:
     boundaries: tuple[Boundary, ...]
 
 
-def record(definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS) -> Program:
+def record(
+    definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS, careful: bool = False
+) -> Program:
     """The program of `definition` with an `arg` for every parameter whose default is no other constant.
+
+    Args:
+        careful: nobody has asked for it, so statements that could have effects are boundaries too.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
             boundary (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
-    return explored(definition, defaults, max_paths=max_paths).program
+    return explored(definition, defaults, max_paths=max_paths, careful=careful).program
 
 
 def explored(
@@ -59,6 +64,7 @@ def explored(
     *,
     max_paths: int = MOST_PATHS,
     called_by: Sequence[Any] = (),
+    careful: bool = False,
 ) -> Explored:
     """`record`, with the boundaries.
 
@@ -75,6 +81,7 @@ def explored(
         Instance(recorder, None),
         max_paths,
         file=definition.code.co_filename,
+        careful=careful,
         calls=(*called_by, definition.call),
     )
     recording.make_copy = partial(entered, recording)
@@ -137,7 +144,13 @@ def call(
         raise Boundary(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
     refuse_call(recording, definition, loc)
     own, args = arguments_of(recording, definition, given, loc)
-    made = explored(own, defaults, max_paths=recording.most_paths, called_by=recording.calls)
+    made = explored(
+        own,
+        defaults,
+        max_paths=recording.most_paths,
+        called_by=recording.calls,
+        careful=recording.careful,
+    )
     if made.boundaries:
         inner = made.boundaries[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.boundaries import ASYNC, CALLBACK, METHOD, NO_SOURCE, OUTSIDE, UNDECLARED, Boundary
+from sglc.frontend.effects import refuse_effects
 from sglc.frontend.function import Definition
 from sglc.frontend.instance import GatheredVariables
 from sglc.frontend.locate import here
@@ -52,12 +53,15 @@ def copied(recording: Recording, function: Any, loc: Loc) -> FunctionType:
     """A copy of a function of the user's whose calls and f-strings are recorded.
 
     Raises:
-        Boundary: it has no source, or waits for more than the model.
+        Boundary: it has no source, or waits for more than the model; of a careful recording also where its
+            own statements could have effects.
     """
     if function not in recording.copies:
         if inspect.iscoroutinefunction(function):
             raise Boundary(f"`async def {function.__name__}` waits for more than the model", loc, ASYNC)
         try:
+            if recording.careful:
+                refuse_effects(function, program=function is recording.calls[-1])
             copy = rewrite(function, partial(_call, recording, function), _format)
         except (OSError, SyntaxError) as error:
             reason = f"the source of `{function.__name__}` is not available ({error})"

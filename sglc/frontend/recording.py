@@ -82,6 +82,7 @@ class Recording:
     instance: Instance
     most_paths: int = MOST_PATHS
     file: str = ""  # where the function is written
+    careful: bool = False  # it also stops before statements that could have effects
     calls: tuple[Any, ...] = ()  # the functions whose recordings this one is part of, outermost first
     boundaries: list[Boundary] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)

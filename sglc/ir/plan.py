@@ -192,6 +192,18 @@ class Joined:
     parts: tuple[str | Slot, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What `strip` or `lower` makes of a text that is there before the run."""
+
+    operation: str
+    parts: tuple[str | Slot | Derived, ...]
+
+
+# How a prompt begins: literals, arguments, and what is made of arguments.
+Lead = tuple[str | Slot | Derived, ...]
+
+
 # Values and streams of the environment, and constants, inside ordinary JSON-like data.
 OutputTree = (
     Slot
@@ -382,7 +394,7 @@ class Plan:
 
     `variables` are the named texts (a list for a joined name), `returns` the function's value. Streams
     that it returns are kept under the dotted path of their place in it. `tokenizer` is the hash of the
-    tokenizer that control tokens were taken from ("" without one).
+    tokenizer that control tokens were taken from ("" without one). `leads` tell which runs begin alike.
     """
 
     version: int
@@ -395,6 +407,7 @@ class Plan:
     returns: OutputTree
     estimate: Estimate
     blocks: tuple[Block, ...] = ()
+    leads: tuple[Lead, ...] = ()
 
     @property
     def body(self) -> Block:

@@ -8,6 +8,7 @@ from sglc.ir.ops import Arg
 from sglc.ir.plan import Plan, Segment
 from sglc.ir.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
+from sglc.passes.leads import leads
 from sglc.passes.plan_blocks import Lowering
 from sglc.passes.plan_estimate import estimate
 
@@ -47,4 +48,5 @@ def lower_plan(program: Program, target: Target) -> Plan:
         returns=block.results[0],
         estimate=estimate(steps, blocks, target.tokenizer),
         blocks=blocks,
+        leads=leads(program),
     )

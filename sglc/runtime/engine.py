@@ -110,7 +110,7 @@ class Engine:
 
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
-        self.handles.release(handle)
+        self.handles.release(handle, self._waiting.wanted)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; whether its ids are wanted again is not known."""

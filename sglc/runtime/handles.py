@@ -7,7 +7,7 @@ one goes through is evicted first), or it is forgotten (nobody knows, so it is e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ import numpy as np
 from sglc.runtime.radix import SOME_DAY, Key, Node, RadixTree, Worth, resolve
 from sglc.runtime.requests import Handle
 from sglc.runtime.step import I32
+
+# (ids, a number of them, their root) -> how many of them are wanted, 0 if not more than that number.
+Wanted = Callable[[Key, int, Node], int]
 
 
 @dataclass(slots=True)
@@ -69,14 +72,27 @@ class Handles:
         self._tree.unpin(sequence.node, sequence.next_use)
         sequence.next_use = next_use
 
-    def release(self, handle: Handle) -> None:
-        """The handle ends, and nobody comes back to its ids for its sake."""
+    def release(self, handle: Handle, wanted: Wanted = lambda ids, beyond, root: 0) -> None:
+        """The handle ends, and nobody comes back to its ids for its sake.
+
+        Args:
+            wanted: says how many of the ids somebody else is going to ask for; what they need stays.
+        """
         sequence = self._sequences.pop(handle)
         self._tree.unpin(sequence.node, sequence.next_use)
         node = resolve(sequence.node)
         while node.end > len(sequence.ids):  # it matches in part: another sequence's page
             assert node.parent is not None
             node = node.parent
+        alone = node
+        while alone.parent is not None and not (alone.pins or alone.shared):
+            alone = alone.parent
+        kept = wanted(sequence.ids, alone.end, sequence.root) if alone is not node else 0
+        if kept > alone.end:
+            shared = node
+            while shared.parent is not None and shared.parent.end >= kept:
+                shared = shared.parent
+            shared.shared = True
         self._tree.demote(node, Worth.DEAD)
 
     def forget(self, handle: Handle) -> None:

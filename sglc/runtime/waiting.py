@@ -11,7 +11,7 @@ from bisect import insort
 from sglc.runtime import scheduler
 from sglc.runtime.handles import Handles
 from sglc.runtime.placement import Placement
-from sglc.runtime.radix import Node
+from sglc.runtime.radix import Key, Node, common_prefix
 from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
@@ -43,6 +43,16 @@ class Waiting:
     def add(self, part: Part) -> None:
         """`part` waits from now on, behind all that came before."""
         self._parts.append(part)
+
+    def wanted(self, ids: Key, beyond: int, root: Node) -> int:
+        """How many of `ids` below `root` those who come next begin with too, if more than `beyond`; else 0."""
+        most = 0
+        for part in self._parts[: self._max_rows] if len(ids) > beyond else ():
+            if part.request.root is root and len(part.ids) > beyond and part.ids[beyond] == ids[beyond]:
+                most = max(most, common_prefix(part.ids, ids))
+                if most == len(ids):
+                    break
+        return most if most > beyond else 0
 
     def drop(self, request: Request) -> None:
         """Nothing of `request` waits any more."""

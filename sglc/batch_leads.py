@@ -1,0 +1,155 @@
+"""How the rows of a batch begin: each distinct kind of row is recorded once, ahead of time, and bound.
+
+A text argument stays an argument in the recording. Other values decide what the body does, so a recording has
+them as they are, as long as few differ over the batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglc.batch_order import begins, depth_first, keys, trie_size
+from sglc.errors import Loc, SglcError
+from sglc.frontend.ahead import record
+from sglc.frontend.function import Definition
+from sglc.frontend.guards import Memo, frozen
+from sglc.frontend.symbolic import SymbolicText
+from sglc.ir.core import Program
+from sglc.ir.ops import HostCall
+from sglc.ir.plan import Lead
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Backend, Tokenizer
+from sglc.ir.values import NOTHING, plain
+from sglc.knobs import debug_level
+from sglc.passes.base import Remark
+from sglc.passes.leads import leads
+
+_FEW = 8  # values of an argument that is no text, and recordings of one batch
+_PASS = "hoist_prefix"
+_PLAIN = (str, int, float, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """How each row begins, prompt by prompt, and the place of the program; `why` that is not known of any."""
+
+    rows: Sequence[tuple[str, ...]]
+    loc: Loc | None
+    why: str = ""
+
+
+def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mapping[str, Any]]) -> Beginnings:
+    """How the prompts of each row begin, from its `rows` entry: the function's arguments by name.
+
+    Nothing of the function's own is called but what recording it calls (`frontend.ahead`).
+
+    Args:
+        memo: what was recorded before.
+    """
+    key_of = _Frozen()
+    constant = _constants(rows, key_of)
+    found: dict[Hashable, tuple[Lead, ...]] = {}
+    made: list[tuple[str, ...]] = []
+    end: HostCall | None = None
+    for row in rows:
+        key = tuple([key_of(row[name]) for name in constant])
+        if key not in found:
+            try:
+                program = _recorded(definition, memo, {name: row[name] for name in constant}, key)
+            except Exception as error:  # the rows themselves will meet it, and tell
+                why = error.message if isinstance(error, SglcError) else repr(error)
+                return Beginnings([()] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}")
+            found[key] = leads(program, constants=bool(constant))
+            if program.ops and isinstance(program.ops[-1], HostCall):
+                end = program.ops[-1]
+        own = found[key]
+        made.append(begins(own, {name: _text(value) for name, value in row.items()}) if own else ())
+    if any(made):
+        return Beginnings(made, definition.loc)
+    if end is not None:
+        return Beginnings(made, end.loc, f"ordinary Python comes before any argument: {end.reason}")
+    return Beginnings(made, definition.loc, "no prompt begins with an argument")
+
+
+def batch_order(batches: Sequence[Beginnings], backend: Backend) -> Sequence[int]:
+    """The order in which to run the rows of all batches, which are numbered one batch behind the other.
+
+    `SGLC_DEBUG` reports what it is good for.
+    """
+    if debug_level() >= 1:
+        for known in batches:
+            print(remark(known, backend.target.tokenizer), file=sys.stderr)
+    return depth_first([key for known in batches for key in keys(known.rows)])
+
+
+def remark(known: Beginnings, tokenizer: Tokenizer | None) -> Remark:
+    """What the order of one batch is good for, in tokens where there is a tokenizer: it encodes all prompts."""
+    if known.why:
+        return Remark(_PASS, f"rows run in the order of the list: {known.why}", known.loc)
+    prompts = [prompt for row in known.rows for prompt in row]
+    whole = [tokenizer.encode(prompt) for prompt in prompts] if tokenizer else prompts
+    total, least = sum(map(len, whole)), trie_size(whole)
+    unit = "tokens" if tokenizer else "characters"
+    count = len(known.rows)
+    return Remark(_PASS, f"hoisted {total - least:,} of {total:,} {unit} out of {count:,} rows", known.loc)
+
+
+class _Frozen:
+    """Arguments as keys; what many rows share is looked at once."""
+
+    def __init__(self) -> None:
+        # By identity, with the value, so that it stays alive.
+        self._known: dict[int, tuple[Any, Hashable | None]] = {}
+
+    def __call__(self, value: Any) -> Hashable | None:
+        """A key, equal for equal plain data; None for anything else."""
+        if id(value) not in self._known:
+            self._known[id(value)] = value, None if plain(value) is NOTHING else frozen(value)
+        return self._known[id(value)][1]
+
+
+def _constants(rows: Sequence[Mapping[str, Any]], key: _Frozen) -> list[str]:
+    """The arguments that are recorded as they are: plain data that are no texts, with few values."""
+    values: dict[str, dict[Hashable, None]] = {}
+    for row in rows:
+        values.update((name, {}) for name, value in row.items() if type(value) is not str)
+    for row in rows:
+        for name in list(values):
+            own = key(row[name])
+            values[name][own] = None
+            if own is None or len(values[name]) > _FEW:
+                del values[name]
+    together: dict[Hashable, None] = {}
+    for row in rows if values else ():
+        together[tuple([key(row[name]) for name in values])] = None
+        if len(together) > _FEW:
+            return []
+    return list(values)
+
+
+def _recorded(
+    definition: Definition, memo: Memo[Program], constants: Mapping[str, Any], key: Hashable
+) -> Program:
+    def known(parameter: inspect.Parameter) -> inspect.Parameter:
+        if parameter.name not in constants:
+            return parameter.replace(default=inspect.Parameter.empty)
+        value = constants[parameter.name]
+        return parameter.replace(default=SymbolicText((value,)) if type(value) is str else value)
+
+    parameters = tuple([known(parameter) for parameter in definition.parameters])
+    own = replace(definition, parameters=parameters, fullgraph=False)
+
+    def make() -> Program:
+        # What stands behind the first branch stands behind what is generated.
+        return record(own, Sampling(), max_paths=1, careful=True)
+
+    return memo.get(definition.call, (tuple(constants), key), make)
+
+
+def _text(value: Any) -> str:
+    """A value as the program appends it; nothing for what is no text and no number."""
+    return str(value) if type(value) in _PLAIN else ""

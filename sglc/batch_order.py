@@ -1,0 +1,136 @@
+"""In which order the rows of a batch run: those that begin alike one behind the other.
+
+The order visits the trie of all prompts depth first, so a cache that holds the path to one row computes every
+token once (Theorem 3.1 of the SGLang paper). Texts stand in for tokens: what two texts share, their tokens
+share but for one or two, and encoding every prompt a second time would take longer than all else here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from sglc.ir.plan import Derived, Lead, Plan, Slot
+
+Ids = Sequence[int]
+
+_FIRST_STEP = 64  # characters that are compared first where two texts may differ soon
+
+
+def plan_order(plan: Plan, rows: Sequence[Mapping[str, str]]) -> list[int]:
+    """The numbers of `rows`, arguments of `plan`, in the order in which to run them."""
+    return order([begins(plan.leads, row) for row in rows])
+
+
+def begins(leads: Sequence[Lead], texts: Mapping[str, str]) -> tuple[str, ...]:
+    """How the prompts of one row begin."""
+    return tuple([written(lead, texts) for lead in leads])
+
+
+def written(lead: Lead, texts: Mapping[str, str]) -> str:
+    """A lead with a row's arguments in it."""
+    return "".join([part if isinstance(part, str) else _text(part, texts) for part in lead])
+
+
+def _text(part: Slot | Derived, texts: Mapping[str, str]) -> str:
+    if isinstance(part, Slot):
+        return texts[part.name]
+    whole = written(part.parts, texts)
+    return whole.strip() if part.operation == "strip" else whole.lower()
+
+
+def order(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The numbers of the rows in the order in which to run them, by how the prompts of each begin."""
+    return depth_first(keys(rows))
+
+
+def keys(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One text for the prompts of each row, of which that one comes first in which the order can save most."""
+    counts = {len(prompts) for prompts in rows}
+    if len(counts) == 1 and counts.pop() > 1:
+        columns = sorted(zip(*rows, strict=True), key=_saving, reverse=True)  # stable: else the program's order
+        rows = list(zip(*columns, strict=True))
+    return ["\0".join(prompts) for prompts in rows]
+
+
+def depth_first(prompts: Sequence[str]) -> list[int]:
+    """The numbers of `prompts` as a walk through their trie meets them, children by their first prompt.
+
+    So 0 comes first, and prompts that have nothing in common stay as they are.
+    """
+    ranked = sorted(range(len(prompts)), key=prompts.__getitem__)
+    shared = [common(prompts[a], prompts[b]) for a, b in pairwise(ranked)]
+    path = [_Node(0, len(prompts))]  # from the root to where the walk in the order of the alphabet is
+    for number, length in zip(ranked, [0, *shared], strict=bool(ranked)):
+        below: _Node | None = None
+        while path[-1].end > length:
+            below = path.pop()
+            if path[-1].end >= length:
+                path[-1].add(below)
+                below = None
+        if below is not None:
+            path.append(_Node(length, below.first, [below]))
+        path.append(_Node(len(prompts[number]) + 1, number))
+    while len(path) > 1:
+        below = path.pop()
+        path[-1].add(below)
+    return _visited(path[0])
+
+
+@dataclass(slots=True)
+class _Node:
+    """Where prompts part, behind `end` characters; one without children is a prompt, with a character more."""
+
+    end: int
+    first: int  # the lowest number below; that of a prompt
+    children: list[_Node] = field(default_factory=list)
+
+    def add(self, child: _Node) -> None:
+        self.children.append(child)
+        self.first = min(self.first, child.first)
+
+
+def _visited(root: _Node) -> list[int]:
+    found: list[int] = []
+    todo = [root] if root.children else []
+    while todo:
+        node = todo.pop()
+        if node.children:
+            todo += sorted(node.children, key=lambda child: child.first, reverse=True)
+        else:
+            found.append(node.first)
+    return found
+
+
+def trie_size(sequences: Sequence[str] | Sequence[Ids]) -> int:
+    """Nodes of the trie of `sequences`, the root not counted: what has to be computed at least.
+
+    Args:
+        sequences: texts, or ids below 0x110000.
+    """
+    texts = sorted(one if isinstance(one, str) else "".join(map(chr, one)) for one in sequences)
+    return sum(map(len, texts)) - sum(common(a, b) for a, b in pairwise(texts))
+
+
+def _saving(prompts: Sequence[str]) -> int:
+    """Characters that only an order of the rows can share: not those that all of them begin with."""
+    ranked = sorted(prompts)
+    return sum(common(a, b) for a, b in pairwise(ranked)) - (len(ranked) - 1) * common(ranked[0], ranked[-1])
+
+
+def common(a: str, b: str) -> int:
+    """How many leading characters are equal."""
+    end = min(len(a), len(b))
+    low, step = 0, _FIRST_STEP
+    while low + step < end and a[low : low + step] == b[low : low + step]:
+        low += step
+        step *= 2
+    high = min(low + step, end)  # they differ at or before it, if not at the end
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,168 @@
+"""How the prompts of a program begin, as far as that is known before it runs.
+
+Rows of a batch that begin alike are run one behind the other (`sglc.batch_order`). What differs from row
+to row are arguments, so a beginning is written with the names of the arguments in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sglc.ir.core import Op, Program, Value
+from sglc.ir.ops import (
+    Append,
+    Arg,
+    Call,
+    Control,
+    Fork,
+    Format,
+    FusedGen,
+    Gen,
+    HostCall,
+    Image,
+    Loop,
+    Lower,
+    RoleClose,
+    RoleOpen,
+    Root,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    Speculate,
+    Strip,
+    Warm,
+)
+from sglc.ir.plan import Derived, Lead, RoleMark, Slot
+
+
+def leads(program: Program, *, constants: bool = False) -> tuple[Lead, ...]:
+    """The beginnings of the prompts of `program` up to the last argument in each, in program order.
+
+        s1 = append(s0, 'Essay: '); s2 = append(s1, essay); s3, t0 = gen(s2, 'x'); s4 = append(s3, q)
+            -> ('Essay: ', Slot('essay'))
+
+    A prompt counts as far as it needs nothing that is generated, or that ordinary Python makes; in the arms of
+    a branch it counts no more. Prompts without an argument are equal in all runs: they are left out, and of
+    those that hold the same arguments in the same order all but one are, which tell rows apart no better.
+
+    Args:
+        constants: other runs have other literals, so these tell rows apart as arguments do.
+    """
+    walk = _Walk()
+    args: dict[Value, _Known] = {
+        op.results[0]: ((Slot(op.name),), True) for op in program.params if isinstance(op, Arg)
+    }
+    walk.program(program, args)
+    found: dict[Lead, Lead] = {}  # by what tells rows apart
+    for lead in map(_merged, walk.found):
+        if constants:
+            found.setdefault(lead, lead)
+        else:
+            own = tuple([part for part in lead if not isinstance(part, str)])
+            found.setdefault(own, _to_last_argument(lead))
+    shorter = {own[:end] for own in found for end in range(len(own))}
+    return tuple([lead for own, lead in found.items() if lead and own not in shorter])
+
+
+def _to_last_argument(lead: Lead) -> Lead:
+    end = len(lead)
+    while end and isinstance(lead[end - 1], str):
+        end -= 1
+    return lead[:end]
+
+
+def _merged(parts: Lead) -> Lead:
+    """Neighbouring literals as one: where appends were split tells nothing."""
+    out: list[str | Slot | Derived] = []
+    for part in parts:
+        if isinstance(part, str) and out and isinstance(out[-1], str):
+            out[-1] += part
+        elif part != "":
+            out.append(part)
+    return tuple(out)
+
+
+# What is known of a text or a stream: how it begins, and whether that is all of it.
+_Known = tuple[Lead, bool]
+_NOTHING: _Known = ((), False)
+
+
+def _joined(parts: Iterable[_Known]) -> _Known:
+    """Texts one behind the other."""
+    lead: Lead = ()
+    for part, whole in parts:
+        lead += part
+        if not whole:
+            return lead, False
+    return lead, True
+
+
+class _Walk:
+    """Ops in order. Of what is not in `texts` or `streams` nothing is known before the run."""
+
+    def __init__(self) -> None:
+        self.found: list[Lead] = []
+        self.texts: dict[Value, _Known] = {}
+        self.streams: dict[Value, _Known] = {}
+
+    def program(self, program: Program, texts: Mapping[Value, _Known]) -> None:
+        """A program with values of its own."""
+        before = self.texts, self.streams
+        self.texts, self.streams = dict(texts), {}
+        self.ops(program.ops)
+        self.texts, self.streams = before
+
+    def ops(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        match op:
+            case Root():
+                self.streams[op.results[0]] = ((), True)
+            case Append() | Image():
+                self.extend(op, self.text(op.text if isinstance(op, Append) else op.data))
+            case Control():
+                self.extend(op, ((op.text,), True))
+            case RoleOpen() | RoleClose():
+                self.extend(op, ((RoleMark(op.role, isinstance(op, RoleOpen)).text,), True))
+            case Fork() | ScopeBegin() | ScopeEnd():
+                if op.stream in self.streams:
+                    self.streams.update(dict.fromkeys(op.results, self.streams[op.stream]))
+            case Gen() | Select() | Warm():
+                if op.stream in self.streams:
+                    self.found.append(self.streams[op.stream][0])
+            case HostCall():
+                self.found += [lead for lead, _ in self.streams.values()]  # it may go on from any of them
+            case Format():
+                self.texts[op.results[0]] = _joined(map(self.text, op.parts))
+            case Strip() | Lower():
+                text, whole = self.text(op.text)
+                if whole:
+                    self.texts[op.results[0]] = ((Derived(op.mnemonic, text),), True)
+            case Call():
+                given = zip(op.program.params, op.args, strict=True)
+                self.program(
+                    op.program,
+                    {param.results[0]: self.text(arg) for param, arg in given if isinstance(param, Arg)},
+                )
+            case Loop():  # its first iteration
+                self.rename(dict(zip(op.body.params, op.init, strict=True)))
+                self.ops(op.body.ops)
+            case Speculate() | FusedGen():
+                self.ops(op.body.ops)
+                self.rename(dict(zip(op.results, op.body.results, strict=True)))
+
+    def text(self, item: Value | str) -> _Known:
+        return ((item,), True) if isinstance(item, str) else self.texts.get(item, _NOTHING)
+
+    def extend(self, op: Append | Image | Control | RoleOpen | RoleClose, text: _Known) -> None:
+        if op.stream in self.streams:
+            self.streams[op.results[0]] = _joined((self.streams[op.stream], text))
+
+    def rename(self, names: Mapping[Value, Value]) -> None:
+        for new, old in names.items():
+            if old in self.streams:
+                self.streams[new] = self.streams[old]
+            elif old in self.texts:
+                self.texts[new] = self.texts[old]

@@ -1,0 +1,72 @@
+"""Several programs over their rows, at the same time: one window, and one order over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sglc.api import Function, Rows, check_batch, random_seed
+from sglc.batch_leads import batch_order
+from sglc.budget import budget_of
+from sglc.current import resolve
+from sglc.errors import UsageError
+from sglc.frontend.locate import here
+from sglc.ir.target import Backend
+from sglc.result import Result
+from sglc.row import Row
+
+
+def run_together(
+    programs: Sequence[tuple[Function, Rows]],
+    *,
+    backend: Backend | str | None = None,
+    seed: int | None = None,
+    num_threads: int | str = "auto",
+    max_calls: int | None = None,
+    max_tokens: int | None = None,
+    hoist_prefix: bool = True,
+) -> list[list[Result]]:
+    """Run each program over its rows, all at once: what their prompts begin with alike is computed once.
+
+    Gives the results of each program in the order of its rows: those that its own `run_batch` would give with
+    the same seed. Waits until all rows have ended.
+
+    Args:
+        programs: functions, each with its rows as `run_batch` takes them. Options as of `run_batch`.
+
+    Raises:
+        UsageError: SGLC032, something else than programs with rows; SGLC017, SGLC023, SGLC011, as of
+            `run_batch`. Nothing has run then.
+    """
+    if not isinstance(programs, Sequence) or not all(map(_fits, programs)):
+        raise UsageError(
+            "SGLC032", "`run_together` takes pairs of a program and its rows", here(),
+            hint="write `sglc.run_together([(first, rows), (second, other_rows)])`",
+        )  # fmt: skip
+    if not programs:
+        return []
+    chosen = resolve(backend, here())
+    run_seed = random_seed() if seed is None else seed
+    budget = budget_of(max_calls, max_tokens)
+    batches = []
+    for function, rows in programs:
+        check_batch(rows, num_threads)
+        batches.append((function, *function._batch(rows, {}, chosen, run_seed, budget)))
+    places = [(batch, number) for batch, (_, given, _) in enumerate(batches) for number in range(len(given))]
+
+    def make(place: int) -> Row:
+        batch, number = places[place]
+        return batches[batch][2](number)
+
+    def order() -> Sequence[int]:
+        return batch_order([function._begin(given) for function, given, _ in batches], chosen)
+
+    results: list[list[Result]] = [[] for _ in programs]
+    running = programs[0][0]._run_rows(make, len(places), chosen, num_threads, order if hoist_prefix else None)
+    for (batch, _), result in zip(places, running, strict=True):
+        results[batch].append(result)
+    return results
+
+
+def _fits(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Function)
