@@ -9,11 +9,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
+from sglc.deadline import Clock
+from sglc.errors import UsageError
+from sglc.frontend.locate import here
+from sglc.ir.target import Backend
 from sglc.result import Result
-from sglc.row import Row
 
+_ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
+_LEAST_ROWS = 64
 _STALL_S = 0.001  # a body that takes longer is taken to wait for something: another thread goes on
+
+
+class Live(Protocol):
+    """A row: of a function, or of a plan."""
+
+    result: Result
+    ended: Callable[[], None] | None  # called when the result is there
+    abandoned: Callable[[], None] | None  # called before, if the thread that runs it is lost
+    lost: bool  # whether it is
+
+    def run(self) -> None:
+        """Run it, at least up to where nothing in this thread has to be done for it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,7 +42,40 @@ class Interrupted(KeyboardInterrupt):
         self.results = list(results)
 
 
-def run_rows(make: Callable[[int], Row], count: int, window: int, name: str) -> Iterator[Result]:
+def window_of(num_threads: Any) -> int | None:
+    """How many rows are to be live at once; None if that is left to the back end.
+
+    Raises:
+        UsageError: SGLC023, it is no number.
+    """
+    if num_threads == "auto":
+        return None
+    if not isinstance(num_threads, int) or num_threads < 1:
+        raise UsageError(
+            "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
+        )
+    return num_threads
+
+
+def run_batch(
+    make: Callable[[int], Live],
+    count: int,
+    backend: Backend,
+    window: int | None,
+    clock: Clock | None,
+    name: str,
+) -> Iterator[Result]:
+    """`run_rows` on a back end that is begun first, with a window that fits it."""
+    if not count:
+        return
+    backend.start()
+    if clock is not None:
+        clock.begin()
+    live = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+    yield from run_rows(make, count, live, name)
+
+
+def run_rows(make: Callable[[int], Live], count: int, window: int, name: str) -> Iterator[Result]:
     """Run rows 0 to `count` - 1, `window` of them at once; yields each result when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
@@ -49,7 +100,7 @@ def run_rows(make: Callable[[int], Row], count: int, window: int, name: str) -> 
 class _Window:
     """Rows that are live, and the threads that run their bodies."""
 
-    def __init__(self, make: Callable[[int], Row], count: int, size: int, name: str) -> None:
+    def __init__(self, make: Callable[[int], Live], count: int, size: int, name: str) -> None:
         self._make = make
         self._count = count
         self._size = size
@@ -77,9 +128,11 @@ class _Window:
     def _work(self) -> None:
         while (row := self._next()) is not None:
             row.run()
+            if row.lost:  # another thread has taken this one's place
+                return
             del row
 
-    def _next(self) -> Row | None:
+    def _next(self) -> Live | None:
         with self._room:
             while self._live >= self._size and not self._over:
                 self._room.wait()
@@ -92,7 +145,7 @@ class _Window:
                 self._all_begun.set()
                 self._room.notify_all()  # nobody gets another place
         row = self._make(number)
-        row.ended = self._ended
+        row.ended, row.abandoned = self._ended, self._abandoned
         with self._begun:
             self._results[number] = row.result
             if self._awaited == number:
@@ -128,6 +181,13 @@ class _Window:
         with self._room:
             self._live -= 1
             self._room.notify()
+
+    def _abandoned(self) -> None:
+        """A body has not ended in its time: its thread is no longer one of ours."""
+        with self._room:
+            self._threads -= 1
+            if not self._over:
+                self._add_thread()
 
     def _watch(self) -> None:
         """Add a thread whenever there is a place in the window and nobody takes it."""

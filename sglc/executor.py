@@ -232,9 +232,9 @@ class Run:
             if self.budget is not None:
                 segment = afford(self.budget, len(self.feed.cells), self._spent, segment, tuple(asked.values()))
             cells = self.feed.begin(asked, self.elapsed_s)
-        job = self._start(segment, cells, backend)
+        self._start(segment, cells, backend)
         if self.stopped:  # meanwhile
-            job.cancel()
+            self.close()
 
     @property
     def _spent(self) -> int:
@@ -245,6 +245,11 @@ class Run:
         """Wait until everything submitted has ended; gives the first failure in program order."""
         self.feed.wait(lambda: self._running == 0 or None)
         return self.failure
+
+    @property
+    def why_over(self) -> RunError | None:
+        """Why nothing begins any more: the run was stopped; else None."""
+        return (self._reason or stopped()) if self.stopped else None
 
     @property
     def failure(self) -> BaseException | None:

@@ -15,7 +15,7 @@ from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
 from sglc.frontend.locate import of_exception, shown_path
 from sglc.ir.core import Program
 from sglc.ir.plan import Plan
-from sglc.ir.plan_json import plan_from_json
+from sglc.ir.plan_file import plan_from_text
 from sglc.ir.text import from_text
 
 
@@ -75,9 +75,10 @@ def open_plan(path: str) -> Plan:
     """The plan of a `.json` file.
 
     Raises:
-        UsageError: no such file, or no JSON. VerifyError: no plan of this version.
+        UsageError: no such file, no JSON, or changed since it was written.
+        VerifyError: no plan of this version.
     """
-    return plan_from_json(parse_json(_read(Path(path)), path))
+    return plan_from_text(_read(Path(path)), path)
 
 
 def open_rows(path: str) -> list[dict[str, Any]]:

@@ -16,7 +16,19 @@ _BASE = {"errors", "knobs"}
 _LOW = _BASE | {"ir"}
 _MIDDLE = _LOW | {"frontend", "passes", "runtime"}
 _DRIVE = {
-    *("batch", "binding", "budget", "calls", "compile", "current", "event_loop", "executor", "explain", "feed"),
+    *(
+        "batch",
+        "binding",
+        "budget",
+        "calls",
+        "compile",
+        "current",
+        "deadline",
+        "event_loop",
+        "executor",
+        "explain",
+        "feed",
+    ),
     *("plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
 }

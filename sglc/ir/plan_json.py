@@ -49,7 +49,7 @@ from sglc.ir.plan import (
 from sglc.ir.plan_check import check_plan
 from sglc.ir.sampling import Sampling
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
