@@ -87,7 +87,7 @@ class Run:
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
-    _seeds: blake2b = field(init=False)
+    seeds: blake2b = field(init=False)
     _began: float = field(default_factory=time.perf_counter)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.feed.content = self.content
-        self._seeds = seeds_of(self.seed, self.row)
+        self.seeds = seeds_of(self.seed, self.row)
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -131,7 +131,7 @@ class Run:
             return
         prepared = self._prepared(recorded)
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
-        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds))
+        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self.seeds))
         for node in prepared.keeps:
             number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)
@@ -149,7 +149,7 @@ class Run:
         other = resolve(backend, loc)
         other.start()
         prepared = self._prepared(recorded, other)
-        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self._seeds))
+        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds))
         self._submit(bound, prepared.asked, other)
 
     def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:

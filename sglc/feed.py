@@ -110,8 +110,9 @@ class Change:
         self.waiting = 0  # threads
         self.listeners: list[Callable[[], None]] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Change:
         self.condition.acquire()
+        return self
 
     def __exit__(self, *_: object) -> None:
         try:

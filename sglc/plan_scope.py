@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.ir.plan import Block, Held
@@ -68,6 +68,20 @@ class Scope:
                 raise value.error
             found[name] = value
         return found
+
+    def there(self, names: Iterable[Name]) -> dict[Name, Value] | None:
+        """The values of names as far as they are there, None for the others; None if no value is there."""
+        found: dict[Name, Value] = {}
+        missing = 0
+        for name in names:
+            scope: Scope | None = self
+            while scope is not None and name not in scope.values:
+                scope = scope.outer
+            given = None if scope is None else scope.values[name]
+            value = given.result() if given is not None and given.done() and not given.cancelled() else None
+            missing += value is None or isinstance(value, Failed)
+            found[name] = None if isinstance(value, Failed) else value
+        return None if found and missing == len(found) else found
 
     def read(self, names: Sequence[Name]) -> None:
         """A reader of `names` has ended."""

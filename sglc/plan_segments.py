@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
-from sglc.binding import site_seed
+from sglc.binding import Own, Template, asked_in
 from sglc.executor import HANDLES, Run
 from sglc.feed import Cell
 from sglc.ir.core import Site
@@ -19,7 +19,6 @@ from sglc.ir.plan import (
     Held,
     ImagePart,
     KeepNode,
-    Node,
     OpenNode,
     Part,
     ReleaseNode,
@@ -28,13 +27,39 @@ from sglc.ir.plan import (
     Segment,
     SelectNode,
     Slot,
-    TextPart,
     reads,
 )
-from sglc.ir.uses import Name
+from sglc.ir.uses import Name, own_reads
 from sglc.plan_values import Kept, Samples, Value, text
 
 Give = Callable[[Name, Value], None]
+
+
+class Bindings:
+    """The segments of one plan with what all runs of it share. Used in one event loop only."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[int, bool], _Shared] = {}  # by the segment's id and whether it is placed
+
+    def of(self, segment: Segment, *, placed: bool) -> _Shared:
+        """What is known of a segment of the plan."""
+        key = id(segment), placed  # the plan keeps the segment alive
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = _Shared(segment, placed)
+        return found
+
+
+class _Shared:
+    """A segment of a plan: its template, what it reads, what it asks for and what it keeps."""
+
+    def __init__(self, segment: Segment, placed: bool) -> None:
+        self.template = Template(segment, placed=placed)
+        reads = dict.fromkeys(own_reads(segment))
+        self.slots = [name for name in reads if isinstance(name, Slot)]
+        self.opened = [(name, name.name) for name in reads if isinstance(name, Held) and name.name is not None]
+        self.keeps = [(index, node) for index, node in enumerate(segment.nodes) if isinstance(node, KeepNode)]
+        self.behind = {index: _generations(segment, index) for index, _ in self.keeps}
 
 
 class Segments:
@@ -42,14 +67,24 @@ class Segments:
 
     Args:
         traced: the text of kept streams is wanted (`text`), so what they are made of is remembered.
+
+    Attributes:
+        stopped: is done as soon as the run is stopped.
     """
 
-    def __init__(self, run: Run, *, traced: bool) -> None:
+    def __init__(self, run: Run, bindings: Bindings, *, traced: bool) -> None:
         self._run = run
+        self._bindings = bindings
         self._pending: dict[Site, asyncio.Future[Cell]] = {}
         self._kept: dict[int, None] = {}  # handles that the back end may hold for this run
         self._free: list[int] = []  # those that nobody needs any more
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._told = False  # whether the loop is going to look, inside the feed's lock
+        self.stopped: asyncio.Future[None] = self._loop.create_future()
+        with run.feed.change as change:
+            change.listeners.append(self._changed)
 
     async def run(
         self, segment: Segment, known: Mapping[Name, Value], call: str, iterations: tuple[int, ...], give: Give
@@ -67,23 +102,25 @@ class Segments:
         """
         if not segment.nodes:
             return
-        keeps = {index: node for index, node in enumerate(segment.nodes) if isinstance(node, KeepNode)}
-        numbers = {index: next(HANDLES) for index in keeps}
-        nodes = [_bound(node, known, self._run, call, iterations) for node in segment.nodes]
-        for index, number in numbers.items():
-            nodes[index] = KeepNode(keeps[index].stream, number)
-        bound = Segment(tuple(nodes))
-        self._run.submit(Segment((*nodes, *map(ReleaseNode, self._free))) if self._free else bound)
+        shared = self._bindings.of(segment, placed=bool(call or iterations))
+        numbers = {node.handle: next(HANDLES) for _, node in shared.keeps}
+        own = Own(
+            {name.name: text(known[name]) for name in shared.slots},
+            {handle: _number(known[name]) for name, handle in shared.opened},
+            numbers, self._run.seeds, call, iterations,
+        )  # fmt: skip
+        bound = shared.template.bind(own)
+        whole = Segment((*bound.nodes, *map(ReleaseNode, self._free))) if self._free else bound
+        self._run.submit(whole)
         self._free.clear()
-        cells = {
-            index: self._cell(n.site) for index, n in enumerate(nodes) if isinstance(n, GenNode | SelectNode)
-        }
-        for index, number in numbers.items():
-            self._kept[number] = None
+        self._kept.update(dict.fromkeys(numbers.values()))
+        cells = {index: self._cell(node.site) for index, node in asked_in(bound).items()}
+        for index, node in shared.keeps:
+            number = numbers[node.handle]
             if self._traced is not None:
-                self._traced[number] = (bound, keeps[index].stream)
-            giving = _Giving(Held(str(keeps[index].handle)), Kept(number, self._release), give)
-            giving.behind([cells[source] for source in _generations(segment, index)])
+                self._traced[number] = (bound, node.stream)
+            giving = _Giving(Held(str(node.handle)), Kept(number, self._release), give)
+            giving.behind([cells[source] for source in shared.behind[index]])
         for name, index in segment.gives:
             cells[index].add_done_callback(_giving(Slot(name), give))
         for cell in cells.values():
@@ -91,23 +128,14 @@ class Segments:
             if error is not None:
                 raise error
 
-    async def watch(self) -> None:
-        """Notice what has come of pending generations, until the run is stopped.
-
-        Raises:
-            RunError: why it was stopped.
-        """
-        while True:
-            for site in await self._run.feed.wait_async(self._come):
-                cell = self._pending.pop(site)
-                if not cell.done():
-                    cell.set_result(self._run.feed.cells[site])
-            if self._run.stopped:
-                self._run.submit(Segment(()))  # raises why
-
     async def give_back(self) -> None:
         """Release every stream that is still kept, when everything submitted has ended."""
-        await asyncio.to_thread(self._run.wait)
+        with self._run.feed.change as change:
+            if self._changed in change.listeners:
+                change.listeners.remove(self._changed)
+        idle = asyncio.Event()
+        self._run.when_idle(idle.set)
+        await idle.wait()
         nodes = tuple(map(ReleaseNode, (*self._free, *self._kept)))
         self._free.clear()
         self._kept.clear()
@@ -148,11 +176,26 @@ class Segments:
         self._pending[site] = asyncio.get_running_loop().create_future()
         return self._pending[site]
 
-    def _come(self) -> list[Site] | None:
-        """Pending generations that have ended; None if nobody needs to be told anything."""
+    def _changed(self) -> None:
+        """Something is new; called inside the feed's lock, in any thread."""
+        if self._told:
+            return
+        self._told = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._look)
+        else:
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        """Tell those who wait for generations that have ended."""
+        self._told = False  # before the look: who comes behind it tells again
         cells = self._run.feed.cells
-        ready = [site for site in self._pending if cells[site].ready]
-        return ready if ready or self._run.stopped else None
+        for site in [site for site in self._pending if cells[site].ready]:
+            pending = self._pending.pop(site)
+            if not pending.done():
+                pending.set_result(cells[site])
+        if self._run.stopped and not self.stopped.done():
+            self.stopped.set_result(None)
 
     def _release(self, number: int) -> None:
         """Nobody needs a stream any more: the next segment says so to the back end."""
@@ -226,34 +269,6 @@ def _value(cell: Cell) -> Value:
     return Samples(tuple(cell.text)) if isinstance(cell.text, list) else cell.text
 
 
-def _bound(node: Node, known: Mapping[Name, Value], run: Run, call: str, iterations: tuple[int, ...]) -> Node:
-    """A node with the texts and handles of this run, the site where it runs, and its seed."""
-    match node:
-        case OpenNode(handle=str() as name):
-            kept = known[Held(name)]
-            assert isinstance(kept, Kept)
-            return OpenNode(kept.number)
-        case ExtendNode():
-            return ExtendNode(node.stream, tuple(_part(part, known) for part in node.parts))
-        case GenNode():
-            site = node.site.inside(call, iterations)
-            return replace(node, site=site, seed=site_seed(run.seed, run.row, site))
-        case SelectNode():
-            choices = tuple(_text(choice, known) for choice in node.choices)
-            return replace(node, site=node.site.inside(call, iterations), choices=choices)
-        case _:
-            return node
-
-
-def _part(part: Part, known: Mapping[Name, Value]) -> Part:
-    match part:
-        case Slot():
-            return _text(part, known)
-        case ImagePart():
-            return ImagePart(_text(part.data, known))
-        case _:
-            return part
-
-
-def _text(part: TextPart, known: Mapping[Name, Value]) -> TextPart:
-    return text(known[part]) if isinstance(part, Slot) else part
+def _number(value: Value) -> int | None:
+    assert isinstance(value, Kept)
+    return value.number
