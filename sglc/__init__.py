@@ -7,6 +7,7 @@ from sglc.errors import SglcError
 from sglc.frontend.expr import assistant, gen, section, select, system, user
 
 if _typing.TYPE_CHECKING:
+    from sglc.loaded_plan import load_plan
     from sglc.result import Result
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "assistant",
     "function",
     "gen",
+    "load_plan",
     "section",
     "select",
     "set_default_backend",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 # What is resolved when it is used: what only runs need, ...
-_LAZY = {"Result": "sglc.result"}
+_LAZY = {"Result": "sglc.result", "load_plan": "sglc.loaded_plan"}
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {

@@ -29,7 +29,7 @@ _DRIVE = {
         "explain",
         "feed",
     ),
-    *("plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
+    *("plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
 }
 # A part of the package, and what it may import besides itself.
@@ -46,6 +46,7 @@ MAY_IMPORT = {
     **dict.fromkeys(_DRIVE, _MIDDLE | {"backends", "settings"} | _DRIVE),
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,
     "compiled": _MIDDLE | _DRIVE | {"api"},
+    "loaded_plan": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
     "bench": _MIDDLE | {"backends"},
     "serve": _MIDDLE | {"backends"},

@@ -19,6 +19,7 @@ OWN = (
     "assistant",
     "function",
     "gen",
+    "load_plan",
     "section",
     "select",
     "set_default_backend",
