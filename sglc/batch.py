@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from sglc.deadline import Clock
 from sglc.errors import UsageError
+from sglc.event_loop import executor_loop
 from sglc.frontend.locate import here
 from sglc.ir.target import Backend
 from sglc.result import Result
@@ -64,29 +66,31 @@ def run_batch(
     window: int | None,
     clock: Clock | None,
     name: str,
+    *,
+    order: Sequence[int] | None = None,
+    threads: bool = True,
 ) -> Iterator[Result]:
-    """`run_rows` on a back end that is begun first, with a window that fits it."""
-    if not count:
-        return
-    backend.start()
-    if clock is not None:
-        clock.begin()
-    live = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-    yield from run_rows(make, count, live, name)
-
-
-def run_rows(make: Callable[[int], Live], count: int, window: int, name: str) -> Iterator[Result]:
-    """Run rows 0 to `count` - 1, `window` of them at once; yields each result when it and all before it ended.
+    """Run rows 0 to `count` - 1, a window of them at once; yields each when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
 
     Args:
         make: gives a row; called when its turn has come.
+        window: rows live at once; None: as many as fit the back end.
+        order: the rows in the order in which they begin; by default that of their numbers.
+        threads: rows need a thread to run in; else they run in the executor's loop, and `make` is called there.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
     """
-    live = _Window(make, count, window, name)
+    if not count:
+        return
+    backend.start()
+    if clock is not None:
+        clock.begin()
+    size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+    turns = range(count) if order is None else order
+    live = _Window(make, turns, size, name) if threads else _LoopWindow(make, turns, size)
     live.open()
     try:
         for number in range(count):
@@ -97,12 +101,74 @@ def run_rows(make: Callable[[int], Live], count: int, window: int, name: str) ->
         live.close()
 
 
+class _LoopWindow:
+    """Rows that are live and need no thread. `_fill` and `_ended` are called in the executor's loop."""
+
+    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int) -> None:
+        self._make = make
+        self._turns = turns
+        self._size = size
+        self._change = threading.Condition()  # a row has ended whose result somebody waits for
+        self._awaited = -1
+        self._live = 0
+        self._taken = 0  # rows that have a place, or had one
+        self._filling = False
+        self._begun: dict[int, Result] = {}
+        self._closed = False  # no row begins any more
+
+    def open(self) -> None:
+        """Begin."""
+        executor_loop().call_soon_threadsafe(self._fill)
+
+    def _fill(self) -> None:
+        if self._filling:  # a row ended as it began
+            return
+        self._filling = True
+        while self._live < self._size and self._taken < len(self._turns) and not self._closed:
+            number = self._turns[self._taken]
+            self._taken += 1
+            self._live += 1
+            row = self._make(number)
+            row.ended = partial(self._ended, number)
+            self._begun[number] = row.result
+            row.run()
+        self._filling = False
+        if self._closed:  # meanwhile
+            self._stop()
+
+    def _ended(self, number: int) -> None:
+        self._live -= 1
+        with self._change:
+            if number == self._awaited:
+                self._change.notify_all()
+        self._fill()
+
+    def result(self, number: int) -> Result:
+        """The result of a row, when it has ended."""
+        with self._change:
+            self._awaited = number
+            while not ((begun := self._begun.get(number)) and begun.ended):
+                self._change.wait()
+            return begun
+
+    def close(self) -> list[Result]:
+        """Let no row begin, stop those that run; gives the results of all that have begun."""
+        self._closed = True
+        return self._stop()
+
+    def _stop(self) -> list[Result]:
+        begun = [result for _, result in sorted(self._begun.copy().items())]
+        for result in begun:
+            result.stop()
+        return begun
+
+
 class _Window:
     """Rows that are live, and the threads that run their bodies."""
 
-    def __init__(self, make: Callable[[int], Live], count: int, size: int, name: str) -> None:
+    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int, name: str) -> None:
         self._make = make
-        self._count = count
+        self._turns = turns
         self._size = size
         self._name = name
         lock = threading.Lock()
@@ -138,7 +204,7 @@ class _Window:
                 self._room.wait()
             if self._over:
                 return None
-            number = self._taken
+            number = self._turns[self._taken]
             self._taken += 1
             self._live += 1
             if self._over:
@@ -156,7 +222,7 @@ class _Window:
 
     @property
     def _over(self) -> bool:
-        return self._closed or self._taken == self._count
+        return self._closed or self._taken == len(self._turns)
 
     def result(self, number: int) -> Result:
         """The result of a row, as soon as the row has begun."""

@@ -33,6 +33,7 @@ class LoadedPlan:
         self.plan = plan
         self.tools = tools_for(plan, tools)
         self._prepared = PreparedRows(plan)
+        self.__name__ = plan.program
 
     def __repr__(self) -> str:
         return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
@@ -136,7 +137,8 @@ class LoadedPlan:
             arguments = fitting[number]
             return PlanRow(self._prepared, arguments, chosen, result, self.tools, own, None, budget, clock)
 
-        return run_batch(make, len(fitting), chosen, window, clock, self.plan.program)
+        count, name = len(fitting), self.plan.program
+        return run_batch(make, count, chosen, window, clock, name, threads=False)
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ class Segments:
                 raise AssertionError("it was bound")
 
     def _made(self, node: GenNode | SelectNode) -> str:
-        return text(_value(self._run.feed.cells[node.site]))
+        return text(value_of(self._run.feed.cells[node.site]))
 
 
 class _Giving:
@@ -259,12 +259,13 @@ def _giving(name: Slot, give: Give) -> Callable[[asyncio.Future[Cell]], None]:
 
     def done(come: asyncio.Future[Cell]) -> None:
         if not come.cancelled() and come.result().error is None:
-            give(name, _value(come.result()))
+            give(name, value_of(come.result()))
 
     return done
 
 
-def _value(cell: Cell) -> Value:
+def value_of(cell: Cell) -> Value:
+    """What a generation gave."""
     assert cell.text is not None
     return Samples(tuple(cell.text)) if isinstance(cell.text, list) else cell.text
 

@@ -7,7 +7,6 @@ anew is the same plan, and one in which anything else changed is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from hashlib import blake2b
 
 from sglc.errors import Loc, UsageError, VerifyError
@@ -19,14 +18,19 @@ _HASH_BYTES = 16
 
 def plan_hash(plan: Plan) -> str:
     """What identifies a plan: equal plans have equal hashes, in every process (32 hexadecimal digits)."""
-    canonical = json.dumps(plan_to_json(plan), sort_keys=True, separators=(",", ":"))
+    return _hash(plan_to_json(plan))
+
+
+def _hash(data: object) -> str:
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return blake2b(canonical.encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
 def plan_to_text(plan: Plan) -> str:
     """The text of the plan's file."""
     data = plan_to_json(plan)
-    data = {"is": data.pop("is"), "version": data.pop("version"), "hash": plan_hash(plan), **data}
+    written = _hash(data)
+    data = {"is": data.pop("is"), "version": data.pop("version"), "hash": written, **data}
     text = json.dumps(data, ensure_ascii=False, indent=1)
     try:
         text.encode()
@@ -49,11 +53,9 @@ def plan_from_text(text: str, name: str) -> Plan:
         raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None
     except RecursionError:
         raise VerifyError("SGLC221", "this is no plan: it is too deep") from None
-    written = data.get("hash") if isinstance(data, Mapping) else None
-    plan = plan_from_json(
-        {key: item for key, item in data.items() if key != "hash"} if isinstance(data, Mapping) else data
-    )
-    found = plan_hash(plan)
+    written = data.pop("hash", None) if isinstance(data, dict) else None
+    plan = plan_from_json(data)
+    found = _hash(data)
     if written != found:
         raise UsageError(
             "SGLC040", f"the plan in `{name}` is not as it was written", Loc(name, 1),
