@@ -37,7 +37,6 @@ from sglc.ir.plan import (
     Step,
     SwitchStep,
     ValueStep,
-    blocks_of,
 )
 from sglc.ir.target import Backend
 from sglc.ir.uses import Name, Uses, gives_of, names_in
@@ -232,12 +231,7 @@ class PlanRun:
             scope.give(name, value)
         errors: list[Exception | None] = [None] * len(block.steps)
         try:
-            if len(block.steps) == 1 and not blocks_of(block.steps[0]):
-                own = asyncio.get_running_loop().create_future() if facts.effects[0] else None
-                await self.guarded(scope, 0, block.steps[0], facts, at, before, own, (), errors)
-                before = own or before
-            else:
-                before = await self.together(scope, block, facts, at, before, errors)
+            before = await self.steps(scope, block, facts, at, before, errors)
         finally:
             for variable in block.variables:
                 if isinstance(variable, Named):
@@ -258,20 +252,38 @@ class PlanRun:
         scope.read(facts.ends)
         return results
 
-    async def together(
+    async def steps(
         self, scope: Scope, block: Block, facts: Facts, at: _At, before: _Ended | None,
         errors: list[Exception | None],
     ) -> _Ended | None:  # fmt: skip
-        """Run the steps of a block at once; gives what is done when its effects are."""
+        """Run the steps of a block, those at once that need not wait for each other.
+
+        Gives what is done when the effects of all of them are.
+        """
         loop = asyncio.get_running_loop()
+        befores: list[_Ended | None] = []
+        owns: list[_Ended | None] = []
+        for effects in facts.effects:
+            own = loop.create_future() if effects else None
+            befores.append(before)
+            owns.append(own)
+            before = own or before
+        tasks: list[asyncio.Task[None]] = []
+
+        async def run(chain: Sequence[int], earlier: Sequence[asyncio.Task[None]]) -> None:
+            for number in chain:
+                step = block.steps[number]
+                await self.guarded(
+                    scope, number, step, facts, at, befores[number], owns[number], earlier, errors
+                )
+
+        if facts.flat:  # in this task: what holds blocks would make the stack deep
+            await run(facts.chains[0], ())
+            return before
         async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[None]] = []
-            for number, step in enumerate(block.steps):
-                own = loop.create_future() if facts.effects[number] else None
-                earlier = tuple(tasks) if isinstance(step, ReleaseStep) else ()
-                going = self.guarded(scope, number, step, facts, at, before, own, earlier, errors)
-                tasks.append(group.create_task(going))
-                before = own or before
+            for chain in facts.chains:
+                earlier = tuple(tasks) if isinstance(block.steps[chain[0]], ReleaseStep) else ()
+                tasks.append(group.create_task(run(chain, earlier)))
         return before
 
     async def guarded(

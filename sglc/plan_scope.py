@@ -7,7 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.plan import Block, Held
+from sglc.ir.plan import (
+    Block,
+    GenNode,
+    Held,
+    KeepNode,
+    ReleaseStep,
+    Segment,
+    SelectNode,
+    Slot,
+    Step,
+    blocks_of,
+    reads,
+)
 from sglc.ir.uses import Name, Uses, block_ends, gives_of
 from sglc.plan_values import Kept, Value
 
@@ -28,6 +40,44 @@ class Facts:
         self.gives = [name for step in block.steps for name in gives_of(step)]
         self.ends = tuple(dict.fromkeys(block_ends(block)))
         self.readers = Counter(name for reads in (*self.reads, self.ends) for name in reads)
+        self.chains = _chains(block, self.reads)
+        self.flat = len(self.chains) == 1 and not any(map(blocks_of, block.steps))
+
+
+def _chains(block: Block, wanted: Sequence[Sequence[Name]]) -> list[list[int]]:
+    """The steps of a block; together those of which each can begin no earlier than the one before it ends."""
+    if any(isinstance(step, ReleaseStep) for step in block.steps):  # which waits for every step before it
+        return [[number] for number in range(len(block.steps))]
+    chains: list[list[int]] = []
+    lasts: dict[Name, list[int]] = {}  # by what the last step of a chain gives as it ends: its chain
+    for number, step in enumerate(block.steps):
+        chain = next((lasts[name] for name in wanted[number] if name in lasts), None)
+        if chain is None:
+            chains.append(chain := [])
+        for name in [name for name, known in lasts.items() if known is chain]:
+            del lasts[name]  # only the last one's names
+        chain.append(number)
+        lasts.update(dict.fromkeys(_at_its_end(step), chain))
+    return chains
+
+
+def _at_its_end(step: Step) -> tuple[Name, ...]:
+    """What a step gives when it ends, and no earlier."""
+    if not isinstance(step, Segment):
+        return gives_of(step)
+    asked = {i for i, node in enumerate(step.nodes) if isinstance(node, GenNode | SelectNode)}
+    given: list[tuple[Name, int]] = [(Slot(name), index) for name, index in step.gives]
+    given += [(Held(str(node.handle)), node.stream) for node in step.nodes if isinstance(node, KeepNode)]
+    return tuple([name for name, index in given if asked <= behind(step, index)])
+
+
+def behind(segment: Segment, index: int) -> set[int]:
+    """Node `index` of a segment, and every node that it waits for, directly or not."""
+    seen = {index}
+    for at in range(index, -1, -1):
+        if at in seen:
+            seen.update(reads(segment.nodes[at]))
+    return seen
 
 
 class Scope:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from sglc.binding import Own, Template, asked_in
 from sglc.executor import HANDLES, Run
@@ -27,9 +28,9 @@ from sglc.ir.plan import (
     Segment,
     SelectNode,
     Slot,
-    reads,
 )
 from sglc.ir.uses import Name, own_reads
+from sglc.plan_scope import behind
 from sglc.plan_values import Kept, Samples, Value, text
 
 Give = Callable[[Name, Value], None]
@@ -75,7 +76,7 @@ class Segments:
     def __init__(self, run: Run, bindings: Bindings, *, traced: bool) -> None:
         self._run = run
         self._bindings = bindings
-        self._pending: dict[Site, asyncio.Future[Cell]] = {}
+        self._pending: dict[Site, _Waiting] = {}
         self._kept: dict[int, None] = {}  # handles that the back end may hold for this run
         self._free: list[int] = []  # those that nobody needs any more
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
@@ -114,17 +115,22 @@ class Segments:
         self._run.submit(whole)
         self._free.clear()
         self._kept.update(dict.fromkeys(numbers.values()))
-        cells = {index: self._cell(node.site) for index, node in asked_in(bound).items()}
+        sites = {index: node.site for index, node in asked_in(bound).items()}
+        waiting = _Waiting(self._loop.create_future(), len(sites))
         for index, node in shared.keeps:
             number = numbers[node.handle]
             if self._traced is not None:
                 self._traced[number] = (bound, node.stream)
-            giving = _Giving(Held(str(node.handle)), Kept(number, self._release), give)
-            giving.behind([cells[source] for source in shared.behind[index]])
+            giving = partial(give, Held(str(node.handle)), Kept(number, self._release))
+            waiting.behind([sites[source] for source in shared.behind[index]], giving)
         for name, index in segment.gives:
-            cells[index].add_done_callback(_giving(Slot(name), give))
-        for cell in cells.values():
-            error = (await asyncio.shield(cell)).error
+            waiting.gives.setdefault(sites[index], []).append(partial(_give_text, give, Slot(name)))
+        if not sites:
+            return
+        self._pending.update(dict.fromkeys(sites.values(), waiting))
+        await waiting.ended
+        for site in sites.values():
+            error = self._run.feed.cells[site].error
             if error is not None:
                 raise error
 
@@ -172,10 +178,6 @@ class Segments:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _cell(self, site: Site) -> asyncio.Future[Cell]:
-        self._pending[site] = asyncio.get_running_loop().create_future()
-        return self._pending[site]
-
     def _changed(self) -> None:
         """Something is new; called inside the feed's lock, in any thread."""
         if self._told:
@@ -191,9 +193,7 @@ class Segments:
         self._told = False  # before the look: who comes behind it tells again
         cells = self._run.feed.cells
         for site in [site for site in self._pending if cells[site].ready]:
-            pending = self._pending.pop(site)
-            if not pending.done():
-                pending.set_result(cells[site])
+            self._pending.pop(site).come(cells[site])
         if self._run.stopped and not self.stopped.done():
             self.stopped.set_result(None)
 
@@ -222,46 +222,52 @@ class Segments:
         return text(value_of(self._run.feed.cells[node.site]))
 
 
-class _Giving:
-    """Gives a stream when several generations have ended well; a failure is given with the whole step's."""
+class _Waiting:
+    """A segment that was submitted. What it gives is given as its generations end well; then it has `ended`.
 
-    def __init__(self, name: Name, value: Value, give: Give) -> None:
-        self._name = name
-        self._value = value
-        self._give = give
-        self._missing = 0
+    Args:
+        missing: generations of it that have not ended.
+    """
 
-    def behind(self, cells: Sequence[asyncio.Future[Cell]]) -> None:
-        self._missing = len(cells)
-        for cell in cells:
-            cell.add_done_callback(self._done)
-        if not cells:
-            self._give(self._name, self._value)
+    __slots__ = ("_missing", "ended", "gives")
 
-    def _done(self, come: asyncio.Future[Cell]) -> None:
-        if not come.cancelled() and come.result().error is None:
-            self._missing -= 1
-            if not self._missing:
-                self._give(self._name, self._value)
+    def __init__(self, ended: asyncio.Future[None], missing: int) -> None:
+        self.ended = ended
+        self.gives: dict[Site, list[Callable[[Cell], None]]] = {}  # by the generation that they wait for
+        self._missing = missing
+
+    def behind(self, sites: Sequence[Site], give: Callable[[], None]) -> None:
+        """Call `give` when all these generations have ended well: perhaps now."""
+        left = len(sites)
+
+        def come(_: Cell) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                give()
+
+        for site in sites:
+            self.gives.setdefault(site, []).append(come)
+        if not left:
+            give()
+
+    def come(self, cell: Cell) -> None:
+        """A generation has ended."""
+        if cell.error is None:
+            for give in self.gives.get(cell.site, ()):
+                give(cell)
+        self._missing -= 1
+        if not self._missing and not self.ended.done():
+            self.ended.set_result(None)
 
 
 def _generations(segment: Segment, index: int) -> list[int]:
     """The generations that node `index` waits for, directly or not."""
-    seen = {index: None}
-    for at in range(index, -1, -1):
-        if at in seen:
-            seen.update(dict.fromkeys(reads(segment.nodes[at])))
-    return [at for at in seen if isinstance(segment.nodes[at], GenNode | SelectNode)]
+    return [at for at in sorted(behind(segment, index)) if isinstance(segment.nodes[at], GenNode | SelectNode)]
 
 
-def _giving(name: Slot, give: Give) -> Callable[[asyncio.Future[Cell]], None]:
-    """Gives the text of a generation when it has come; its failure is given with the whole step's."""
-
-    def done(come: asyncio.Future[Cell]) -> None:
-        if not come.cancelled() and come.result().error is None:
-            give(name, value_of(come.result()))
-
-    return done
+def _give_text(give: Give, name: Slot, cell: Cell) -> None:
+    give(name, value_of(cell))
 
 
 def value_of(cell: Cell) -> Value:
