@@ -7,6 +7,7 @@ from sglc.errors import SglcError
 from sglc.frontend.expr import assistant, gen, section, select, system, user
 
 if _typing.TYPE_CHECKING:
+    from sglc.loaded_plan import load_plan
     from sglc.result import Result
     from sglc.together import run_together
 
@@ -17,6 +18,7 @@ __all__ = [
     "assistant",
     "function",
     "gen",
+    "load_plan",
     "run_together",
     "section",
     "select",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 # What is resolved when it is used: what only runs need, ...
-_LAZY = {"Result": "sglc.result", "run_together": "sglc.together"}
+_LAZY = {"Result": "sglc.result", "load_plan": "sglc.loaded_plan", "run_together": "sglc.together"}
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sglc.budget import Budget
     from sglc.compile import Compiled
     from sglc.compiled import CompiledFunction
+    from sglc.deadline import Clock
     from sglc.frontend.guards import Memo
     from sglc.frontend.trail import Tree
     from sglc.ir.target import Backend, Target
@@ -35,8 +36,6 @@ __all__ = ["Function", "function", "set_default_backend"]
 
 Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments by name, or in order
 
-_ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
-_LEAST_ROWS = 64
 _MOST_TREES = 64
 _DEFAULTS = Sampling()
 _SAMPLING = {
@@ -47,7 +46,7 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens")
+_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout")
 
 
 class Function:
@@ -84,6 +83,7 @@ class Function:
         use_thread: bool | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
+        timeout: float | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -104,11 +104,14 @@ class Function:
             use_thread: False runs the program's Python in this thread, before `run` returns.
             max_calls, max_tokens: a budget of generations begun and of tokens generated (`sglc.budget`);
                 passing it fails the run with SGLC408.
+            timeout: seconds; a run that has not ended then ends with SGLC411 at the line that it waits in,
+                and keeps what was computed. Python that blocks in its body is abandoned.
 
         Raises:
             UsageError: the arguments do not fit the function, or the back end is unknown.
         """
-        given = dict(zip(_OPTIONS, (backend, seed, stream, use_thread, max_calls, max_tokens), strict=True))
+        options = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout)
+        given = dict(zip(_OPTIONS, options, strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -126,6 +129,7 @@ class Function:
             called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
         from sglc.budget import budget_of
+        from sglc.deadline import clock_of_run
 
         backend, seed = options.get("backend"), options.get("seed")
         enclosing = ENCLOSING.get()
@@ -140,6 +144,7 @@ class Function:
             live or bool(options.get("stream")),
             None,
             budget_of(options.get("max_calls"), options.get("max_tokens")),
+            clock_of_run(options.get("timeout")),
             in_thread=options.get("use_thread") is not False,
         )
 
@@ -171,10 +176,12 @@ class Function:
         backend: Backend,
         seed: int | None = None,
         on_text: Callable[[Site, str | None], None] | None = None,
+        budget: Budget | None = None,
+        clock: Clock | None = None,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting, sampling = self._arguments((), arguments)
-        return self._start(fitting, sampling, backend, seed, False, on_text)
+        return self._start(fitting, sampling, backend, seed, False, on_text, budget, clock)
 
     def _start(
         self,
@@ -185,13 +192,14 @@ class Function:
         live: bool,
         on_text: Callable[[Site, str | None], None] | None,
         budget: Budget | None = None,
+        clock: Clock | None = None,
         in_thread: bool = True,
     ) -> Result:
         from sglc.result import Result
 
         backend.start()
         result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
-        row = self._row(arguments, sampling, backend, result, on_text, budget=budget)
+        row = self._row(arguments, sampling, backend, result, on_text, budget=budget, clock=clock)
         if in_thread:
             threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
@@ -247,6 +255,8 @@ class Function:
         max_calls: int | None = None,
         max_tokens: int | None = None,
         hoist_prefix: bool = True,
+        timeout: float | None = None,
+        row_timeout: float | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -258,27 +268,42 @@ class Function:
             max_calls, max_tokens: the budget of each row, as of `run`.
             hoist_prefix: rows whose prompts begin alike begin one behind the other, as far as that is known
                 before they run (`sglc.batch_order`); else in the order of the list.
+            row_timeout: seconds of each row, as `timeout` of `run`.
+            timeout: seconds of all rows together; then those that run end with SGLC411, and those that
+                have not begun with SGLC412.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
-            UsageError: SGLC017, SGLC023, SGLC011, a row or option that does not fit; nothing has run then.
+            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
+                run then.
         """
-        check_batch(rows, num_threads)
+        check_rows(rows)
+        from sglc.batch import run_batch, window_of
         from sglc.budget import budget_of
+        from sglc.deadline import clock_of_batch
 
+        window = window_of(num_threads)
         chosen = resolve(backend, self.definition.loc)
         run_seed = random_seed() if seed is None else seed
-        given, make = self._batch(rows, kwargs, chosen, run_seed, budget_of(max_calls, max_tokens))
+        clock = clock_of_batch(timeout, row_timeout)
+        given, make = self._batch(rows, kwargs, chosen, run_seed, budget_of(max_calls, max_tokens), clock)
 
         def order() -> Sequence[int]:
             from sglc.batch_leads import batch_order
 
             return batch_order([self._begin(given)], chosen)
 
-        return self._run_rows(make, len(given), chosen, num_threads, order if hoist_prefix else None)
+        hoisted = order if hoist_prefix else None
+        return run_batch(make, len(given), chosen, window, clock, self.__name__, order=hoisted)
 
     def _batch(
-        self, rows: Rows, kwargs: Mapping[str, Any], backend: Backend, seed: int, budget: Budget | None
+        self,
+        rows: Rows,
+        kwargs: Mapping[str, Any],
+        backend: Backend,
+        seed: int,
+        budget: Budget | None,
+        clock: Clock | None,
     ) -> tuple[list[dict[str, Any]], Callable[[int], Row]]:
         """The arguments of rows, which are checked, and what makes each row when it is to run."""
         from sglc.result import Result
@@ -289,7 +314,8 @@ class Function:
         def make(number: int) -> Row:
             arguments, sampling = fitting[number]
             result = Result(self.__name__, seed, number)
-            return self._row(arguments, sampling, backend, result, context=context.copy(), budget=budget)
+            own = context.copy()
+            return self._row(arguments, sampling, backend, result, context=own, budget=budget, clock=clock)
 
         return [arguments for arguments, _ in fitting], make
 
@@ -299,25 +325,6 @@ class Function:
 
         with self._checking:
             return beginnings(self.definition, self._begun, given)
-
-    def _run_rows(
-        self,
-        make: Callable[[int], Row],
-        count: int,
-        backend: Backend,
-        num_threads: int | str,
-        order: Callable[[], Sequence[int]] | None,
-    ) -> Iterator[Result]:
-        from sglc.batch import run_rows
-
-        if not count:
-            return
-        backend.start()
-        if isinstance(num_threads, int):
-            window = num_threads
-        else:
-            window = max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-        yield from run_rows(make, count, window, self.__name__, order and order())
 
     def _row_arguments(
         self, number: int, row: Mapping[str, Any] | Sequence[Any], kwargs: Mapping[str, Any]
@@ -496,6 +503,7 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None = None,
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
+        clock: Clock | None = None,
     ) -> Row:
         from sglc.frontend.trail import Tree
         from sglc.row import Row
@@ -503,7 +511,7 @@ class Function:
         tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
-        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
+        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget, clock)
         row.check = lambda: self._check(sampling, backend)
         return row
 
@@ -546,18 +554,14 @@ def _split(
     return own, Sampling(**sampling_fields(given, definition.loc)) if given else _DEFAULTS
 
 
-def check_batch(rows: Any, num_threads: Any) -> None:
-    """Refuse what cannot be a batch.
+def check_rows(rows: Any) -> None:
+    """Refuse what cannot be the rows of a batch.
 
     Raises:
-        UsageError: SGLC017, no list of rows; SGLC023, `num_threads`.
+        UsageError: SGLC017, no list.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
-    if num_threads != "auto" and (not isinstance(num_threads, int) or num_threads < 1):
-        raise UsageError(
-            "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
-        )
 
 
 def random_seed() -> int:

@@ -9,11 +9,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
+from sglc.deadline import Clock
+from sglc.errors import UsageError
+from sglc.event_loop import executor_loop
+from sglc.frontend.locate import here
+from sglc.ir.target import Backend
 from sglc.result import Result
-from sglc.row import Row
 
+_ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
+_LEAST_ROWS = 64
 _STALL_S = 0.001  # a body that takes longer is taken to wait for something: another thread goes on
+
+
+class Live(Protocol):
+    """A row: of a function, or of a plan."""
+
+    result: Result
+    ended: Callable[[], None] | None  # called when the result is there
+    abandoned: Callable[[], None] | None  # called before, if the thread that runs it is lost
+    lost: bool  # whether it is
+
+    def run(self) -> None:
+        """Run it, at least up to where nothing in this thread has to be done for it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,21 +44,53 @@ class Interrupted(KeyboardInterrupt):
         self.results = list(results)
 
 
-def run_rows(
-    make: Callable[[int], Row], count: int, window: int, name: str, order: Sequence[int] | None = None
+def window_of(num_threads: Any) -> int | None:
+    """How many rows are to be live at once; None if that is left to the back end.
+
+    Raises:
+        UsageError: SGLC023, it is no number.
+    """
+    if num_threads == "auto":
+        return None
+    if not isinstance(num_threads, int) or num_threads < 1:
+        raise UsageError(
+            "SGLC023", f'`num_threads` is a number from 1 or `"auto"`, not `{num_threads!r}`', here()
+        )
+    return num_threads
+
+
+def run_batch(
+    make: Callable[[int], Live],
+    count: int,
+    backend: Backend,
+    window: int | None,
+    clock: Clock | None,
+    name: str,
+    *,
+    order: Callable[[], Sequence[int]] | None = None,
+    threads: bool = True,
 ) -> Iterator[Result]:
-    """Run rows 0 to `count` - 1, `window` of them at once; yields each result when it and all before it ended.
+    """Run rows 0 to `count` - 1, a window of them at once; yields each when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
 
     Args:
         make: gives a row; called when its turn has come.
-        order: their numbers in the order in which they begin; the same as that of the results without it.
+        window: rows live at once; None: as many as fit the back end.
+        order: gives the rows' numbers in the order in which they begin; that of the results without it.
+        threads: rows need a thread to run in; else they run in the executor's loop, and `make` is called there.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
     """
-    live = _Window(make, order or range(count), window, name)
+    if not count:
+        return
+    backend.start()
+    if clock is not None:
+        clock.begin()
+    size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+    turns = range(count) if order is None else order()
+    live = _Window(make, turns, size, name) if threads else _LoopWindow(make, turns, size)
     live.open()
     try:
         for number in range(count):
@@ -49,12 +101,74 @@ def run_rows(
         live.close()
 
 
+class _LoopWindow:
+    """Rows that are live and need no thread. `_fill` and `_ended` are called in the executor's loop."""
+
+    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int) -> None:
+        self._make = make
+        self._turns = turns
+        self._size = size
+        self._change = threading.Condition()  # a row has ended whose result somebody waits for
+        self._awaited = -1
+        self._live = 0
+        self._taken = 0  # rows that have a place, or had one
+        self._filling = False
+        self._begun: dict[int, Result] = {}
+        self._closed = False  # no row begins any more
+
+    def open(self) -> None:
+        """Begin."""
+        executor_loop().call_soon_threadsafe(self._fill)
+
+    def _fill(self) -> None:
+        if self._filling:  # a row ended as it began
+            return
+        self._filling = True
+        while self._live < self._size and self._taken < len(self._turns) and not self._closed:
+            number = self._turns[self._taken]
+            self._taken += 1
+            self._live += 1
+            row = self._make(number)
+            row.ended = partial(self._ended, number)
+            self._begun[number] = row.result
+            row.run()
+        self._filling = False
+        if self._closed:  # meanwhile
+            self._stop()
+
+    def _ended(self, number: int) -> None:
+        self._live -= 1
+        with self._change:
+            if number == self._awaited:
+                self._change.notify_all()
+        self._fill()
+
+    def result(self, number: int) -> Result:
+        """The result of a row, when it has ended."""
+        with self._change:
+            self._awaited = number
+            while not ((begun := self._begun.get(number)) and begun.ended):
+                self._change.wait()
+            return begun
+
+    def close(self) -> list[Result]:
+        """Let no row begin, stop those that run; gives the results of all that have begun."""
+        self._closed = True
+        return self._stop()
+
+    def _stop(self) -> list[Result]:
+        begun = [result for _, result in sorted(self._begun.copy().items())]
+        for result in begun:
+            result.stop()
+        return begun
+
+
 class _Window:
     """Rows that are live, and the threads that run their bodies."""
 
-    def __init__(self, make: Callable[[int], Row], order: Sequence[int], size: int, name: str) -> None:
+    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int, name: str) -> None:
         self._make = make
-        self._order = order
+        self._turns = turns
         self._size = size
         self._name = name
         lock = threading.Lock()
@@ -80,22 +194,24 @@ class _Window:
     def _work(self) -> None:
         while (row := self._next()) is not None:
             row.run()
+            if row.lost:  # another thread has taken this one's place
+                return
             del row
 
-    def _next(self) -> Row | None:
+    def _next(self) -> Live | None:
         with self._room:
             while self._live >= self._size and not self._over:
                 self._room.wait()
             if self._over:
                 return None
-            number = self._order[self._taken]
+            number = self._turns[self._taken]
             self._taken += 1
             self._live += 1
             if self._over:
                 self._all_begun.set()
                 self._room.notify_all()  # nobody gets another place
         row = self._make(number)
-        row.ended = self._ended
+        row.ended, row.abandoned = self._ended, self._abandoned
         with self._begun:
             self._results[number] = row.result
             if self._awaited == number:
@@ -106,7 +222,7 @@ class _Window:
 
     @property
     def _over(self) -> bool:
-        return self._closed or self._taken == len(self._order)
+        return self._closed or self._taken == len(self._turns)
 
     def result(self, number: int) -> Result:
         """The result of a row, as soon as the row has begun."""
@@ -131,6 +247,13 @@ class _Window:
         with self._room:
             self._live -= 1
             self._room.notify()
+
+    def _abandoned(self) -> None:
+        """A body has not ended in its time: its thread is no longer one of ours."""
+        with self._room:
+            self._threads -= 1
+            if not self._over:
+                self._add_thread()
 
     def _watch(self) -> None:
         """Add a thread whenever there is a place in the window and nobody takes it."""

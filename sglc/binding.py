@@ -26,23 +26,33 @@ from sglc.ir.plan import (
 @dataclass(frozen=True, slots=True)
 class Own:
     """A row's own data: texts by slot, numbers of the streams it opens and keeps, where its seeds begin, and
-    the cache keys of its generations."""
+    the cache keys of its generations.
+
+    `call` and `iterations` are as in `Site.inside`, for a template that is `placed`.
+    """
 
     texts: Mapping[str, str]
     opened: Mapping[str, int | None]
     kept: Mapping[Any, int]
     seeds: blake2b
     cache_keys: Mapping[Site, str] = field(default_factory=dict)
+    call: str = ""
+    iterations: tuple[int, ...] = ()
 
 
 class Template:
-    """A segment that many rows share: what differs from row to row is found once."""
+    """A segment that many rows share: what differs from row to row is found once.
+
+    Args:
+        placed: it runs in a called program or in a loop, where sites are distinct by it.
+    """
 
     __slots__ = ("_fill", "segment")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, *, placed: bool = False) -> None:
         self.segment = segment
-        fillers = [(index, _filler(node)) for index, node in enumerate(segment.nodes)]
+        find = _placed_filler if placed else _filler
+        fillers = [(index, find(node)) for index, node in enumerate(segment.nodes)]
         self._fill = tuple([(index, fill) for index, fill in fillers if fill is not None])
 
     def bind(self, own: Own) -> Segment:
@@ -73,14 +83,14 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: GenNode(
                 stream, site, sampling, loc, _seed(own.seeds, name), ahead, own.cache_keys.get(site, key)
             )
-        case SelectNode(stream, site, choices, method, loc) if any(isinstance(one, Slot) for one in choices):
+        case SelectNode(stream, site, choices, method, loc, key):
             return lambda own: SelectNode(
                 stream,
                 site,
                 tuple([_choice(choice, own.texts) for choice in choices]),
                 method,
                 loc,
-                own.cache_keys.get(site, ""),
+                own.cache_keys.get(site, key),
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -88,6 +98,28 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: KeepNode(stream, own.kept[handle])
         case _:
             return None
+
+
+def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
+    """`_filler` where the site depends on where it runs."""
+    match node:
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
+
+            def filled(own: Own) -> Node:
+                at = site.inside(own.call, own.iterations)
+                return GenNode(stream, at, sampling, loc, _seed(own.seeds, str(at).encode()), ahead, key)
+
+            return filled
+        case SelectNode(stream, site, choices, method, loc):
+            return lambda own: SelectNode(
+                stream,
+                site.inside(own.call, own.iterations),
+                tuple([_choice(choice, own.texts) for choice in choices]),
+                method,
+                loc,
+            )
+        case _:
+            return _filler(node)
 
 
 def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:

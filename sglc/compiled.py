@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.compile import Compiled
 from sglc.ir.core import Program
 from sglc.ir.plan import Plan
+from sglc.ir.plan_file import plan_to_text
 from sglc.ir.target import Backend
 from sglc.passes.base import Remark
 from sglc.result import Result
@@ -45,6 +47,14 @@ class CompiledFunction:
     def remarks(self) -> tuple[Remark, ...]:
         """What the passes had to say."""
         return self.compiled.remarks
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text(plan_to_text(self.plan) + "\n", encoding="utf-8")
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """`Function.run` on this back end."""

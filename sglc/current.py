@@ -7,8 +7,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from sglc.errors import Loc, UsageError
+from sglc.errors import Loc, RunError, UsageError
 from sglc.frontend.locate import here
+from sglc.frontend.symbolic import MAY_CALL
 from sglc.ir.core import Site
 from sglc.settings import global_config
 
@@ -16,14 +17,36 @@ if TYPE_CHECKING:
     from sglc.ir.target import Backend
 
 
+class Stoppable(Protocol):
+    """A run that goes on."""
+
+    def stop(self, reason: RunError | None = None) -> None:
+        """End it."""
+
+
 @dataclass(slots=True)
 class Enclosing:
-    """The run whose body is going on here: programs that it calls run where it runs."""
+    """The run whose body is going on here: programs that it calls run where it runs, and stop when it does.
+
+    `why_over` gives the error of a run that was stopped: it begins nothing any more.
+    """
 
     backend: Backend
     seed: int
     row: int
+    why_over: Callable[[], RunError | None] = lambda: None
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
+    inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
+
+    def may_call(self) -> None:
+        """Called before a declared function is.
+
+        Raises:
+            RunError: the run was stopped.
+        """
+        error = self.why_over()
+        if error is not None:
+            raise error
 
     def seed_of(self, name: str) -> int:
         """The seed of the next call of the program `name`; the same in every run with this run's seed."""
@@ -39,10 +62,11 @@ ENCLOSING: ContextVar[Enclosing | None] = ContextVar("sglc_enclosing", default=N
 
 def inside(enclosing: Enclosing, body: Callable[[], None]) -> None:
     """Run `body` as the body of a run."""
-    token = ENCLOSING.set(enclosing)
+    token, asking = ENCLOSING.set(enclosing), MAY_CALL.set(enclosing.may_call)
     try:
         body()
     finally:
+        MAY_CALL.reset(asking)
         ENCLOSING.reset(token)
 
 

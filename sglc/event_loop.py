@@ -11,16 +11,18 @@ from typing import Any
 _LOCK = threading.Lock()
 _INBOX: deque[Job] = deque()  # jobs that the loop has not seen yet
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None  # the loop's
 _told = False  # whether the loop is going to look into the inbox
 
 
 def executor_loop() -> asyncio.AbstractEventLoop:
     """The loop; begun with the first call."""
-    global _loop
+    global _loop, _thread
     with _LOCK:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True).start()
+            _thread = threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True)
+            _thread.start()
         return _loop
 
 
@@ -53,6 +55,9 @@ def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
     global _told
     loop = _loop or executor_loop()
     job = Job(make)
+    if threading.current_thread() is _thread:
+        job.begin(loop)
+        return job
     with _LOCK:
         _INBOX.append(job)
         tell, _told = not _told, True

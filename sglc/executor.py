@@ -88,7 +88,7 @@ class Run:
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
-    _seeds: blake2b = field(init=False)
+    seeds: blake2b = field(init=False)
     _began: float = field(default_factory=time.perf_counter)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.feed.content = self.content
-        self._seeds = seeds_of(self.seed, self.row)
+        self.seeds = seeds_of(self.seed, self.row)
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -132,7 +132,8 @@ class Run:
             return
         prepared = self._prepared(recorded)
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
-        bound = prepared.template.bind(Own(recorded.texts, opened, numbers, self._seeds, self.cache_keys))
+        own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys)
+        bound = prepared.template.bind(own)
         for node in prepared.keeps:
             number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)
@@ -150,7 +151,7 @@ class Run:
         other = resolve(backend, loc)
         other.start()
         prepared = self._prepared(recorded, other)
-        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self._seeds))
+        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds))
         self._submit(bound, prepared.asked, other)
 
     def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:
@@ -233,9 +234,9 @@ class Run:
             if self.budget is not None:
                 segment = afford(self.budget, len(self.feed.cells), self._spent, segment, tuple(asked.values()))
             cells = self.feed.begin(asked, self.elapsed_s)
-        job = self._start(segment, cells, backend)
+        self._start(segment, cells, backend)
         if self.stopped:  # meanwhile
-            job.cancel()
+            self.close()
 
     @property
     def _spent(self) -> int:
@@ -246,6 +247,11 @@ class Run:
         """Wait until everything submitted has ended; gives the first failure in program order."""
         self.feed.wait(lambda: self._running == 0 or None)
         return self.failure
+
+    @property
+    def why_over(self) -> RunError | None:
+        """Why nothing begins any more: the run was stopped; else None."""
+        return (self._reason or stopped()) if self.stopped else None
 
     @property
     def failure(self) -> BaseException | None:

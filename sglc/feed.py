@@ -95,6 +95,12 @@ class Variables(dict[str, Any]):
         with self.change:
             super().update(more, **named)
 
+    def copied(self) -> Variables:
+        """The same ones, in which those who store into this see nothing of each other."""
+        made = Variables(self.change)
+        dict.update(made, self)
+        return made
+
 
 class Change:
     """The lock of a feed: whoever waits is woken when a block that holds it ends."""
@@ -104,8 +110,9 @@ class Change:
         self.waiting = 0  # threads
         self.listeners: list[Callable[[], None]] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Change:
         self.condition.acquire()
+        return self
 
     def __exit__(self, *_: object) -> None:
         try:

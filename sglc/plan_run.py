@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, assert_never
 
 from sglc.compile import Compiled
-from sglc.errors import UsageError
+from sglc.errors import Loc, UsageError
 from sglc.event_loop import executor_loop
 from sglc.executor import Run
+from sglc.feed import stopped
 from sglc.ir.plan import (
     Block,
     CallStep,
@@ -37,15 +38,35 @@ from sglc.ir.plan import (
     SwitchStep,
     ValueStep,
 )
+from sglc.ir.target import Backend
 from sglc.ir.uses import Name, Uses, gives_of, names_in
 from sglc.ir.values import case_of, evaluate, item_texts, returned
 from sglc.plan_scope import Facts, Failed, Scope
-from sglc.plan_segments import Segments
+from sglc.plan_segments import Bindings, Segments
 from sglc.plan_values import Value, as_python, held_in, plain, read, text
 from sglc.tools import call_function
 
 Tools = Mapping[str, Callable[..., Any]]
 NO_TOOLS: Tools = MappingProxyType({})
+
+
+class Prepared:
+    """A plan, and what is found out about it once for all of its runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.body = plan.body
+        self.uses = Uses(plan.blocks)
+        self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
+        self.bindings = Bindings()
+        self._facts: dict[int, Facts] = {}  # by block; -1 is the plan's own
+
+    def facts(self, number: int) -> Facts:
+        """What is known of a block before it runs."""
+        if number not in self._facts:
+            block = self.body if number < 0 else self.plan.blocks[number]
+            self._facts[number] = Facts(block, self.uses)
+        return self._facts[number]
 
 
 def run_compiled(
@@ -73,9 +94,11 @@ def run_plan(
         RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
         SglcError: the first failure, in program order.
     """
-    _check(plan, arguments, run, tools)
+    check_arguments(plan, arguments)
+    check_plan_runs(plan, run.backend, tools)
     context = contextvars.copy_context()
-    job = asyncio.run_coroutine_threadsafe(execute(plan, arguments, run, tools, context), executor_loop())
+    going = PlanRun(Prepared(plan), run, tools, context)
+    job = asyncio.run_coroutine_threadsafe(going.execute(arguments), executor_loop())
     try:
         return job.result()
     except KeyboardInterrupt:
@@ -84,8 +107,12 @@ def run_plan(
         raise
 
 
-def _check(plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools) -> None:
-    """Refuse what cannot run to its end, before anything runs."""
+def check_arguments(plan: Plan, arguments: Mapping[str, str]) -> None:
+    """Refuse arguments that are not the plan's.
+
+    Raises:
+        UsageError: SGLC014.
+    """
     missing = [name for name in plan.params if name not in arguments]
     unknown = [name for name in arguments if name not in plan.params]
     if missing or unknown:
@@ -93,13 +120,22 @@ def _check(plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools) -> 
         raise UsageError(
             "SGLC014", f"the plan {wrong}", note=f"its arguments: {', '.join(plan.params) or 'none'}"
         )
-    tokenizer = run.backend.target.tokenizer
+
+
+def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
+    """Refuse what cannot run to its end, before anything runs.
+
+    Raises:
+        UsageError: SGLC015, SGLC016, SGLC025, as of `run_plan`.
+    """
+    tokenizer = backend.target.tokenizer
     if plan.tokenizer and (tokenizer is None or tokenizer.hash != plan.tokenizer):
         raise UsageError(
             "SGLC015", "the plan was made for another tokenizer than the back end's",
             hint="compile the program again for this model",
         )  # fmt: skip
-    for step in (*plan.steps, *(step for block in plan.blocks for step in block.steps)):
+    missing: dict[str, Loc] = {}
+    for step in steps_of(plan):
         match step:
             case HostStep():
                 raise UsageError(
@@ -107,30 +143,21 @@ def _check(plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools) -> 
                     hint="run the program's own file",
                 )  # fmt: skip
             case FunctionStep() if step.function not in tools:
-                raise UsageError(
-                    "SGLC025", f"the plan calls `{step.function}`, which is not there", step.loc,
-                    note=f"functions that were given: {', '.join(tools) or 'none'}",
-                    hint="run the program's own file",
-                )  # fmt: skip
+                missing.setdefault(step.function, step.loc)
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise UsageError(
+            "SGLC025", f"the plan calls {names}, which {'is' if len(missing) == 1 else 'are'} not there",
+            next(iter(missing.values())), note=f"functions that were given: {', '.join(tools) or 'none'}",
+            hint="give a file that declares them: `--tools FILE.py`, or run the program's own file",
+        )  # fmt: skip
 
 
-async def execute(
-    plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools, context: contextvars.Context
-) -> tuple[dict[str, Any], Any]:
-    """`run_plan` as a coroutine of the executor's loop, without its checks."""
-    going = _PlanRun(plan, run, tools, context)
-    body = asyncio.ensure_future(going.whole(arguments))
-    watch = asyncio.ensure_future(going.segments.watch())
-    try:
-        await asyncio.wait({body, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not body.done():
-            watch.result()  # raises why it was stopped
-        return body.result()
-    finally:
-        body.cancel()
-        watch.cancel()
-        await asyncio.wait({body, watch})
-        await going.segments.give_back()
+def steps_of(plan: Plan) -> Iterator[Step]:
+    """Every step of a plan, those in its blocks too."""
+    yield from plan.steps
+    for block in plan.blocks:
+        yield from block.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,47 +172,74 @@ class _At:
 _Ended = asyncio.Future[Exception | None]
 
 
-class _PlanRun:
-    """One run of one plan."""
+class PlanRun:
+    """One run of one plan. `variables` is filled as the run goes on, also of one that fails."""
 
-    def __init__(self, plan: Plan, run: Run, tools: Tools, context: contextvars.Context) -> None:
-        self.plan = plan
+    def __init__(self, prepared: Prepared, run: Run, tools: Tools, context: contextvars.Context) -> None:
+        self.prepared = prepared
+        self.plan = prepared.plan
         self.run = run
         self.tools = tools
         self.context = context
-        self.segments = Segments(run, traced=any(isinstance(name, Held) for name in names_in(plan.returns)))
-        self.uses = Uses(plan.blocks)
-        self.facts: dict[int, Facts] = {}  # by block
+        self.calling: dict[
+            object, FunctionStep
+        ] = {}  # the functions that run now, in the order of their beginning
+        self.known: dict[str, Value] = {}
+        self.segments: Segments
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The variables that there are; None where one of several branches has none."""
+        return {name: as_python(item, self.segments.text) for name, item in self.known.items()}
+
+    async def execute(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+        """`run_plan` in the executor's loop, without its checks."""
+        self.segments = Segments(self.run, self.prepared.bindings, traced=self.prepared.traced)
+        body = asyncio.ensure_future(self.whole(arguments))
+        try:
+            if self.run.stopped:
+                raise self.run.why_over or stopped()
+            ends: set[asyncio.Future[Any]] = {body, self.segments.stopped}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not body.done():
+                raise self.run.why_over or stopped()
+            return body.result()
+        finally:
+            body.cancel()
+            await asyncio.wait({body})
+            await self.segments.give_back()
 
     async def whole(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
-        body = self.plan.body
         given = [arguments[name] for name in self.plan.params]
-        (value,), variables = await self.block(body, Facts(body, self.uses), given, _At(), None, None)
-        stream = self.segments.text
-        return {name: as_python(item, stream) for name, item in variables.items()}, as_python(value, stream)
+        (value,) = await self.block(
+            self.prepared.body, self.prepared.facts(-1), given, _At(), None, None, self.known
+        )
+        return self.variables, as_python(value, self.segments.text)
 
     async def block(
         self, block: Block, facts: Facts, given: Sequence[Value], at: _At, outer: Scope | None,
-        before: _Ended | None, ended: _Ended | None = None,
-    ) -> tuple[list[Value], dict[str, Value]]:  # fmt: skip
-        """Run a block once; its results, whose streams are held for the caller, and its variables.
+        before: _Ended | None, variables: dict[str, Value], ended: _Ended | None = None,
+    ) -> list[Value]:  # fmt: skip
+        """Run a block once; gives its results, whose streams are held for the caller.
 
         Args:
             before: is done when all effects before the block are; `ended` becomes so when its own are too.
+            variables: is given those of the block, whatever comes of it.
         """
         scope = Scope(block, facts, outer)
         for name, value in zip(block.params, given, strict=True):
             scope.give(name, value)
         errors: list[Exception | None] = [None] * len(block.steps)
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[None]] = []
-            for number, step in enumerate(block.steps):
-                own = loop.create_future() if facts.effects[number] else None
-                earlier = tuple(tasks) if isinstance(step, ReleaseStep) else ()
-                going = self.guarded(scope, number, step, facts, at, before, own, earlier, errors)
-                tasks.append(group.create_task(going))
-                before = own or before
+        try:
+            before = await self.steps(scope, block, facts, at, before, errors)
+        finally:
+            for variable in block.variables:
+                if isinstance(variable, Named):
+                    there = scope.there(names_in(variable.value))
+                    if there is not None:
+                        variables[variable.name] = read(variable.value, there)
+                else:
+                    variables |= scope.variables.get(variable.step, {})
         if ended is not None:
             _follow(before, ended, None)
         for error in errors:
@@ -196,13 +250,41 @@ class _PlanRun:
         for kept in held_in(results):
             kept.hold()
         scope.read(facts.ends)
-        variables: dict[str, Value] = {}
-        for variable in block.variables:
-            if isinstance(variable, Named):
-                variables[variable.name] = read(variable.value, known)
-            else:
-                variables |= scope.variables.get(variable.step, {})
-        return results, variables
+        return results
+
+    async def steps(
+        self, scope: Scope, block: Block, facts: Facts, at: _At, before: _Ended | None,
+        errors: list[Exception | None],
+    ) -> _Ended | None:  # fmt: skip
+        """Run the steps of a block, those at once that need not wait for each other.
+
+        Gives what is done when the effects of all of them are.
+        """
+        loop = asyncio.get_running_loop()
+        befores: list[_Ended | None] = []
+        owns: list[_Ended | None] = []
+        for effects in facts.effects:
+            own = loop.create_future() if effects else None
+            befores.append(before)
+            owns.append(own)
+            before = own or before
+        tasks: list[asyncio.Task[None]] = []
+
+        async def run(chain: Sequence[int], earlier: Sequence[asyncio.Task[None]]) -> None:
+            for number in chain:
+                step = block.steps[number]
+                await self.guarded(
+                    scope, number, step, facts, at, befores[number], owns[number], earlier, errors
+                )
+
+        if facts.flat:  # in this task: what holds blocks would make the stack deep
+            await run(facts.chains[0], ())
+            return before
+        async with asyncio.TaskGroup() as group:
+            for chain in facts.chains:
+                earlier = tuple(tasks) if isinstance(block.steps[chain[0]], ReleaseStep) else ()
+                tasks.append(group.create_task(run(chain, earlier)))
+        return before
 
     async def guarded(
         self, scope: Scope, number: int, step: Step, facts: Facts, at: _At, before: _Ended | None,
@@ -240,7 +322,10 @@ class _PlanRun:
                 if step.effects and before is not None and (error := await asyncio.shield(before)) is not None:
                     raise error
                 function = self.tools[step.function]
+                call = object()
+                self.calling[call] = step
                 made = await call_function(step.function, function, args, named, step.loc, self.context)
+                del self.calling[call]
                 scope.give(Slot(step.name), returned(step.function, made, step.gives, step.loc))
             case CondStep():
                 chosen = step.then if read(step.pred, known) else step.orelse
@@ -254,10 +339,9 @@ class _PlanRun:
             case MapStep():
                 await self.map(scope, number, step, known, at, before)
             case CallStep():
-                call = str(step.site.inside(at.call, at.iterations))
+                inside = _At(str(step.site.inside(at.call, at.iterations)))
                 args = [read(tree, known) for tree in step.args]
-                made, _ = await self.numbered(step.body, args, _At(call), None, before)
-                self.give(scope, step.gives, made)
+                self.give(scope, step.gives, await self.numbered(step.body, args, inside, None, before, {}))
             case ReleaseStep():
                 pass
             case HostStep():
@@ -267,13 +351,11 @@ class _PlanRun:
 
     async def numbered(
         self, number: int, given: Sequence[Value], at: _At, outer: Scope | None, before: _Ended | None,
-        ended: _Ended | None = None,
-    ) -> tuple[list[Value], dict[str, Value]]:  # fmt: skip
+        variables: dict[str, Value], ended: _Ended | None = None,
+    ) -> list[Value]:  # fmt: skip
         """Run a block by its number."""
-        block = self.plan.blocks[number]
-        if number not in self.facts:
-            self.facts[number] = Facts(block, self.uses)
-        return await self.block(block, self.facts[number], given, at, outer, before, ended)
+        block, facts = self.plan.blocks[number], self.prepared.facts(number)
+        return await self.block(block, facts, given, at, outer, before, variables, ended)
 
     async def chosen(
         self,
@@ -284,8 +366,8 @@ class _PlanRun:
         at: _At,
         before: _Ended | None,
     ) -> None:
-        made, scope.variables[number] = await self.numbered(block, (), at, scope, before)
-        self.give(scope, step.gives, made)
+        variables = scope.variables[number] = {}
+        self.give(scope, step.gives, await self.numbered(block, (), at, scope, before, variables))
 
     async def loop(
         self, scope: Scope, number: int, step: LoopStep, known: Mapping[Name, Value], at: _At,
@@ -295,17 +377,15 @@ class _PlanRun:
         carried = [read(tree, known) for tree in step.init]
         for kept in held_in(carried):
             kept.hold()
-        variables: dict[str, Value] = {}
+        variables = scope.variables[number] = {}
         for iteration in range(step.max_iters):
             inside = _At(at.call, (*at.iterations, iteration))
-            (again, *made), new = await self.numbered(step.body, carried, inside, scope, before)
+            again, *made = await self.numbered(step.body, carried, inside, scope, before, variables)
             for kept in held_in(carried):
                 kept.drop()
             carried = made
-            variables |= new
             if not again:
                 break
-        scope.variables[number] = variables
         self.give(scope, step.gives, carried)
 
     async def map(
@@ -316,14 +396,16 @@ class _PlanRun:
         items = item_texts(plain(read(step.items, known)), step.loc)
         loop = asyncio.get_running_loop()
         going = []
+        variables: list[dict[str, Value]] = [{} for _ in items]
         for index, item in enumerate(items):
-            ended = loop.create_future() if self.uses.effects[step.body] else None
+            ended = loop.create_future() if self.prepared.uses.effects[step.body] else None
             inside = _At(at.call, (*at.iterations, index))
-            going.append(self.numbered(step.body, (item,), inside, scope, before, ended))
+            going.append(self.numbered(step.body, (item,), inside, scope, before, variables[index], ended))
             before = ended or before
-        done = await _all(going)
-        scope.variables[number] = {name: value for _, new in done for name, value in new.items()}
-        rows = [made for made, _ in done]
+        try:
+            rows = await _all(going)
+        finally:
+            scope.variables[number] = {name: value for new in variables for name, value in new.items()}
         self.give(scope, step.gives, [tuple(row[place] for row in rows) for place in range(len(step.gives))])
 
     def give(self, scope: Scope, names: Sequence[Name], values: Sequence[Value]) -> None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.plan import Block, Held
+from sglc.ir.plan import (
+    Block,
+    GenNode,
+    Held,
+    KeepNode,
+    ReleaseStep,
+    Segment,
+    SelectNode,
+    Slot,
+    Step,
+    blocks_of,
+    reads,
+)
 from sglc.ir.uses import Name, Uses, block_ends, gives_of
 from sglc.plan_values import Kept, Value
 
@@ -28,6 +40,44 @@ class Facts:
         self.gives = [name for step in block.steps for name in gives_of(step)]
         self.ends = tuple(dict.fromkeys(block_ends(block)))
         self.readers = Counter(name for reads in (*self.reads, self.ends) for name in reads)
+        self.chains = _chains(block, self.reads)
+        self.flat = len(self.chains) == 1 and not any(map(blocks_of, block.steps))
+
+
+def _chains(block: Block, wanted: Sequence[Sequence[Name]]) -> list[list[int]]:
+    """The steps of a block; together those of which each can begin no earlier than the one before it ends."""
+    if any(isinstance(step, ReleaseStep) for step in block.steps):  # which waits for every step before it
+        return [[number] for number in range(len(block.steps))]
+    chains: list[list[int]] = []
+    lasts: dict[Name, list[int]] = {}  # by what the last step of a chain gives as it ends: its chain
+    for number, step in enumerate(block.steps):
+        chain = next((lasts[name] for name in wanted[number] if name in lasts), None)
+        if chain is None:
+            chains.append(chain := [])
+        for name in [name for name, known in lasts.items() if known is chain]:
+            del lasts[name]  # only the last one's names
+        chain.append(number)
+        lasts.update(dict.fromkeys(_at_its_end(step), chain))
+    return chains
+
+
+def _at_its_end(step: Step) -> tuple[Name, ...]:
+    """What a step gives when it ends, and no earlier."""
+    if not isinstance(step, Segment):
+        return gives_of(step)
+    asked = {i for i, node in enumerate(step.nodes) if isinstance(node, GenNode | SelectNode)}
+    given: list[tuple[Name, int]] = [(Slot(name), index) for name, index in step.gives]
+    given += [(Held(str(node.handle)), node.stream) for node in step.nodes if isinstance(node, KeepNode)]
+    return tuple([name for name, index in given if asked <= behind(step, index)])
+
+
+def behind(segment: Segment, index: int) -> set[int]:
+    """Node `index` of a segment, and every node that it waits for, directly or not."""
+    seen = {index}
+    for at in range(index, -1, -1):
+        if at in seen:
+            seen.update(reads(segment.nodes[at]))
+    return seen
 
 
 class Scope:
@@ -68,6 +118,20 @@ class Scope:
                 raise value.error
             found[name] = value
         return found
+
+    def there(self, names: Iterable[Name]) -> dict[Name, Value] | None:
+        """The values of names as far as they are there, None for the others; None if no value is there."""
+        found: dict[Name, Value] = {}
+        missing = 0
+        for name in names:
+            scope: Scope | None = self
+            while scope is not None and name not in scope.values:
+                scope = scope.outer
+            given = None if scope is None else scope.values[name]
+            value = given.result() if given is not None and given.done() and not given.cancelled() else None
+            missing += value is None or isinstance(value, Failed)
+            found[name] = None if isinstance(value, Failed) else value
+        return None if found and missing == len(found) else found
 
     def read(self, names: Sequence[Name]) -> None:
         """A reader of `names` has ended."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 
-from sglc.binding import site_seed
+from sglc.binding import Own, Template, asked_in
 from sglc.executor import HANDLES, Run
 from sglc.feed import Cell
 from sglc.ir.core import Site
@@ -19,7 +20,6 @@ from sglc.ir.plan import (
     Held,
     ImagePart,
     KeepNode,
-    Node,
     OpenNode,
     Part,
     ReleaseNode,
@@ -28,13 +28,39 @@ from sglc.ir.plan import (
     Segment,
     SelectNode,
     Slot,
-    TextPart,
-    reads,
 )
-from sglc.ir.uses import Name
+from sglc.ir.uses import Name, own_reads
+from sglc.plan_scope import behind
 from sglc.plan_values import Kept, Samples, Value, text
 
 Give = Callable[[Name, Value], None]
+
+
+class Bindings:
+    """The segments of one plan with what all runs of it share. Used in one event loop only."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[int, bool], _Shared] = {}  # by the segment's id and whether it is placed
+
+    def of(self, segment: Segment, *, placed: bool) -> _Shared:
+        """What is known of a segment of the plan."""
+        key = id(segment), placed  # the plan keeps the segment alive
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = _Shared(segment, placed)
+        return found
+
+
+class _Shared:
+    """A segment of a plan: its template, what it reads, what it asks for and what it keeps."""
+
+    def __init__(self, segment: Segment, placed: bool) -> None:
+        self.template = Template(segment, placed=placed)
+        reads = dict.fromkeys(own_reads(segment))
+        self.slots = [name for name in reads if isinstance(name, Slot)]
+        self.opened = [(name, name.name) for name in reads if isinstance(name, Held) and name.name is not None]
+        self.keeps = [(index, node) for index, node in enumerate(segment.nodes) if isinstance(node, KeepNode)]
+        self.behind = {index: _generations(segment, index) for index, _ in self.keeps}
 
 
 class Segments:
@@ -42,14 +68,24 @@ class Segments:
 
     Args:
         traced: the text of kept streams is wanted (`text`), so what they are made of is remembered.
+
+    Attributes:
+        stopped: is done as soon as the run is stopped.
     """
 
-    def __init__(self, run: Run, *, traced: bool) -> None:
+    def __init__(self, run: Run, bindings: Bindings, *, traced: bool) -> None:
         self._run = run
-        self._pending: dict[Site, asyncio.Future[Cell]] = {}
+        self._bindings = bindings
+        self._pending: dict[Site, _Waiting] = {}
         self._kept: dict[int, None] = {}  # handles that the back end may hold for this run
         self._free: list[int] = []  # those that nobody needs any more
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._told = False  # whether the loop is going to look, inside the feed's lock
+        self.stopped: asyncio.Future[None] = self._loop.create_future()
+        with run.feed.change as change:
+            change.listeners.append(self._changed)
 
     async def run(
         self, segment: Segment, known: Mapping[Name, Value], call: str, iterations: tuple[int, ...], give: Give
@@ -67,47 +103,45 @@ class Segments:
         """
         if not segment.nodes:
             return
-        keeps = {index: node for index, node in enumerate(segment.nodes) if isinstance(node, KeepNode)}
-        numbers = {index: next(HANDLES) for index in keeps}
-        nodes = [_bound(node, known, self._run, call, iterations) for node in segment.nodes]
-        for index, number in numbers.items():
-            nodes[index] = KeepNode(keeps[index].stream, number)
-        bound = Segment(tuple(nodes))
-        self._run.submit(Segment((*nodes, *map(ReleaseNode, self._free))) if self._free else bound)
+        shared = self._bindings.of(segment, placed=bool(call or iterations))
+        numbers = {node.handle: next(HANDLES) for _, node in shared.keeps}
+        own = Own(
+            {name.name: text(known[name]) for name in shared.slots},
+            {handle: _number(known[name]) for name, handle in shared.opened},
+            numbers, self._run.seeds, call=call, iterations=iterations,
+        )  # fmt: skip
+        bound = shared.template.bind(own)
+        whole = Segment((*bound.nodes, *map(ReleaseNode, self._free))) if self._free else bound
+        self._run.submit(whole)
         self._free.clear()
-        cells = {
-            index: self._cell(n.site) for index, n in enumerate(nodes) if isinstance(n, GenNode | SelectNode)
-        }
-        for index, number in numbers.items():
-            self._kept[number] = None
+        self._kept.update(dict.fromkeys(numbers.values()))
+        sites = {index: node.site for index, node in asked_in(bound).items()}
+        waiting = _Waiting(self._loop.create_future(), len(sites))
+        for index, node in shared.keeps:
+            number = numbers[node.handle]
             if self._traced is not None:
-                self._traced[number] = (bound, keeps[index].stream)
-            giving = _Giving(Held(str(keeps[index].handle)), Kept(number, self._release), give)
-            giving.behind([cells[source] for source in _generations(segment, index)])
+                self._traced[number] = (bound, node.stream)
+            giving = partial(give, Held(str(node.handle)), Kept(number, self._release))
+            waiting.behind([sites[source] for source in shared.behind[index]], giving)
         for name, index in segment.gives:
-            cells[index].add_done_callback(_giving(Slot(name), give))
-        for cell in cells.values():
-            error = (await asyncio.shield(cell)).error
+            waiting.gives.setdefault(sites[index], []).append(partial(_give_text, give, Slot(name)))
+        if not sites:
+            return
+        self._pending.update(dict.fromkeys(sites.values(), waiting))
+        await waiting.ended
+        for site in sites.values():
+            error = self._run.feed.cells[site].error
             if error is not None:
                 raise error
 
-    async def watch(self) -> None:
-        """Notice what has come of pending generations, until the run is stopped.
-
-        Raises:
-            RunError: why it was stopped.
-        """
-        while True:
-            for site in await self._run.feed.wait_async(self._come):
-                cell = self._pending.pop(site)
-                if not cell.done():
-                    cell.set_result(self._run.feed.cells[site])
-            if self._run.stopped:
-                self._run.submit(Segment(()))  # raises why
-
     async def give_back(self) -> None:
         """Release every stream that is still kept, when everything submitted has ended."""
-        await asyncio.to_thread(self._run.wait)
+        with self._run.feed.change as change:
+            if self._changed in change.listeners:
+                change.listeners.remove(self._changed)
+        idle = asyncio.Event()
+        self._run.when_idle(idle.set)
+        await idle.wait()
         nodes = tuple(map(ReleaseNode, (*self._free, *self._kept)))
         self._free.clear()
         self._kept.clear()
@@ -144,15 +178,24 @@ class Segments:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _cell(self, site: Site) -> asyncio.Future[Cell]:
-        self._pending[site] = asyncio.get_running_loop().create_future()
-        return self._pending[site]
+    def _changed(self) -> None:
+        """Something is new; called inside the feed's lock, in any thread."""
+        if self._told:
+            return
+        self._told = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._look)
+        else:
+            self._loop.call_soon_threadsafe(self._look)
 
-    def _come(self) -> list[Site] | None:
-        """Pending generations that have ended; None if nobody needs to be told anything."""
+    def _look(self) -> None:
+        """Tell those who wait for generations that have ended."""
+        self._told = False  # before the look: who comes behind it tells again
         cells = self._run.feed.cells
-        ready = [site for site in self._pending if cells[site].ready]
-        return ready if ready or self._run.stopped else None
+        for site in [site for site in self._pending if cells[site].ready]:
+            self._pending.pop(site).come(cells[site])
+        if self._run.stopped and not self.stopped.done():
+            self.stopped.set_result(None)
 
     def _release(self, number: int) -> None:
         """Nobody needs a stream any more: the next segment says so to the back end."""
@@ -176,84 +219,63 @@ class Segments:
                 raise AssertionError("it was bound")
 
     def _made(self, node: GenNode | SelectNode) -> str:
-        return text(_value(self._run.feed.cells[node.site]))
+        return text(value_of(self._run.feed.cells[node.site]))
 
 
-class _Giving:
-    """Gives a stream when several generations have ended well; a failure is given with the whole step's."""
+class _Waiting:
+    """A segment that was submitted. What it gives is given as its generations end well; then it has `ended`.
 
-    def __init__(self, name: Name, value: Value, give: Give) -> None:
-        self._name = name
-        self._value = value
-        self._give = give
-        self._missing = 0
+    Args:
+        missing: generations of it that have not ended.
+    """
 
-    def behind(self, cells: Sequence[asyncio.Future[Cell]]) -> None:
-        self._missing = len(cells)
-        for cell in cells:
-            cell.add_done_callback(self._done)
-        if not cells:
-            self._give(self._name, self._value)
+    __slots__ = ("_missing", "ended", "gives")
 
-    def _done(self, come: asyncio.Future[Cell]) -> None:
-        if not come.cancelled() and come.result().error is None:
-            self._missing -= 1
-            if not self._missing:
-                self._give(self._name, self._value)
+    def __init__(self, ended: asyncio.Future[None], missing: int) -> None:
+        self.ended = ended
+        self.gives: dict[Site, list[Callable[[Cell], None]]] = {}  # by the generation that they wait for
+        self._missing = missing
+
+    def behind(self, sites: Sequence[Site], give: Callable[[], None]) -> None:
+        """Call `give` when all these generations have ended well: perhaps now."""
+        left = len(sites)
+
+        def come(_: Cell) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                give()
+
+        for site in sites:
+            self.gives.setdefault(site, []).append(come)
+        if not left:
+            give()
+
+    def come(self, cell: Cell) -> None:
+        """A generation has ended."""
+        if cell.error is None:
+            for give in self.gives.get(cell.site, ()):
+                give(cell)
+        self._missing -= 1
+        if not self._missing and not self.ended.done():
+            self.ended.set_result(None)
 
 
 def _generations(segment: Segment, index: int) -> list[int]:
     """The generations that node `index` waits for, directly or not."""
-    seen = {index: None}
-    for at in range(index, -1, -1):
-        if at in seen:
-            seen.update(dict.fromkeys(reads(segment.nodes[at])))
-    return [at for at in seen if isinstance(segment.nodes[at], GenNode | SelectNode)]
+    return [at for at in sorted(behind(segment, index)) if isinstance(segment.nodes[at], GenNode | SelectNode)]
 
 
-def _giving(name: Slot, give: Give) -> Callable[[asyncio.Future[Cell]], None]:
-    """Gives the text of a generation when it has come; its failure is given with the whole step's."""
-
-    def done(come: asyncio.Future[Cell]) -> None:
-        if not come.cancelled() and come.result().error is None:
-            give(name, _value(come.result()))
-
-    return done
+def _give_text(give: Give, name: Slot, cell: Cell) -> None:
+    give(name, value_of(cell))
 
 
-def _value(cell: Cell) -> Value:
+def value_of(cell: Cell) -> Value:
+    """What a generation gave."""
     assert cell.text is not None
     return Samples(tuple(cell.text)) if isinstance(cell.text, list) else cell.text
 
 
-def _bound(node: Node, known: Mapping[Name, Value], run: Run, call: str, iterations: tuple[int, ...]) -> Node:
-    """A node with the texts and handles of this run, the site where it runs, and its seed."""
-    match node:
-        case OpenNode(handle=str() as name):
-            kept = known[Held(name)]
-            assert isinstance(kept, Kept)
-            return OpenNode(kept.number)
-        case ExtendNode():
-            return ExtendNode(node.stream, tuple(_part(part, known) for part in node.parts))
-        case GenNode():
-            site = node.site.inside(call, iterations)
-            return replace(node, site=site, seed=site_seed(run.seed, run.row, site))
-        case SelectNode():
-            choices = tuple(_text(choice, known) for choice in node.choices)
-            return replace(node, site=node.site.inside(call, iterations), choices=choices)
-        case _:
-            return node
-
-
-def _part(part: Part, known: Mapping[Name, Value]) -> Part:
-    match part:
-        case Slot():
-            return _text(part, known)
-        case ImagePart():
-            return ImagePart(_text(part.data, known))
-        case _:
-            return part
-
-
-def _text(part: TextPart, known: Mapping[Name, Value]) -> TextPart:
-    return text(known[part]) if isinstance(part, Slot) else part
+def _number(value: Value) -> int | None:
+    assert isinstance(value, Kept)
+    return value.number

@@ -13,10 +13,11 @@ from typing import Any
 from sglc.api import Function
 from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
 from sglc.frontend.locate import of_exception, shown_path
+from sglc.frontend.tools import Declared
 from sglc.ir.core import Program
-from sglc.ir.plan import Plan
-from sglc.ir.plan_json import plan_from_json
+from sglc.ir.plan_file import plan_from_text
 from sglc.ir.text import from_text
+from sglc.loaded_plan import LoadedPlan
 
 
 def open_functions(spec: str) -> list[Function]:
@@ -80,13 +81,28 @@ def open_ir(path: str) -> Program:
     return from_text(_read(Path(path)), path)
 
 
-def open_plan(path: str) -> Plan:
-    """The plan of a `.json` file.
+def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
+    """The plan of a `.json` file, with the functions that the Python file `tools` declares.
 
     Raises:
-        UsageError: no such file, or no JSON. VerifyError: no plan of this version.
+        UsageError: no such file, no JSON, or changed since it was written; no functions in `tools`.
+        VerifyError: no plan of this version.
+        TraceError, RunError: as of `open_functions`.
     """
-    return plan_from_json(parse_json(_read(Path(path)), path))
+    plan = plan_from_text(_read(Path(path)), path)
+    return LoadedPlan(plan, _declared(tools) if tools else {})
+
+
+def _declared(path: str) -> dict[str, Declared]:
+    """The functions that a Python file declares, or imports from where they are declared, by their names."""
+    module = _import(Path(path))
+    found = {item.name: item for item in vars(module).values() if isinstance(item, Declared)}
+    if not found:
+        raise UsageError(
+            "SGLC045", f"`{path}` declares no function", Loc(shown_path(path), 1),
+            hint="write `@sglc.tool` above each function that the plan calls",
+        )  # fmt: skip
+    return found
 
 
 def open_rows(path: str) -> list[dict[str, Any]]:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sglc.budget import Budget
 from sglc.calls import Call, meta_info
-from sglc.current import Enclosing, inside
-from sglc.errors import Loc
+from sglc.current import ENCLOSING, Enclosing, inside
+from sglc.deadline import Alarm, Clock, Deadline
+from sglc.errors import Loc, RunError
 from sglc.executor import Run
 from sglc.feed import stopped, values
 from sglc.frontend.deferred import DeferredText
 from sglc.frontend.function import Definition
 from sglc.frontend.history import messages
 from sglc.frontend.instance import GatheredVariables, Instance
-from sglc.frontend.locate import here
+from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.places import Places, body_of, run_as
 from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Stream
 from sglc.frontend.state import State
@@ -35,7 +38,11 @@ _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class Row:
-    """A row to run. Its body sees the variables of `context`, by default those of where the row is made."""
+    """A row to run. Its body sees the variables of `context`, by default those of where the row is made.
+
+    At its deadline it ends whatever its body does. A body that goes on in its thread is abandoned: what it
+    stores is seen by nobody, and it can begin nothing.
+    """
 
     def __init__(
         self,
@@ -48,24 +55,53 @@ class Row:
         tree: Tree | None = None,
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
         # Called before the body, for the run's `cache_keys`; what it raises ends the run.
         self.check: Callable[[], Mapping[Site, str]] | None = None
+        self.abandoned: Callable[[], None] | None = None  # called before, if the thread that runs it is lost
+        self.lost = False  # whether it is
         self._tree = tree or Tree()
         self._definition = definition
         self._arguments = arguments
         self._sampling = sampling
         self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget)
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._turn = threading.Lock()
+        self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
+        self._going: _Going | None = None  # the body, while it may be asked where it is
         self._context = context or contextvars.copy_context()
-        result.begin(self._run.stop)
+        self._enclosing = Enclosing(backend, result.seed, result.row, self._why_over)
+        self._outer = self._context.get(ENCLOSING)
+        result.begin(self.stop)
+        if self._outer is not None:
+            self._outer.inner[id(self)] = self
+            reason = self._outer.why_over()
+            if reason is not None:  # after it can be seen there: nothing is missed
+                self.stop(reason)
 
     def run(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
         self._run.begin()
-        enclosing = Enclosing(self._run.backend, self.result.seed, self.result.row)
-        self._context.run(inside, enclosing, self._run_body)
+        deadline = None if self._clock is None else self._clock.deadline()
+        if deadline is not None:
+            if deadline.passed:
+                self._give_up(deadline.not_begun(self._definition.loc))
+                return
+            self._alarm = Alarm(deadline.at_s, lambda: self._late(deadline))
+        self._context.run(inside, self._enclosing, self._run_body)
+
+    def stop(self, reason: RunError | None = None) -> None:
+        """Stop what runs, and the runs of programs that the body called; let nothing begin any more."""
+        self._run.stop(reason)
+        for row in tuple(self._enclosing.inner.values()):
+            row.stop(reason)
+
+    def _why_over(self) -> RunError | None:
+        return self._run.why_over
 
     def _run_body(self) -> None:
         recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
@@ -76,10 +112,11 @@ class Row:
         instance = Instance(recorder, launcher, Places(body, self._definition.code, texts))
         state = State(instance, stream)
         state._variables = self.result.feed.variables
+        self._going = _Going(instance, state, threading.get_ident())
         value, error = None, None
         try:
             if self._run.stopped:
-                raise stopped()
+                raise self._run.why_over or stopped()
             if self.check is not None:
                 self._run.cache_keys = self.check()
             value = self._call(run_as(body, self._definition.call), state)
@@ -88,25 +125,81 @@ class Row:
         except BaseException as problem:
             error = problem
             recorder.ops.clear()  # what was recorded and not launched yet never runs
-        self._run.when_idle(lambda: self._end(instance, state, value, error))
+        if self._first("body"):
+            self._run.when_idle(lambda: self._end(instance, state, value, error))
+
+    def _first(self, what: str) -> bool:
+        """Whether the `body`, or the `run`, was not over before this; it is now."""
+        with self._turn:
+            new = what not in self._over
+            self._over.add(what)
+            return new
+
+    # -- too late --------------------------------------------------------------------------------
+
+    def _late(self, deadline: Deadline) -> None:
+        """The deadline has come. In the loop's thread, which must not wait for the back end either."""
+        if "run" in self._over:
+            return
+        self.lost = self._first("body")
+        self._give_up(deadline.late(*self._where()))
+
+    def _give_up(self, error: RunError) -> None:
+        """End the run with what is there."""
+        if not self._first("run"):
+            return
+        self.stop(error)
+        going, feed = self._going, self.result.feed
+        with feed.change:  # an abandoned body goes on with its own
+            feed.variables = feed.variables.copied()
+        if going is None:
+            outcome = Outcome(None, error, {}, {}, "", [], self._run.elapsed_s)
+        else:
+            outcome = self._ending(going.instance, going.state, None, error)
+        self._run.close()
+        self._finish(outcome)
+        self._run.when_idle(self._run.forget)
+
+    def _where(self) -> tuple[Loc, str]:
+        """The line that an unfinished run waits in, and for what."""
+        file = self._definition.code.co_filename
+        if self.lost and self._going is not None:
+            going = self._going
+            inside_body = of_coroutine(going.coroutine, file) or of_thread(going.thread, file)
+            return inside_body or self._definition.loc, "here"
+        waiting = next((cell for cell in tuple(self.result.feed.cells.values()) if not cell.ready), None)
+        if waiting is None:
+            return self._definition.loc, "for the back end"
+        return waiting.node.loc, f"for `{waiting.site.name}`"
+
+    # -- the end ---------------------------------------------------------------------------------
 
     def _end(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> None:
         """Nothing runs any more: give back what is kept, and fill the result."""
-        failed = self._run.failure
-        error = error or failed
-        try:
-            outcome = self._outcome(instance, state, value, error)
-        except BaseException as problem:  # a bug of ours: nobody may be left waiting for it
-            outcome = Outcome(None, error or problem, {}, {}, "", [], self._run.elapsed_s)
+        if "run" in self._over:
+            return
+        error = error or self._run.failure
+        outcome = self._ending(instance, state, value, error)
         if error is not None or self._run.stopped:
             self._run.close()
-        self._run.when_idle(lambda: self._finish(outcome))
+        self._run.when_idle(lambda: self._finish_whole(outcome))
+
+    def _finish_whole(self, outcome: Outcome) -> None:
+        if self._first("run"):
+            self._run.forget()
+            self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        self._run.forget()
+        if self._alarm is not None:
+            self._alarm.off()
+        self._going = None
+        if self._outer is not None:
+            self._outer.inner.pop(id(self), None)
         if global_config.verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
+        if self.lost and self.abandoned is not None:
+            self.abandoned()
         if self.ended is not None:
             self.ended()
 
@@ -119,16 +212,26 @@ class Row:
             signature = inspect.Signature(self._definition.parameters)
             bound = inspect.BoundArguments(signature, OrderedDict(self._arguments))
             value = function(state, *bound.args, **bound.kwargs)
-        return asyncio.run(value) if inspect.iscoroutine(value) else value
+        if not inspect.iscoroutine(value):
+            return value
+        if self._going is not None:
+            self._going.coroutine = value
+        return asyncio.run(value)
+
+    def _ending(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> Outcome:
+        try:
+            return self._outcome(instance, state, value, error)
+        except BaseException as problem:  # a bug of ours: nobody may be left waiting for it
+            return Outcome(None, error or problem, {}, {}, "", [], self._run.elapsed_s)
 
     def _outcome(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> Outcome:
         feed = self.result.feed
         feed.error = error  # why a variable that was recorded and never launched has no value
-        variables, errors = values(feed, state._variables)
+        variables, errors = values(feed, feed.variables)
         # Those who read later need neither the launches nor the states that made a value.
         dict.update(
-            state._variables,
-            {n: v for n, v in variables.items() if not isinstance(state._variables[n], Generated)},
+            feed.variables,
+            {n: v for n, v in variables.items() if not isinstance(feed.variables[n], Generated)},
         )
         turns: list[dict[str, Any]] = []
         try:
@@ -143,6 +246,16 @@ class Row:
         portion = TextReader(feed).take()
         text = "".join(portion.pieces) if portion else ""
         return Outcome(value, error, variables, errors, text, turns, self._run.elapsed_s)
+
+
+@dataclass(slots=True)
+class _Going:
+    """A body that runs: in which thread, and as which coroutine."""
+
+    instance: Instance
+    state: State
+    thread: int
+    coroutine: Any = None
 
 
 class _Shown:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sglc.api import Function, Rows, check_batch, random_seed
+from sglc.api import Function, Rows, check_rows, random_seed
+from sglc.batch import run_batch, window_of
 from sglc.batch_leads import batch_order
 from sglc.budget import budget_of
 from sglc.current import resolve
+from sglc.deadline import clock_of_batch
 from sglc.errors import UsageError
 from sglc.frontend.locate import here
 from sglc.ir.target import Backend
@@ -24,6 +26,8 @@ def run_together(
     num_threads: int | str = "auto",
     max_calls: int | None = None,
     max_tokens: int | None = None,
+    timeout: float | None = None,
+    row_timeout: float | None = None,
     hoist_prefix: bool = True,
 ) -> list[list[Result]]:
     """Run each program over its rows, all at once: what their prompts begin with alike is computed once.
@@ -35,7 +39,7 @@ def run_together(
         programs: functions, each with its rows as `run_batch` takes them. Options as of `run_batch`.
 
     Raises:
-        UsageError: SGLC032, something else than programs with rows; SGLC017, SGLC023, SGLC011, as of
+        UsageError: SGLC032, something else than programs with rows; SGLC017, SGLC023, SGLC011, SGLC041, as of
             `run_batch`. Nothing has run then.
     """
     if not isinstance(programs, Sequence) or not all(map(_fits, programs)):
@@ -47,11 +51,12 @@ def run_together(
         return []
     chosen = resolve(backend, here())
     run_seed = random_seed() if seed is None else seed
-    budget = budget_of(max_calls, max_tokens)
+    window = window_of(num_threads)
+    budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
     batches = []
     for function, rows in programs:
-        check_batch(rows, num_threads)
-        batches.append((function, *function._batch(rows, {}, chosen, run_seed, budget)))
+        check_rows(rows)
+        batches.append((function, *function._batch(rows, {}, chosen, run_seed, budget, clock)))
     places = [(batch, number) for batch, (_, given, _) in enumerate(batches) for number in range(len(given))]
 
     def make(place: int) -> Row:
@@ -62,7 +67,8 @@ def run_together(
         return batch_order([function._begin(given) for function, given, _ in batches], chosen)
 
     results: list[list[Result]] = [[] for _ in programs]
-    running = programs[0][0]._run_rows(make, len(places), chosen, num_threads, order if hoist_prefix else None)
+    hoisted = order if hoist_prefix else None
+    running = run_batch(make, len(places), chosen, window, clock, "together", order=hoisted)
     for (batch, _), result in zip(places, running, strict=True):
         results[batch].append(result)
     return results

@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from sglc.errors import Loc, RunError
@@ -43,8 +44,36 @@ async def call_function(
             problem = error
         loop.call_soon_threadsafe(settle, value, problem)
 
-    threading.Thread(target=work, name=f"sglc-{name}", daemon=True).start()
+    _begin(work)
     return await done
+
+
+# Threads that wait for a function to call, by what they wait on. One that never comes back is just not here.
+_IDLE: list[SimpleQueue[Callable[[], None]]] = []
+_IDLE_S = 5.0  # then a thread ends
+
+
+def _begin(work: Callable[[], None]) -> None:
+    """Have `work` called in a thread that does nothing else: to begin one anew takes long."""
+    try:
+        jobs = _IDLE.pop()
+    except IndexError:
+        jobs = SimpleQueue()
+        threading.Thread(target=_serve, args=(jobs,), name="sglc-tool", daemon=True).start()
+    jobs.put(work)
+
+
+def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        try:
+            jobs.get(timeout=_IDLE_S)()
+        except Empty:
+            try:
+                _IDLE.remove(jobs)
+            except ValueError:  # somebody has just taken it, and something comes
+                continue
+            return
+        _IDLE.append(jobs)
 
 
 def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -25,12 +25,13 @@ _DRIVE = {
         "calls",
         "compile",
         "current",
+        "deadline",
         "event_loop",
         "executor",
         "explain",
         "feed",
     ),
-    *("plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
+    *("plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
 }
 # A part of the package, and what it may import besides itself.
@@ -48,6 +49,7 @@ MAY_IMPORT = {
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,
     "compiled": _MIDDLE | _DRIVE | {"api"},
     "together": _MIDDLE | _DRIVE | {"api"},
+    "loaded_plan": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
     "bench": _MIDDLE | {"backends"},
     "serve": _MIDDLE | {"backends"},

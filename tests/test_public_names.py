@@ -19,6 +19,7 @@ OWN = (
     "assistant",
     "function",
     "gen",
+    "load_plan",
     "run_together",
     "section",
     "select",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +68,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 def _emitted(compiled: Any, what: str) -> str:
     from sglc.ir.graph import to_dot, to_mermaid
-    from sglc.ir.plan_json import plan_to_json
+    from sglc.ir.plan_file import plan_to_text
     from sglc.ir.plan_text import plan_text
     from sglc.ir.text import to_text
 
@@ -79,7 +78,7 @@ def _emitted(compiled: Any, what: str) -> str:
         case "plan":
             return plan_text(compiled.plan).rstrip("\n")
         case "json":
-            return json.dumps(plan_to_json(compiled.plan), ensure_ascii=False, indent=1)
+            return plan_to_text(compiled.plan)
         case "dot":
             return to_dot(compiled.lowered).rstrip("\n")
         case "mermaid":

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sglc.command.options import Commands, Later, add_backend, add_passes, connect, output, passes_of
-from sglc.errors import SglcError, UsageError, render
+from sglc.errors import RunError, SglcError, UsageError, render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sglc.ir.plan import Plan
+    from sglc.api import Function
     from sglc.ir.target import Backend
+    from sglc.loaded_plan import LoadedPlan
     from sglc.result import Result
 
 
@@ -32,6 +33,20 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
     run.add_argument("--seed", type=_seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
+    run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
+    run.add_argument(
+        "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
+    )
+    run.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row of a batch")
+    run.add_argument(
+        "--concurrency", type=_limit(int), metavar="N", help="rows of a batch that are live at once"
+    )
+    run.add_argument(
+        "--max-calls", type=_limit(int), metavar="N", help="generations of the run, or of each row"
+    )
+    run.add_argument(
+        "--max-tokens", type=_limit(int), metavar="N", help="tokens that the run, or each row, may generate"
+    )
     for name in ("--record", "--replay", "--trace"):
         run.add_argument(name, action=Later, help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
@@ -43,26 +58,60 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from sglc.program_file import open_function, open_rows
+def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """The type of a limit: a number above 0."""
 
-    if options.program.endswith(".json") or options.passes is not None:
-        return _run_plan(options)
+    def read(text: str) -> float:
+        try:
+            limit = kind(text)
+        except ValueError:
+            limit = 0
+        if not 0 < limit < math.inf:
+            what = "number from 1" if kind is int else "number of seconds above 0"
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}")
+        return limit
+
+    return read
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sglc.budget import budget_of
+    from sglc.deadline import clock_of_run
+    from sglc.program_file import open_function, open_plan, open_rows
+
     if options.batch and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
-    backend = connect(options)
-    function = open_function(options.program)
+    for name in ("row_timeout", "concurrency"):
+        if getattr(options, name) is not None and not options.batch:
+            raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
+    is_plan = options.program.endswith(".json")
+    if options.tools and not is_plan:
+        raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
+    if is_plan and options.passes is not None:
+        raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
+    function: Function | LoadedPlan
+    if options.passes is not None:
+        backend = connect(options)
+        function = _compiled(options, backend)
+    else:
+        function = open_plan(options.program, options.tools) if is_plan else open_function(options.program)
+        backend = connect(options)
     given = _arguments(options)
     began = time.perf_counter()
     if options.batch:
         rows = [{**given, **row} for row in open_rows(options.batch)]
-        stream = function.stream_batch(rows, backend=backend, seed=options.seed)
+        stream = function.stream_batch(
+            rows, backend=backend, seed=options.seed, num_threads=options.concurrency or "auto",
+            max_calls=options.max_calls, max_tokens=options.max_tokens,
+            timeout=options.timeout, row_timeout=options.row_timeout,
+        )  # fmt: skip
         from sglc.progress import bar
 
         results = bar(stream, total=len(rows), label=function.__name__)
     else:
         on_text = _Streamer().write if options.stream else None
-        results = iter([function.start(given, backend, options.seed, on_text)])
+        budget, clock = budget_of(options.max_calls, options.max_tokens), clock_of_run(options.timeout)
+        results = iter([function.start(given, backend, options.seed, on_text, budget, clock)])
     done: list[Result] = []
     with output(options.output) as out:
         for result in results:
@@ -94,8 +143,10 @@ def _arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:
-    if options.json or options.output:
-        print(json.dumps(result.as_json(), ensure_ascii=False, default=str), file=out)
+    is_plan = options.program.endswith(".json")  # which has no prompt that a person would want to see
+    if options.json or options.output or (is_plan and not options.stream):
+        indent = None if options.json or options.output or options.batch else 2
+        print(json.dumps(result.as_json(), ensure_ascii=False, default=str, indent=indent), file=out)
         return
     if options.stream:
         return
@@ -161,47 +212,27 @@ def _summary(results: list[Result], seconds: float) -> None:
     print(line, file=sys.stderr)
 
 
-def _as_sglc(function: Any, error: BaseException) -> SglcError:
+def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
+    from sglc.api import Function
     from sglc.frontend.ahead import failed
 
-    return error if isinstance(error, SglcError) else failed(function.definition, error)
+    if isinstance(error, SglcError):
+        return error
+    if isinstance(function, Function):
+        return failed(function.definition, error)
+    return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
 
 
-def _run_plan(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from sglc.api import random_seed
-    from sglc.calls import total
-    from sglc.executor import Run
-    from sglc.plan_run import run_plan
-
-    if options.batch or options.stream:
-        raise UsageError("SGLC018", "`--batch` and `--stream` of a plan are not in this release")
-    backend = connect(options)
-    plan, tools = _plan_and_tools(options, backend)
-    run = Run(backend, random_seed() if options.seed is None else options.seed)
-    variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run, tools)
-    with output(options.output) as out:
-        shown = {"vars": variables, "value": value, "usage": asdict(total(run.calls)), "seed": run.seed}
-        print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
-    return 0
-
-
-def _plan_and_tools(
-    options: argparse.Namespace, backend: Backend
-) -> tuple[Plan, Mapping[str, Callable[..., Any]]]:
-    """The plan of a file, or that of a program with `--passes`, which is compiled ahead."""
+def _compiled(options: argparse.Namespace, backend: Backend) -> LoadedPlan:
+    """The plan of a program with `--passes`, which is compiled ahead."""
     from sglc.compile import compile_program
     from sglc.frontend.tools import tools_of
-    from sglc.program_file import open_function, open_ir, open_plan
+    from sglc.loaded_plan import LoadedPlan
+    from sglc.program_file import open_function, open_ir
 
-    if options.program.endswith(".json"):
-        if options.passes is not None:
-            raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
-        return open_plan(options.program), {}
     passes = passes_of(options)
     if options.program.endswith(".sglir"):
         program = open_ir(options.program)
     else:
         program = open_function(options.program).trace()
-    return compile_program(program, backend.target, passes).plan, tools_of(program)
+    return LoadedPlan(compile_program(program, backend.target, passes).plan, tools_of(program))

@@ -9,6 +9,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import NOWHERE
@@ -40,6 +41,26 @@ def here() -> Loc:
 def _seen(code: CodeType) -> tuple[CodeType, dict[int, Loc] | None]:
     ours = code.co_filename.startswith(_PACKAGE)
     return _CODES.setdefault(id(code), (code, None if ours else {}))
+
+
+def of_thread(ident: int, file: str) -> Loc | None:
+    """Where a thread is now: the innermost frame of `file`; None if it is not in it."""
+    frame: FrameType | None = sys._current_frames().get(ident)
+    while frame is not None:
+        if os.path.abspath(frame.f_code.co_filename) == os.path.abspath(file):
+            return _loc(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return None
+
+
+def of_coroutine(coroutine: Any, file: str) -> Loc | None:
+    """Where a coroutine waits: the innermost one of `file` among those that it awaits; None if in none."""
+    found: Loc | None = None
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if os.path.abspath(frame.f_code.co_filename) == os.path.abspath(file):
+            found = _loc(frame.f_code, frame.f_lasti)
+        coroutine = coroutine.cr_await
+    return found
 
 
 def of_exception(error: BaseException, file: str) -> Loc | None:

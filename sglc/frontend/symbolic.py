@@ -36,6 +36,7 @@ from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
 
 __all__ = [
+    "MAY_CALL",
     "TRACING",
     "Boundary",
     "Symbolic",
@@ -80,6 +81,8 @@ class Tracing(Protocol):
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
+# Called before a declared function is, in the body of a run; it raises if the run is over.
+MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 
 
 class Symbolic:

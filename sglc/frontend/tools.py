@@ -16,7 +16,7 @@ from sglc.errors import Loc, TraceError
 from sglc.frontend.data import tree_of
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.recording import Recording, current, outside
-from sglc.frontend.symbolic import symbol
+from sglc.frontend.symbolic import MAY_CALL, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 
@@ -40,6 +40,9 @@ class Declared:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         recording = current()
         if recording is None:
+            may_call = MAY_CALL.get()
+            if may_call is not None:
+                may_call()
             return self.function(*args, **kwargs)
         return self._record(recording, args, kwargs, here())
 

@@ -1,0 +1,167 @@
+"""What a batch costs beside the model: the same programs as functions and as plans, on scripted answers.
+
+A function runs its Python once per row; its plan walks in the executor's loop. Each measurement is a process
+of its own, in turns. Results and call counts of both are compared before anything is timed.
+
+Writes benchmarks/results/plans-<cpu>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from machine import ROOT, result_path, setting
+
+import sglc as sgl
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.loaded_plan import LoadedPlan
+
+ROUNDS = 5
+ASPECTS = ("clarity", "evidence", "style")
+
+
+@sgl.pure
+def shorter(text: str) -> str:
+    return text[:40]
+
+
+@sgl.function
+def chain(s: Any, question: str) -> None:
+    s += "Question: " + question + "\n"
+    s += "Answer:" + sgl.gen("answer", max_tokens=16, stop="\n")
+    s += "\nReason:" + sgl.gen("reason", max_tokens=16, stop="\n")
+    s += "\nGrade:" + sgl.gen("grade", max_tokens=16, stop="\n")
+
+
+@sgl.function
+def judge(s: Any, question: str) -> Any:
+    s += "Judge: " + question + "\n"
+    forks = s.fork(len(ASPECTS))
+    for fork, aspect in zip(forks, ASPECTS, strict=True):
+        fork += aspect + ":" + sgl.gen("score", max_tokens=4)
+    results = s.join(forks)
+    for aspect, score in zip(ASPECTS, results["score"], strict=True):
+        s += f"{aspect}: {score}\n"
+    s += "Verdict: " + sgl.select("verdict", choices=["weak", "strong"])
+    return s["verdict"]
+
+
+@sgl.function
+def branch(s: Any, question: str) -> None:
+    s += "Question: " + question + "\nDoes it need a search?"
+    s += sgl.select("search", choices=[" yes", " no"])
+    if s["search"] == " yes":
+        s += "\nQuery:" + sgl.gen("query", max_tokens=16, stop="\n")
+        s += "\nResult:" + shorter(s["query"])
+    else:
+        s += "\nWhy not:" + sgl.gen("query", max_tokens=16, stop="\n")
+    s += "\nAnswer:" + sgl.gen("answer", max_tokens=16, stop="\n")
+
+
+@sgl.function
+def agent(s: Any, question: str) -> None:
+    s += "Question: " + question
+
+    def step() -> Any:
+        nonlocal s
+        s += "\nThought:" + sgl.gen("thought", max_tokens=16, stop="\n")
+        s += "\nNext:" + sgl.select("next", choices=[" search", " finish"])
+        return sgl.not_(sgl.eq(s["next"], " finish"))
+
+    sgl.loop(step, max_iters=3)
+    s += "\nAnswer:" + sgl.gen("answer", max_tokens=16, stop="\n")
+
+
+# Rows of a round, and generations of a row.
+PROGRAMS = {
+    "chain": (chain, 2_000, 3),
+    "judge": (judge, 1_500, 4),
+    "branch": (branch, 1_000, 3),
+    "agent": (agent, 500, 7),
+}
+
+
+def answer(asked: Asked) -> str:
+    return asked.choices[0] if asked.choices else "a fine answer"
+
+
+def measure(case: str, way: str) -> dict[str, float]:
+    """CPU per generation, and rows per second, of one batch."""
+    program, count, gens = PROGRAMS[case]
+    backend = ScriptedBackend(answer)
+    plan = LoadedPlan(program.compile(backend).plan)
+    rows = [{"question": f"What is {i}?"} for i in range(count)]
+    one = program.run_batch(rows[:50], backend=backend, seed=1)
+    two = plan.run_batch(rows[:50], backend=backend, seed=1)
+    assert [dict(a.variables) for a in one] == [dict(b.variables) for b in two]
+    assert [a.ret_value for a in one] == [b.ret_value for b in two]
+    assert [a.usage.calls for a in one] == [b.usage.calls for b in two] == [gens] * 50
+    runs: Any = plan if way == "plan" else program
+    cpu_s, begin_s = time.process_time(), time.perf_counter()
+    results = runs.run_batch(rows, backend=backend)
+    wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_s
+    assert all(result.error() is None for result in results)
+    return {"cpu_us_per_gen": 1e6 * cpu_s / count / gens, "rows_per_s": count / wall_s}
+
+
+def child(case: str, way: str) -> dict[str, float]:
+    line = [sys.executable, __file__, "--case", case, "--way", way]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=tuple(PROGRAMS))
+    parser.add_argument("--way", choices=("function", "plan"))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(measure(options.case, options.way)))
+        return 0
+    cases: dict[str, Any] = {}
+    for case in PROGRAMS:
+        rounds: dict[str, list[dict[str, float]]] = {"function": [], "plan": []}
+        for _ in range(options.rounds):
+            for way, found in rounds.items():  # in turns, so that a slow moment of the machine meets both
+                found.append(child(case, way))
+        cases[case] = {
+            way: {
+                key: {
+                    "median": round(statistics.median(one[key] for one in found), 1),
+                    "all": [round(one[key], 1) for one in found],
+                }
+                for key in found[0]
+            }
+            for way, found in rounds.items()
+        }
+        cases[case]["cpu_ratio"] = round(
+            cases[case]["plan"]["cpu_us_per_gen"]["median"]
+            / cases[case]["function"]["cpu_us_per_gen"]["median"],
+            2,
+        )
+        shown = {way: {key: item["median"] for key, item in cases[case][way].items()} for way in rounds}
+        print(case, json.dumps(shown), cases[case]["cpu_ratio"], file=sys.stderr)
+    result = {
+        "what": "a batch as a function and as its plan on instant scripted answers: CPU, rows per second",
+        "cases": cases,
+        "goal": "a plan costs no more CPU per generation than the function",
+        "reached": {case: found["cpu_ratio"] <= 1.0 for case, found in cases.items()},
+        **setting(),
+    }
+    path = result_path("plans")
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    ratios = {case: found["cpu_ratio"] for case, found in cases.items()}
+    print(f"CPU of the plan by that of the function: {ratios} -> {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

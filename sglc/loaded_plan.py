@@ -1,0 +1,222 @@
+"""A plan that was read from a file: it runs here without the program that it was made of."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sglc.api import random_seed
+from sglc.batch import run_batch, window_of
+from sglc.batch_order import plan_order
+from sglc.budget import Budget, budget_of
+from sglc.current import resolve
+from sglc.deadline import Clock, clock_of_batch, clock_of_run
+from sglc.errors import SglcError, UsageError
+from sglc.frontend.locate import here
+from sglc.frontend.tools import tools_of
+from sglc.ir.core import Site
+from sglc.ir.plan import FunctionStep, Plan
+from sglc.ir.plan_file import plan_from_text, plan_hash
+from sglc.ir.target import Backend
+from sglc.plan_row import PlanRow, PreparedRows
+from sglc.plan_run import Tools, check_arguments, check_plan_runs, steps_of
+from sglc.result import Result
+
+Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+
+
+class LoadedPlan:
+    """A plan, and the declared Python functions that it calls."""
+
+    def __init__(self, plan: Plan, tools: Functions = ()) -> None:
+        self.plan = plan
+        self.tools = tools_for(plan, tools)
+        self._prepared = PreparedRows(plan)
+        self.__name__ = plan.program
+
+    def __repr__(self) -> str:
+        return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
+
+    @property
+    def hash(self) -> str:
+        """What identifies it: equal plans have equal hashes."""
+        return plan_hash(self.plan)
+
+    def run(
+        self,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        backend: Backend | str | None = None,
+        seed: int | None = None,
+        stream: bool = False,
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Result:
+        """Start one run; returns at once. Reading the result waits.
+
+        A result of a plan has variables, a value, calls and counts; it has no prompt of its own, so `text()`
+        is empty.
+
+        Args:
+            arguments: by name, as texts; those whose names are no option may be given as keywords.
+            seed, stream, max_calls, max_tokens, timeout: as of `Function.run`.
+
+        Raises:
+            UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
+                SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
+        """
+        budget, clock = budget_of(max_calls, max_tokens), clock_of_run(timeout)
+        return self.start({**(arguments or {}), **more}, backend, seed, None, budget, clock, live=stream)
+
+    def start(
+        self,
+        arguments: Mapping[str, Any],
+        backend: Backend | str | None = None,
+        seed: int | None = None,
+        on_text: Callable[[Site, str | None], None] | None = None,
+        budget: Budget | None = None,
+        clock: Clock | None = None,
+        *,
+        live: bool = False,
+    ) -> Result:
+        """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
+        given = self._texts(arguments)
+        chosen = self._ready(backend)
+        chosen.start()
+        result = Result(self.plan.program, random_seed() if seed is None else seed, live=live)
+        context = contextvars.copy_context()
+        PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock).run()
+        return result
+
+    def run_batch(self, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[Result]:
+        """Run every row (its arguments by name); gives results in row order, when all have ended.
+
+        A row that fails keeps its error in its own result. Ctrl-C stops all rows, as of `Function.run_batch`.
+
+        Args:
+            options: as of `stream_batch`.
+        """
+        return list(self.stream_batch(rows, **options))
+
+    def stream_batch(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        backend: Backend | str | None = None,
+        seed: int | None = None,
+        num_threads: int | str = "auto",
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
+        timeout: float | None = None,
+        row_timeout: float | None = None,
+        hoist_prefix: bool = True,
+    ) -> Iterator[Result]:
+        """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
+
+        Args: as of `Function.stream_batch`; `num_threads` are the rows live at once, which have no threads.
+
+        Raises:
+            UsageError: SGLC017 no rows; SGLC023, SGLC026, SGLC041 an option that does not fit; as of `run`.
+                Nothing has run then.
+        """
+        if not isinstance(rows, Sequence) or isinstance(rows, str):
+            raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+        window = window_of(num_threads)
+        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
+        fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
+        chosen = self._ready(backend)
+        run_seed = random_seed() if seed is None else seed
+        context = contextvars.copy_context()
+
+        def make(number: int) -> PlanRow:
+            result = Result(self.plan.program, run_seed, number)
+            own = context.copy() if self.tools else context
+            arguments = fitting[number]
+            return PlanRow(self._prepared, arguments, chosen, result, self.tools, own, None, budget, clock)
+
+        order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
+        count, name = len(fitting), self.plan.program
+        return run_batch(make, count, chosen, window, clock, name, order=order, threads=False)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _ready(self, backend: Backend | str | None) -> Backend:
+        chosen = resolve(backend)
+        check_plan_runs(self.plan, chosen, self.tools)
+        return chosen
+
+    def _texts(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        given = {name: str(value) for name, value in arguments.items()}
+        check_arguments(self.plan, given)
+        return given
+
+    def _row_texts(self, number: int, row: Mapping[str, Any]) -> dict[str, str]:
+        try:
+            if not isinstance(row, Mapping):
+                raise UsageError("SGLC017", f"a row of a plan is a dict, not `{type(row).__name__}`")
+            return self._texts(row)
+        except SglcError as error:
+            note = f"row {number} of the batch" + (f"; {error.note}" if error.note else "")
+            raise type(error)(error.code, error.message, error.loc, note=note, hint=error.hint) from None
+
+
+def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:
+    """The plan of a file that `sglc compile --emit json -o` or `fn.compile().save` wrote.
+
+    Args:
+        tools: the declared functions that it calls, or by their names. Those that are declared in this
+            process under the plan's own names are found without.
+
+    Raises:
+        UsageError: SGLC002 no such file, SGLC008 no JSON, SGLC040 changed since it was written, SGLC042 two
+            functions that it calls have the name of one that is given.
+        VerifyError: SGLC220 a plan of another version, SGLC221 no plan.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError("SGLC002", f"`{path}` cannot be read: {why}", here()) from None
+    return LoadedPlan(plan_from_text(text, str(path)), tools)
+
+
+def tools_for(plan: Plan, given: Functions) -> Tools:
+    """The functions that a plan calls, by its names for them, as far as they are known.
+
+    A function is given under that name (`module.function`), or under its last part alone.
+
+    Raises:
+        UsageError: SGLC042, that part is the name of two functions of the plan.
+    """
+    known = tools_of()
+    named = dict(given) if isinstance(given, Mapping) else {_name(function): function for function in given}
+    wanted = dict.fromkeys(step.function for step in steps_of(plan) if isinstance(step, FunctionStep))
+    found: dict[str, Callable[..., Any]] = {}
+    by_part: dict[str, str] = {}
+    for name in wanted:
+        part = name.rpartition(".")[2]
+        short = {key.rpartition(".")[2]: function for key, function in named.items()}
+        if name in named:
+            found[name] = named[name]
+        elif part in short:
+            if part in by_part:
+                raise UsageError(
+                    "SGLC042", f"the plan calls `{by_part[part]}` and `{name}`: which one is `{part}`?",
+                    hint="give both under these names: `tools={...}`",
+                )  # fmt: skip
+            by_part[part] = name
+            found[name] = short[part]
+        elif name in known:
+            found[name] = known[name]
+    return found
+
+
+def _name(function: Any) -> str:
+    declared = getattr(function, "name", None)
+    return declared if isinstance(declared, str) else f"{function.__module__}.{function.__qualname__}"

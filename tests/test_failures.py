@@ -1,0 +1,255 @@
+"""Everything that can go wrong, in every way of running: the right error, and everything else goes on.
+
+One row fails: alone, streamed, or as the third of five, as a function and as a plan. What was computed
+before is kept, the other rows are whole, and nothing stays behind: no stream, no thread, no work.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.batch import Interrupted
+from sglc.errors import RunError, SglcError
+from sglc.ir.plan import ExtendNode, Segment
+from sglc.loaded_plan import LoadedPlan
+from sglc.result import Result
+from tests.oracle_backend import OracleBackend
+
+BAD, ROWS = 2, 5
+GATE = threading.Event()  # what hangs, hangs until the end of the test
+WAITING = threading.Semaphore(0)  # released by what hangs
+
+
+@pytest.fixture(autouse=True)
+def gate() -> Iterator[None]:
+    GATE.clear()
+    while WAITING.acquire(blocking=False):
+        pass
+    yield
+    GATE.set()
+
+
+@sgl.tool
+def act(word: str) -> str:
+    if word == "raises":
+        raise LookupError("no such page")
+    if word == "hangs":
+        WAITING.release()
+        GATE.wait()
+    return f"[{word}]"
+
+
+@sgl.function
+def work(s: Any, word: str) -> Any:
+    s += "Do" + sgl.gen("first")
+    if sgl.eq(s["first"], ""):
+        s += "nothing"
+    s += act(word) + sgl.gen("second", max_tokens=100)
+    return s["second"]
+
+
+class Scripted(ScriptedBackend):
+    """Fails where a prompt says so: `[dies]` breaks it down, and behind `[unanswered]` it has no answer."""
+
+    def __init__(self) -> None:
+        super().__init__(self.say)
+
+    def say(self, asked: Asked) -> str | None:
+        if asked.site.name == "first":
+            return " one"
+        if "[unanswered]" in asked.prompt:
+            return None
+        return " much" * (40 if "[long]" in asked.prompt else 2)
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
+        texts = [part for node in segment.nodes if isinstance(node, ExtendNode) for part in node.parts]
+        if any(isinstance(text, str) and "[dies]" in text for text in texts):
+            raise ConnectionError("gone")
+        async for event in super().submit(segment, streams=streams):
+            yield event
+
+
+KINDS = {
+    "raises": ({"SGLC409", "LookupError"}, {}),
+    "unanswered": ({"SGLC521"}, {}),
+    "dies": ({"SGLC502"}, {}),
+    "hangs": ({"SGLC411"}, {"timeout": 1.0}),
+    "long": ({"SGLC408"}, {"max_tokens": 10}),
+}
+
+
+def one(program: Any, word: str, options: dict[str, Any]) -> list[Result]:
+    return [program.run(word=word, **options).sync()]
+
+
+def streamed(program: Any, word: str, options: dict[str, Any]) -> list[Result]:
+    result = program.run(word=word, stream=True, **options)
+    pieces, errors = [], []
+    try:
+        pieces += result.pieces()
+    except Exception as error:
+        errors.append(error)
+    assert pieces[0][0].name == "first"
+    assert errors == [result.error()]
+    return [result]
+
+
+def batch(program: Any, word: str, options: dict[str, Any]) -> list[Result]:
+    own = {"row_timeout" if name == "timeout" else name: value for name, value in options.items()}
+    results: list[Result] = program.run_batch(
+        [{"word": word if i == BAD else f"w{i}"} for i in range(ROWS)], **own
+    )
+    return results
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
+@pytest.mark.parametrize("way", [one, streamed, batch])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_that_fails(kind: str, way: Callable[..., list[Result]], planned: bool) -> None:
+    before = set(threading.enumerate())
+    backend = Scripted()
+    program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
+    codes, options = KINDS[kind]
+    results = way(program, kind, {"backend": backend, **options})
+    bad = results[BAD if len(results) > 1 else 0]
+    error = bad.error()
+    assert error is not None
+    assert (error.code if isinstance(error, SglcError) else type(error).__name__) in codes
+    assert bad["first"] == " one"
+    assert bad.variables["first"] == " one"
+    for read in (lambda: bad.ret_value, bad.text, lambda: bad["second"]):
+        with pytest.raises(type(error)):
+            read()
+    good = [result for result in results if result is not bad]
+    assert [result.ret_value for result in good] == [" much much"] * (len(results) - 1)
+    # Nothing stays behind, and the back end goes on.
+    GATE.set()
+    settled(lambda: backend.kept == 0)
+    settled(lambda: not left(before))
+    assert program.run(word="w", backend=backend).ret_value == " much much"
+
+
+def left(before: set[threading.Thread]) -> list[str]:
+    """Threads that were begun since, but the executor's own."""
+    return [t.name for t in threading.enumerate() if t not in before and t.name != "sglc-executor"]
+
+
+def settled(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# -- stopped from outside ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_that_is_stopped_in_a_tool(planned: bool, stream: bool) -> None:
+    backend = Scripted()
+    program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
+    result = program.run(word="hangs", backend=backend, stream=stream)
+    assert WAITING.acquire(timeout=20)
+    settled(lambda: len(result.feed.calls) == 1)  # a plan calls the tool beside the first generation
+    time.sleep(0.05)
+    result.stop()
+    if not planned:  # a body ends when its Python does
+        assert not result.ended
+        GATE.set()
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC407"
+    assert dict(result.variables) == {"first": " one"}
+    assert backend.calls == 1
+    settled(lambda: backend.kept == 0)
+
+
+def press_ctrl_c() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+@sgl.function
+def endless(s: Any, word: str) -> Any:
+    s += word + sgl.gen("x", max_tokens=4, ignore_eos=True)
+    if sgl.eq(word, "long"):
+        s += "b" + sgl.gen("y", max_tokens=3_000, ignore_eos=True)
+    return s["x"]
+
+
+def test_ctrl_c_while_a_plan_runs() -> None:
+    oracle = OracleBackend(step_s=0.001)
+    plan = LoadedPlan(endless.compile(oracle).plan)
+    result = plan.run(word="long", backend=oracle)
+    threading.Timer(0.3, press_ctrl_c).start()
+    with pytest.raises(KeyboardInterrupt):
+        result.sync()
+    settled(lambda: result.ended)
+    oracle.settle()
+    assert oracle.oracle.launched < 2_000
+    assert [call.usage.completion for call in result.calls] == [4]
+    assert result.error() is not None
+    oracle.close()
+
+
+def test_ctrl_c_while_a_batch_of_a_plan_runs() -> None:
+    oracle = OracleBackend(step_s=0.001)
+    plan = LoadedPlan(endless.compile(oracle).plan)
+    rows = [{"word": "short" if i < 3 else "long"} for i in range(9)]
+    threading.Timer(0.6, press_ctrl_c).start()
+    with pytest.raises(Interrupted) as caught:
+        plan.run_batch(rows, backend=oracle, num_threads=4)
+    oracle.settle()
+    assert oracle.oracle.launched < 2_500
+    done = [result for result in caught.value.results if result.error() is None]
+    assert [result.row for result in done] == [0, 1, 2]
+    assert all(result.ret_value == result["x"] for result in done)
+    assert oracle.machine is not None
+    assert oracle.machine._kept.empty
+    oracle.close()
+
+
+def test_closing_a_batch_of_a_plan_stops_its_rows() -> None:
+    oracle = OracleBackend(step_s=0.001)
+    plan = LoadedPlan(endless.compile(oracle).plan)
+    rows = [{"word": "short" if i == 0 else "long"} for i in range(20)]
+    results = plan.stream_batch(rows, backend=oracle, num_threads=4)
+    assert next(results).error() is None
+    results.close()  # type: ignore[attr-defined]
+    oracle.settle()
+    assert oracle.oracle.launched < 1_500
+    oracle.close()
+
+
+def test_the_window_of_a_plan_is_bounded_and_kept_full() -> None:
+    live, most = [0], [0]
+    lock = threading.Lock()
+
+    def count(word: str) -> str:
+        with lock:
+            live[0] += 1
+            most[0] = max(most[0], live[0])
+        time.sleep(0.2 if word == "w0" else 0.002)  # the first row delays no other
+        with lock:
+            live[0] -= 1
+            done.append(word)
+        return word
+
+    done: list[str] = []
+    backend = Scripted()
+    plan = LoadedPlan(work.compile(backend).plan, {"act": count})
+    results = plan.run_batch([{"word": f"w{i}"} for i in range(40)], backend=backend, num_threads=4)
+    assert [result.error() for result in results] == [None] * 40
+    assert most[0] == 4
+    assert done.index("w0") >= 8
+    assert [result.row for result in results] == list(range(40))

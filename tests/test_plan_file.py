@@ -1,0 +1,328 @@
+"""Plans as files: their hash, what damages them, and that they run where their program is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from random_programs import random_program
+
+import sglc as sgl
+from sglc.backends.scripted import Asked, ScriptedBackend, Words
+from sglc.cli import main
+from sglc.compile import compile_program
+from sglc.errors import SglcError, UsageError, VerifyError, render
+from sglc.ir.plan import Plan
+from sglc.ir.plan_file import plan_from_text, plan_hash, plan_to_text
+from sglc.ir.plan_json import PLAN_VERSION
+from sglc.ir.target import Target
+from sglc.loaded_plan import LoadedPlan, tools_for
+
+EVERYTHING = Target("scripted", Words(), continues_text=True, images=True)
+
+AGENT = """\
+import sglc as sgl
+
+
+@sgl.tool
+def search(query: str) -> str:
+    return f" {query.strip()} was found"
+
+
+@sgl.function
+def agent(s, question):
+    s += question + sgl.gen("query")
+    s += search(s["query"]) + sgl.gen("answer")
+    return s["answer"]
+
+
+@sgl.function
+def short(s, question):
+    s += question
+    forks = s.fork(2)
+    for number, fork in enumerate(forks):
+        fork += f"{number}:" + sgl.gen("tip")
+    forks.join()
+    s += sgl.select("verdict", choices=["yes", "no"])
+    return s["verdict"]
+"""
+
+RULES = [
+    {"name": "query", "text": " tea"},
+    {"name": "answer", "prompt": "tea was found$", "text": " Yes."},
+    {"name": "tip", "prompt": "0:$", "text": " first"},
+    {"name": "tip", "text": " second"},
+    {"name": "verdict", "text": "yes"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "answers.json").write_text(json.dumps({"rules": RULES, "word_s": 0.001}))
+    return tmp_path
+
+
+def compiled_in(folder: Path, name: str) -> Path:
+    """The plan of a program, compiled in a process of its own."""
+    plan = folder / "plan.json"
+    compile_line = [
+        "compile",
+        f"{folder / 'agent.py'}:{name}",
+        "--target",
+        f"scripted:{folder / 'answers.json'}",
+    ]
+    done = sglc([*compile_line, "--emit", "json", "-o", str(plan)], folder)
+    assert done.returncode == 0, done.stderr
+    return plan
+
+
+def sglc(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own that works in `folder`."""
+    root = str(Path(__file__).parent.parent)
+    return subprocess.run(
+        [sys.executable, "-m", "sglc.cli", *arguments], cwd=folder, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": root}, check=False,
+    )  # fmt: skip
+
+
+# -- the file ----------------------------------------------------------------------------------------
+
+
+def planned(seed: int) -> Plan:
+    program = random_program(seed, regions=True, python=False, resumed=False)
+    return compile_program(program, EVERYTHING).plan
+
+
+def test_a_plan_is_the_same_after_it_was_written() -> None:
+    hashes = set()
+    for seed in range(40):
+        plan = planned(seed)
+        text = plan_to_text(plan)
+        again = plan_from_text(text, "plan.json")
+        assert again == plan
+        assert plan_hash(again) == plan_hash(plan)
+        # Laid out anew it is the same plan.
+        data = json.loads(text)
+        assert plan_from_text(json.dumps(data, sort_keys=True), "plan.json") == plan
+        hashes.add(plan_hash(plan))
+    assert len(hashes) == 40
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Any:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, part in items:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def changed(item: Any) -> Any:
+    match item:
+        case bool():
+            return not item
+        case int() | float():
+            return item + 1
+        case str():
+            return item + "x"
+        case list():
+            return [*item, None]
+        case dict():
+            return {**item, "more": 1}
+        case _:
+            return "x"
+
+
+def test_a_change_anywhere_is_refused() -> None:
+    codes: dict[str, int] = {}
+    for seed in range(6):
+        text = plan_to_text(planned(seed))
+        paths = list(places(json.loads(text)))
+        for path in random.Random(seed).sample(paths, min(len(paths), 150)):
+            data = json.loads(text)
+            place = data
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = changed(place[path[-1]])
+            with pytest.raises(SglcError) as caught:
+                plan_from_text(json.dumps(data), "plan.json")
+            codes[caught.value.code] = codes.get(caught.value.code, 0) + 1
+    assert codes.keys() == {"SGLC040", "SGLC220", "SGLC221"}
+    assert codes["SGLC040"] > 100
+
+
+def test_a_file_that_was_cut_short_is_refused() -> None:
+    text = plan_to_text(planned(1))
+    for end in range(0, len(text) - 1, len(text) // 40):
+        with pytest.raises(UsageError) as caught:
+            plan_from_text(text[:end], "plan.json")
+        assert caught.value.code == "SGLC008"
+
+
+def test_what_the_errors_say() -> None:
+    text = plan_to_text(planned(0))
+    data = json.loads(text)
+    with pytest.raises(UsageError) as caught:
+        plan_from_text(json.dumps({**data, "program": "other"}), "plan.json")
+    shown = render(caught.value)
+    assert shown.startswith(
+        "error[SGLC040]: the plan in `plan.json` is not as it was written\n --> plan.json:1\n"
+    )
+    assert f"beside it stands {data['hash']}" in shown
+    with pytest.raises(UsageError, match="beside it stands none"):
+        plan_from_text(json.dumps({key: item for key, item in data.items() if key != "hash"}), "plan.json")
+    for version in (PLAN_VERSION - 1, PLAN_VERSION + 1):
+        with pytest.raises(VerifyError) as refused:
+            plan_from_text(json.dumps({**data, "version": version}), "plan.json")
+        assert refused.value.code == "SGLC220"
+        assert f"`{version}`" in refused.value.message
+
+
+# -- another process ---------------------------------------------------------------------------------
+
+
+def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = compiled_in(folder, "short")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for name in ("plan.json", "answers.json"):
+        (folder / name).rename(elsewhere / name)
+    (folder / "agent.py").unlink()
+    line = ["run", "plan.json", "--backend", "scripted:answers.json", "--arg", "question=Tea?", "--seed", "5"]
+    done = sglc([*line, "--json"], elsewhere)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["value"] == "yes"
+    assert shown["vars"] == {"tip": [" first", " second"], "verdict": "yes"}
+    assert (shown["row"], shown["seed"], shown["error"], shown["usage"]["calls"]) == (0, 5, None, 3)
+    assert plan.name == "plan.json"
+
+
+def test_a_plan_with_a_tool_wants_a_file_that_declares_it(folder: Path) -> None:
+    compiled_in(folder, "agent")
+    tools = AGENT.partition("@sgl.function")[0]
+    (folder / "agent.py").unlink()
+    line = ["run", "plan.json", "--backend", "scripted:answers.json", "--arg", "question=Tea?", "--json"]
+    done = sglc(line, folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(
+        "error[SGLC025]: the plan calls `sglc_program_agent.search`, which is not there\n --> agent.py:12:10\n"
+    )
+    assert "`--tools FILE.py`" in done.stderr
+    (folder / "functions.py").write_text(tools)
+    done = sglc([*line, "--tools", "functions.py"], folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["value"] == " Yes."
+    (folder / "empty.py").write_text("x = 1\n")
+    done = sglc([*line, "--tools", "empty.py"], folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[SGLC045]: `empty.py` declares no function\n --> empty.py:1\n")
+
+
+# -- from Python -------------------------------------------------------------------------------------
+
+
+@sgl.tool
+def shout(text: str) -> str:
+    return text.upper()
+
+
+@sgl.function
+def loud(s: Any, word: str) -> Any:
+    s += word + sgl.gen("x")
+    s += shout(s["x"]) + sgl.gen("y")
+    return {"y": s["y"]}
+
+
+def answering(asked: Asked) -> str:
+    return f" {asked.site.name}{len(asked.prompt)}"
+
+
+def test_a_plan_is_saved_and_loaded(tmp_path: Path) -> None:
+    backend = ScriptedBackend(answering)
+    loud.compile(backend).save(tmp_path / "loud.json")
+    plan = sgl.load_plan(tmp_path / "loud.json")
+    result = plan.run({"word": "ab"}, backend=backend, seed=3)
+    assert result.ret_value == loud.run("ab", backend=backend, seed=3).ret_value == {"y": " y8"}
+    assert dict(result.variables) == {"x": " x2", "y": " y8"}
+    assert result["y"] == " y8"
+    assert plan.run(word="ab", backend=backend).ret_value == {"y": " y8"}
+    assert plan.hash in repr(plan)
+    with pytest.raises(UsageError) as caught:
+        plan.run(backend=backend)
+    assert caught.value.code == "SGLC014"
+    with pytest.raises(UsageError) as caught:
+        sgl.load_plan(tmp_path / "nothing.json")
+    assert caught.value.code == "SGLC002"
+
+
+def test_tools_are_found_by_the_last_part_of_their_names(tmp_path: Path) -> None:
+    backend = ScriptedBackend(answering)
+    plan = loud.compile(backend).plan
+    (name,) = (step.function for step in plan.steps if hasattr(step, "function"))
+    assert name.endswith(".shout")
+
+    def other(text: str) -> str:
+        return "!"
+
+    for given in ({"shout": other}, {f"elsewhere.{'shout'}": other}, {name: other}):
+        result = LoadedPlan(plan, given).run(word="ab", backend=backend)
+        assert result.ret_value == {"y": " y6"}
+    assert LoadedPlan(plan, [shout]).run(word="ab", backend=backend).ret_value == {"y": " y8"}
+    assert tools_for(plan, {"another": other}).keys() == {name}  # it is declared here
+
+
+def test_a_name_that_two_functions_of_the_plan_have_is_refused() -> None:
+    from sglc.ir.text import from_text
+
+    program = from_text(
+        "def f(a):\n    t0 = tool('one.get', (a,))\n    t1 = tool('two.get', (t0,))\n    return t1\n", "f.sglir"
+    )
+    backend = ScriptedBackend(answering)
+    plan = compile_program(program, backend.target).plan
+    with pytest.raises(UsageError) as caught:
+        LoadedPlan(plan, {"get": str})
+    assert caught.value.code == "SGLC042"
+    assert caught.value.message == "the plan calls `one.get` and `two.get`: which one is `get`?"
+    both = LoadedPlan(plan, {"one.get": lambda text: text + "1", "two.get": lambda text: text + "2"})
+    assert both.run(a="x", backend=backend).ret_value == "x12"
+    with pytest.raises(UsageError, match=r"`one.get`, `two.get`, which are not there"):
+        LoadedPlan(plan).run(a="x", backend=backend)
+
+
+# -- batches from the command line -------------------------------------------------------------------
+
+
+def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = compiled_in(folder, "short")
+    (folder / "rows.jsonl").write_text("".join(f'{{"question": "Tea {i}?"}}\n' for i in range(20)))
+    line = ["--backend", f"scripted:{folder / 'answers.json'}", "--batch", str(folder / "rows.jsonl")]
+    shown = []
+    for program in (str(plan), f"{folder / 'agent.py'}:short"):
+        assert main(["run", program, *line, "--seed", "1", "--json"]) == 0
+        lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+        assert [one["row"] for one in lines] == list(range(20))
+        shown.append(lines)
+    for of_plan, of_program in zip(*shown, strict=True):
+        assert of_plan.keys() == of_program.keys()
+        for key in ("vars", "value", "usage", "error", "seed"):
+            assert of_plan[key] == of_program[key]
+    (folder / "rows.jsonl").write_text('{"question": "Tea?"}\n{"quest": "Tea?"}\n')
+    assert main(["run", str(plan), *line]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error[SGLC014]: the plan misses `question`\nnote: row 1 of the batch; its arguments")
+
+
+def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = compiled_in(folder, "short")
+    line = ["run", str(plan), "--backend", f"scripted:{folder / 'answers.json'}", "--arg", "question=Tea?"]
+    assert main([*line, "--stream"]) == 0
+    assert capsys.readouterr().out == "[tip]  first\n[tip]  second\n[verdict] yes\n"
