@@ -110,13 +110,14 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 return GenNode(stream, at, sampling, loc, _seed(own.seeds, str(at).encode()), ahead, key)
 
             return filled
-        case SelectNode(stream, site, choices, method, loc):
+        case SelectNode(stream, site, choices, method, loc, key):
             return lambda own: SelectNode(
                 stream,
                 site.inside(own.call, own.iterations),
                 tuple([_choice(choice, own.texts) for choice in choices]),
                 method,
                 loc,
+                key,
             )
         case _:
             return _filler(node)
