@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.current import ENCLOSING, resolve, set_default_backend
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from sglc.ir.target import Backend, Target
     from sglc.result import Result
     from sglc.row import Row
+    from sglc.watch import RowWatch, Watch
 
 __all__ = ["Function", "function", "set_default_backend"]
 
@@ -38,6 +41,7 @@ _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs 
 _LEAST_ROWS = 64
 _MOST_TREES = 64
 _DEFAULTS = Sampling()
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
     **{name: name for name in (
@@ -46,7 +50,8 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens")
+_WATCHES = ("record", "replay", "trace")
+_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", *_WATCHES)
 
 
 class Function:
@@ -83,6 +88,9 @@ class Function:
         use_thread: bool | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -103,11 +111,15 @@ class Function:
             use_thread: False runs the program's Python in this thread, before `run` returns.
             max_calls, max_tokens: a budget of generations begun and of tokens generated (`sglc.budget`);
                 passing it fails the run with SGLC408.
+            record: a new folder for every answer of the run, from which `replay` repeats it without a model.
+            trace: a file for the run's time line, in the form that Perfetto and Chrome open.
 
         Raises:
-            UsageError: the arguments do not fit the function, or the back end is unknown.
+            UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
+                is no folder for that.
         """
-        given = dict(zip(_OPTIONS, (backend, seed, stream, use_thread, max_calls, max_tokens), strict=True))
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, record, replay, trace)
+        given = dict(zip(_OPTIONS, own, strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -140,6 +152,7 @@ class Function:
             None,
             budget_of(options.get("max_calls"), options.get("max_tokens")),
             in_thread=options.get("use_thread") is not False,
+            watches={name: options[name] for name in _WATCHES if name in options},
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
@@ -170,10 +183,11 @@ class Function:
         backend: Backend,
         seed: int | None = None,
         on_text: Callable[[Site, str | None], None] | None = None,
+        watches: Mapping[str, Any] = _NOTHING,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting, sampling = self._arguments((), arguments)
-        return self._start(fitting, sampling, backend, seed, False, on_text)
+        return self._start(fitting, sampling, backend, seed, False, on_text, watches=watches)
 
     def _start(
         self,
@@ -185,12 +199,17 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None,
         budget: Budget | None = None,
         in_thread: bool = True,
+        watches: Mapping[str, Any] = _NOTHING,
     ) -> Result:
         from sglc.result import Result
 
+        watch, seed = self._watch(seed, None, watches)
+        if watch is not None:
+            backend = watch.backend(backend)
         backend.start()
-        result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
-        row = self._row(arguments, sampling, backend, result, on_text, budget=budget)
+        result = Result(self.__name__, seed, live=live)
+        own = None if watch is None else watch.row(0, arguments)
+        row = self._row(arguments, sampling, backend, result, on_text, budget=budget, watch=own)
         if in_thread:
             threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
@@ -245,6 +264,9 @@ class Function:
         num_threads: int | str = "auto",
         max_calls: int | None = None,
         max_tokens: int | None = None,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -254,6 +276,7 @@ class Function:
         Args:
             num_threads: rows live at once, each with a thread; "auto" follows the back end's concurrency.
             max_calls, max_tokens: the budget of each row, as of `run`.
+            record, replay, trace: as of `run`, of all rows.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -270,16 +293,36 @@ class Function:
 
         fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
         chosen = resolve(backend, self.definition.loc)
-        run_seed = random_seed() if seed is None else seed
+        given = zip(_WATCHES, (record, replay, trace), strict=True)
+        watches = {name: value for name, value in given if value is not None}
+        watch, run_seed = self._watch(seed, len(rows), watches)
+        if watch is not None:
+            chosen = watch.backend(chosen)
         budget = budget_of(max_calls, max_tokens)
         context = contextvars.copy_context()
 
         def make(number: int) -> Row:
             arguments, sampling = fitting[number]
             result = Result(self.__name__, run_seed, number)
-            return self._row(arguments, sampling, chosen, result, context=context.copy(), budget=budget)
+            own = None if watch is None else watch.row(number, arguments)
+            return self._row(
+                arguments, sampling, chosen, result, context=context.copy(), budget=budget, watch=own
+            )
 
-        return self._run_rows(make, len(fitting), chosen, num_threads)
+        results = self._run_rows(make, len(fitting), chosen, num_threads)
+        return results if watch is None else watch.over(results)
+
+    def _watch(
+        self, seed: int | None, rows: int | None, watches: Mapping[str, Any]
+    ) -> tuple[Watch | None, int]:
+        """What watches a run, if anything does, and the run's seed."""
+        enclosing = ENCLOSING.get()
+        outer = None if enclosing is None else enclosing.watch
+        if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
+            return None, random_seed() if seed is None else seed
+        from sglc.watch import open_watch
+
+        return open_watch(self.__name__, random_seed, seed, rows, outer, watches)
 
     def _run_rows(
         self, make: Callable[[int], Row], count: int, backend: Backend, num_threads: int | str
@@ -465,6 +508,7 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None = None,
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
+        watch: RowWatch | None = None,
     ) -> Row:
         from sglc.frontend.trail import Tree
         from sglc.row import Row
@@ -472,7 +516,7 @@ class Function:
         tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
-        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget)
+        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget, watch)
         row.check = lambda: self._check(sampling, backend)
         return row
 

@@ -14,6 +14,7 @@ from sglc.settings import global_config
 
 if TYPE_CHECKING:
     from sglc.ir.target import Backend
+    from sglc.watch import RowWatch
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Enclosing:
     seed: int
     row: int
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
+    watch: RowWatch | None = None
 
     def seed_of(self, name: str) -> int:
         """The seed of the next call of the program `name`; the same in every run with this run's seed."""

@@ -79,6 +79,10 @@ class RunError(SglcError):
     """The program failed while it ran; what it computed before is kept."""
 
 
+class Diverged(RunError):
+    """A run that is replayed asks something that its recording does not answer."""
+
+
 class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglc.binding import Own, Template, asked_in, seeds_of, without_keeps
 from sglc.budget import Budget, afford, passed
@@ -47,6 +47,9 @@ from sglc.ir.plan import (
     Slot,
 )
 from sglc.ir.target import Backend, Target
+
+if TYPE_CHECKING:
+    from sglc.watch import RowWatch
 
 HANDLES = count()
 
@@ -84,6 +87,7 @@ class Run:
     on_text: Callable[[Site, str | None], None] | None = None
     feed: Feed = field(default_factory=Feed)
     budget: Budget | None = None
+    watch: RowWatch | None = None
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -147,6 +151,8 @@ class Run:
             SglcError: no such back end, it cannot do it, or the run was stopped (SGLC407).
         """
         other = resolve(backend, loc)
+        if self.watch is not None:
+            other = self.watch.other(other, recorded.program, loc)
         other.start()
         prepared = self._prepared(recorded, other)
         bound = prepared.template.bind(Own(recorded.texts, {}, {}, self._seeds))
@@ -343,13 +349,15 @@ class Run:
     def _done(self, cell: Cell, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
-        cell.ended_s = self.elapsed_s
+        cell.ended_s, cell.event = self.elapsed_s, event
+        if self.watch is not None:
+            self.watch.done(cell)
         if self.on_text is not None:
             self.on_text(cell.site, None)
         with self.feed.change:
             if self.feed.live and not cell.pieces and first(text):
                 self.feed.add(cell, first(text))
-            cell.event, cell.text = event, text
+            cell.text = text
             self.feed.done.append(cell)
             if limit is not None and self._spent > limit:
                 reason = passed(cell.node, f"{limit} generated tokens")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -73,15 +74,26 @@ def run_plan(
         RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
         SglcError: the first failure, in program order.
     """
+    watch = run.watch
+    if watch is not None:
+        run.backend = watch.begin(run.backend)
+        tools = watch.tools(tools, plan)
     _check(plan, arguments, run, tools)
     context = contextvars.copy_context()
     job = asyncio.run_coroutine_threadsafe(execute(plan, arguments, run, tools, context), executor_loop())
     try:
-        return job.result()
+        made = job.result()
     except KeyboardInterrupt:
         run.stop()
         job.exception()  # ends with the stop
         raise
+    finally:
+        if watch is not None:
+            error = sys.exception()
+            failed, _ = watch.end(run.feed, error, run.elapsed_s)
+            if failed is not None and error is None:
+                raise failed
+    return made
 
 
 def _check(plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools) -> None:

@@ -7,7 +7,8 @@ import contextvars
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from sglc.budget import Budget
 from sglc.calls import Call, meta_info
@@ -23,6 +24,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.places import Places, body_of, run_as
 from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Stream
 from sglc.frontend.state import State
+from sglc.frontend.tools import AROUND
 from sglc.frontend.trail import TrailRecorder, Tree
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -30,6 +32,9 @@ from sglc.ir.target import Backend
 from sglc.result import Outcome, Result
 from sglc.settings import global_config
 from sglc.streams import TextReader
+
+if TYPE_CHECKING:
+    from sglc.watch import RowWatch
 
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
@@ -48,6 +53,7 @@ class Row:
         tree: Tree | None = None,
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
+        watch: RowWatch | None = None,
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
@@ -56,14 +62,15 @@ class Row:
         self._definition = definition
         self._arguments = arguments
         self._sampling = sampling
-        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget)
+        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget, watch=watch)
+        self._watch = watch
         self._context = context or contextvars.copy_context()
         result.begin(self._run.stop)
 
     def run(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
         self._run.begin()
-        enclosing = Enclosing(self._run.backend, self.result.seed, self.result.row)
+        enclosing = Enclosing(self._run.backend, self.result.seed, self.result.row, watch=self._watch)
         self._context.run(inside, enclosing, self._run_body)
 
     def _run_body(self) -> None:
@@ -79,6 +86,9 @@ class Row:
         try:
             if self._run.stopped:
                 raise stopped()
+            if self._watch is not None:
+                self._run.backend = self._watch.begin(self._run.backend)
+                AROUND.set(self._watch.call)
             if self.check is not None:
                 self.check()
             value = self._call(run_as(body, self._definition.call), state)
@@ -97,9 +107,19 @@ class Row:
             outcome = self._outcome(instance, state, value, error)
         except BaseException as problem:  # a bug of ours: nobody may be left waiting for it
             outcome = Outcome(None, error or problem, {}, {}, "", [], self._run.elapsed_s)
+        if self._watch is not None:
+            outcome = self._watched(outcome, self._watch)
         if error is not None or self._run.stopped:
             self._run.close()
         self._run.when_idle(lambda: self._finish(outcome))
+
+    def _watched(self, outcome: Outcome, watch: RowWatch) -> Outcome:
+        """`outcome` as whoever watches the row has it."""
+        try:
+            error, total_s = watch.end(self.result.feed, outcome.error, outcome.total_s)
+        except Exception as problem:
+            error, total_s = outcome.error or problem, outcome.total_s
+        return replace(outcome, error=error, total_s=total_s)
 
     def _finish(self, outcome: Outcome) -> None:
         self._run.forget()

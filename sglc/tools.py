@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sglc.errors import Loc, RunError
+from sglc.errors import Diverged, Loc, RunError, SglcError, located
 from sglc.ir.values import placed
 
 
@@ -52,7 +52,9 @@ def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[st
     return asyncio.run(made) if inspect.iscoroutine(made) else made
 
 
-def _failed(name: str, error: BaseException, loc: Loc) -> RunError:
+def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
+    if isinstance(error, Diverged):
+        return located(error, placed(loc))
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))
     failed.__cause__ = error

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import Commands, Later, add_backend, connect, output
+from sglc.command.options import Commands, add_backend, connect, output
 from sglc.errors import SglcError, UsageError, render
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
     run.add_argument("--seed", type=_seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
-    for name in ("--record", "--replay", "--trace"):
-        run.add_argument(name, action=Later, help=argparse.SUPPRESS)
+    run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
+    run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.set_defaults(command=_run)
 
 
@@ -48,16 +49,17 @@ def _run(options: argparse.Namespace) -> int:
     backend = connect(options)
     function = open_function(options.program)
     given = _arguments(options)
+    watches = _watches(options)
     began = time.perf_counter()
     if options.batch:
         rows = [{**given, **row} for row in open_rows(options.batch)]
-        stream = function.stream_batch(rows, backend=backend, seed=options.seed)
+        stream = function.stream_batch(rows, backend=backend, seed=options.seed, **watches)
         from sglc.progress import bar
 
         results = bar(stream, total=len(rows), label=function.__name__)
     else:
         on_text = _Streamer().write if options.stream else None
-        results = iter([function.start(given, backend, options.seed, on_text)])
+        results = iter([function.start(given, backend, options.seed, on_text, watches)])
     done: list[Result] = []
     with output(options.output) as out:
         for result in results:
@@ -70,6 +72,11 @@ def _run(options: argparse.Namespace) -> int:
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
+
+
+def _watches(options: argparse.Namespace) -> dict[str, Any]:
+    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
+    return {name: path for name, path in asked.items() if path is not None}
 
 
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -175,8 +182,15 @@ def _run_plan(options: argparse.Namespace) -> int:
         raise UsageError("SGLC018", "`--batch` and `--stream` of a plan are not in this release")
     plan = open_plan(options.program)
     backend = connect(options)
-    run = Run(backend, random_seed() if options.seed is None else options.seed)
-    variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run)
+    arguments = {k: str(v) for k, v in _arguments(options).items()}
+    if watches := _watches(options):
+        from sglc.watch import open_watch
+
+        watch, seed = open_watch(plan.program, random_seed, options.seed, None, None, watches)
+        run = Run(watch.backend(backend), seed, watch=watch.row(0, arguments))
+    else:
+        run = Run(backend, random_seed() if options.seed is None else options.seed)
+    variables, value = run_plan(plan, arguments, run)
     with output(options.output) as out:
         shown = {"vars": variables, "value": value, "usage": asdict(total(run.calls)), "seed": run.seed}
         print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
