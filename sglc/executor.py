@@ -324,7 +324,8 @@ class Run:
     def _events(self, segment: Segment, backend: Backend) -> AsyncIterator[Event]:
         if not backend.target.whole_answers:
             return backend.submit(segment)
-        return backend.submit(segment, streams=self.feed.live or self.on_text is not None)
+        timed = self.watch is not None and self.watch.wants_pieces
+        return backend.submit(segment, streams=timed or self.feed.live or self.on_text is not None)
 
     def _event(self, cell: Cell, event: Event) -> None:
         match event:

@@ -74,12 +74,11 @@ def run_plan(
         RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
         SglcError: the first failure, in program order.
     """
-    watch = run.watch
+    watch, context = run.watch, contextvars.copy_context()
     if watch is not None:
-        run.backend = watch.begin(run.backend)
+        run.backend = context.run(watch.begin, run.backend, run.elapsed_s)
         tools = watch.tools(tools, plan)
     _check(plan, arguments, run, tools)
-    context = contextvars.copy_context()
     job = asyncio.run_coroutine_threadsafe(execute(plan, arguments, run, tools, context), executor_loop())
     try:
         made = job.result()

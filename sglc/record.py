@@ -16,7 +16,7 @@ from sglc.errors import Loc, RunError
 from sglc.feed import Cell, Feed
 from sglc.inputs import Followed, Inputs, Streams
 from sglc.ir.core import Program, Site
-from sglc.ir.plan import Event, GenDone, GenNode, NodeFailed, Segment, SelectDone, reads
+from sglc.ir.plan import Event, GenDone, GenNode, NodeFailed, Segment, SelectDone, SelectNode, reads
 from sglc.ir.target import Backend, Target
 from sglc.recording import Writer, answer_json, error_json, given_json, value_json
 
@@ -65,7 +65,7 @@ class RecordedTape:
     number: int
     within: str
     arguments: Mapping[str, Any]
-    _inputs: dict[Site, tuple[Inputs, str]] = field(default_factory=dict)  # of what was not written yet
+    _asked: dict[Site, dict[str, Any]] = field(default_factory=dict)  # of what was not written yet
     _written: set[Site] = field(default_factory=set)
     _called: dict[str, int] = field(default_factory=dict)  # how often each declared function was
 
@@ -79,7 +79,7 @@ class RecordedTape:
         return self.backend(backend)
 
     def begin(self, backend: Backend) -> Backend:
-        """The row begins on `backend`; gives it watched.
+        """The row begins on `backend`; gives that with what it answers noted.
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
@@ -92,9 +92,12 @@ class RecordedTape:
             self._write("begin", args=args, target=None if made is None else made.target_name)
         return made
 
-    def note(self, site: Site, inputs: Inputs, target: str) -> None:
+    def note(self, node: GenNode | SelectNode, inputs: Inputs, target: str) -> None:
         """A generation has its answer; `done` follows, with its times."""
-        self._inputs[site] = inputs, target
+        asked: dict[str, Any] = {"target": target, "prompt": inputs.prompt, "hash": inputs.hash}
+        if isinstance(node, GenNode):
+            asked["seed"] = node.seed
+        self._asked[node.site] = {**asked, "options": dict(inputs.options)}
 
     def done(self, cell: Cell) -> None:
         """A generation has ended well, and its times are known."""
@@ -137,19 +140,14 @@ class RecordedTape:
         for cell in tuple(feed.cells.values()):
             if cell.error is not None and cell.site not in self._written:
                 self._answer(cell, error=error_json(cell.error))
-        self._inputs.clear()
+        self._asked.clear()
         self._write("end", total_s=total_s, error=None if error is None else error_json(error))
         return error, total_s
 
     def _answer(self, cell: Cell, **answer: Any) -> None:
         self._written.add(cell.site)
-        inputs, target = self._inputs.pop(cell.site, (None, None))
-        asked: dict[str, Any] = {}
-        if inputs is not None:
-            asked = {"prompt": inputs.prompt, "hash": inputs.hash, "options": dict(inputs.options)}
-        if isinstance(cell.node, GenNode):
-            asked["seed"] = cell.node.seed
-        self._write("answer", site=str(cell.site), loc=str(cell.node.loc), target=target, **asked, **answer)
+        asked = self._asked.pop(cell.site, {"target": None})
+        self._write("answer", site=str(cell.site), loc=str(cell.node.loc), **asked, **answer)
 
     def _write(self, what: str, **line: Any) -> None:
         self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line})
@@ -205,11 +203,11 @@ class RecordingBackend:
                     return  # it was never asked for
             case _:
                 return
-        node: Any = followed.segment.nodes[index]
-        if self._tape is None or not hasattr(node, "site"):
+        node = followed.segment.nodes[index]
+        if self._tape is None or not isinstance(node, GenNode | SelectNode):
             return
         try:
-            self._tape.note(node.site, followed.inputs(index), self.target_name)
+            self._tape.note(node, followed.inputs(index), self.target_name)
         except KeyError:  # what it reads failed in an earlier segment
             if not isinstance(event, NodeFailed):
                 raise

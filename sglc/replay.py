@@ -207,7 +207,7 @@ class ReplayedTape:
     ) -> tuple[BaseException | None, float]:
         """The row has ended: with the recorded time, and an error if it did not do all that was recorded."""
         end = self.recorded.ends.get(self.within)
-        if end is not None:
+        if end is not None and not isinstance(error, Diverged):
             total_s = end["total_s"]
         if error is None and not self.within and (rest := self.recorded.unused()) is not None:
             what = rest.line.get("site") or rest.line["function"]
@@ -342,7 +342,7 @@ def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> Div
         what, difference = "another prompt", "both read the same: markup in one is ordinary text in the other"
     return Diverged(
         "SGLC420", f"`{name}` is asked with {what} than in the recording", node.loc,
-        note=f"{difference} (site `{node.site}`)", hint=_AGAIN,
+        note=f"site `{node.site}`, {difference}", hint=_AGAIN,
     )  # fmt: skip
 
 
@@ -356,7 +356,7 @@ def _difference(old: str, new: str) -> str:
         end = at + _SHOWN
         return ("..." if before else "") + repr(text[before:end]) + ("..." if end < len(text) else "")
 
-    return f"they differ from character {at} (line {line}) on: recorded {shown(old)}, now {shown(new)}"
+    return f"from character {at} (line {line}) on\n  recorded: {shown(old)}\n  now:      {shown(new)}"
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

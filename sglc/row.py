@@ -76,7 +76,7 @@ class Row:
     def _run_body(self) -> None:
         recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
         stream = recorder.new_stream(self._definition.loc)
-        launcher = _Shown(self._run, stream)
+        launcher = _Shown(self._run, stream, self._watch)
         body = body_of(self._definition.call)
         texts = {name: value for name, value in self._arguments.items() if type(value) is str}
         instance = Instance(recorder, launcher, Places(body, self._definition.code, texts))
@@ -87,7 +87,7 @@ class Row:
             if self._run.stopped:
                 raise stopped()
             if self._watch is not None:
-                self._run.backend = self._watch.begin(self._run.backend)
+                self._run.backend = self._watch.begin(self._run.backend, self._run.elapsed_s)
                 AROUND.set(self._watch.call)
             if self.check is not None:
                 self.check()
@@ -97,6 +97,7 @@ class Row:
         except BaseException as problem:
             error = problem
             recorder.ops.clear()  # what was recorded and not launched yet never runs
+        launcher.watch = None  # from here on it is not the program that reads
         self._run.when_idle(lambda: self._end(instance, state, value, error))
 
     def _end(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> None:
@@ -167,9 +168,10 @@ class Row:
 class _Shown:
     """The launcher of a row: after every launch the feed has the row's own stream as far as it came."""
 
-    def __init__(self, run: Run, stream: Stream) -> None:
+    def __init__(self, run: Run, stream: Stream, watch: RowWatch | None) -> None:
         self._run = run
         self._stream = stream
+        self.watch = watch
 
     def launch(self, recorded: Recorded) -> None:
         self._run.launch(recorded)
@@ -179,7 +181,10 @@ class _Shown:
         self._run.launch_on(backend, recorded, loc)
 
     def text_of_site(self, site: Site) -> str | list[str]:
-        return self._run.text_of_site(site)
+        if self.watch is None:
+            return self._run.text_of_site(site)
+        with self.watch.waiting(str(site)):
+            return self._run.text_of_site(site)
 
     def text_of_stream(self, handle: str) -> str:
         return self._run.text_of_stream(handle)

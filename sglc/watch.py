@@ -7,8 +7,9 @@ happens; declared functions are called through it.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from sglc.current import ENCLOSING
 from sglc.errors import Loc, UsageError
 from sglc.feed import Cell, Feed
+from sglc.frontend.locate import here
 from sglc.frontend.tools import AROUND
 from sglc.ir.core import Program
 from sglc.ir.plan import FunctionStep, Plan
@@ -23,7 +25,10 @@ from sglc.ir.target import Backend
 from sglc.record import RecordedTape, Recorder
 from sglc.replay import ReplayedTape, Replayer
 from sglc.result import Result
+from sglc.spans import RowSpan, Spans
+from sglc.trace import RowTrace, Trace, Wait
 
+_NOT_TRACED = nullcontext()
 Tools = Mapping[str, Callable[..., Any]]
 
 
@@ -31,7 +36,10 @@ Tools = Mapping[str, Callable[..., Any]]
 class Watch:
     """What watches all rows of one call of `run` or `run_batch`. `outer`: that call stands in another row."""
 
+    name: str
     tape: Recorder | Replayer | None
+    trace: Trace | None
+    spans: Spans | None
     single: bool
     outer: RowWatch | None = None
     path: str = ""  # of the call in the row `outer`
@@ -42,13 +50,14 @@ class Watch:
 
     def row(self, number: int, arguments: Mapping[str, Any]) -> RowWatch:
         """What watches one row."""
-        if self.tape is None:
-            return RowWatch(self, None)
-        if self.outer is None:
-            return RowWatch(self, self.tape.row(number, "", arguments))
-        assert self.outer.tape is not None
         path = self.path if self.single else f"{self.path}[{number}]"
-        return RowWatch(self, self.tape.row(self.outer.tape.number, path, arguments))
+        if self.outer is None:
+            path = ""
+        else:
+            number = self.outer.number
+        tape = None if self.tape is None else self.tape.row(number, path, arguments)
+        trace = None if self.trace is None else self.trace.row(self.name, number, path)
+        return RowWatch(self, number, path, tape, trace)
 
     def over(self, results: Iterator[Result]) -> Iterator[Result]:
         """The results of a batch, watched to their end."""
@@ -59,38 +68,53 @@ class Watch:
 
     def close(self) -> None:
         """All rows have ended, or will not begin."""
-        if self.tape is not None and self.outer is None:
+        if self.spans is not None:
+            self.spans.close()
+        if self.outer is not None:
+            return
+        if self.tape is not None:
             self.tape.close()
+        if self.trace is not None:
+            self.trace.write()
 
 
 def open_watch(
     name: str, draw: Callable[[], int], seed: int | None, rows: int | None, outer: RowWatch | None,
     asked: Mapping[str, Any],
-) -> tuple[Watch, int]:  # fmt: skip
-    """What watches a call of `run` or `run_batch`, and the seed of that call.
+) -> tuple[Watch | None, int]:  # fmt: skip
+    """What watches a call of `run` or `run_batch`, if anything does, and the seed of that call.
 
     Args:
         draw: gives a seed where neither the call nor a recording has one.
         rows: of a batch.
         outer: what watches the row that the call stands in.
-        asked: `record` or `replay`, a folder.
+        asked: `record` or `replay`, a folder; `trace`, a file.
 
     Raises:
-        UsageError: SGLC050, SGLC051 as of `Recorder`; SGLC052, SGLC053, SGLC055 as of `Replayer`; SGLC056.
+        UsageError: SGLC050, SGLC051 as of `Recorder`; SGLC052, SGLC053, SGLC055 as of `Replayer`; SGLC056
+            both of them; SGLC057 as of `Trace`.
     """
     single = rows is None
     record, replay = asked.get("record"), asked.get("replay")
     if record is not None and replay is not None:
         raise UsageError("SGLC056", "a run is recorded or replayed, not both")
+    inside = outer if record is None and replay is None and "trace" not in asked else None
+    spans = Spans.begun(name, rows)
+    if inside is not None:
+        seed = draw() if seed is None else seed
+        watch = inside.watch
+        return Watch(name, watch.tape, watch.trace, spans, single, inside, inside.call_path(name)), seed
+    trace = Trace(asked["trace"]) if "trace" in asked else None
+    tape: Recorder | Replayer | None = None
     if replay is not None:
-        replayer = Replayer(replay, name, seed)
-        return Watch(replayer, single), replayer.seed
+        tape = Replayer(replay, name, seed)
+        seed = tape.seed
     seed = draw() if seed is None else seed
     if record is not None:
-        return Watch(Recorder(record, name, seed, rows), single), seed
-    if outer is not None:
-        return Watch(outer.watch.tape, single, outer, outer.call_path(name)), seed
-    return Watch(None, single), seed
+        tape = Recorder(record, name, seed, rows)
+    if tape is None and trace is None and spans is None:
+        return None, seed
+    return Watch(name, tape, trace, spans, single), seed
 
 
 @dataclass(slots=True)
@@ -98,30 +122,54 @@ class RowWatch:
     """What watches one row, or a program that it calls."""
 
     watch: Watch
+    number: int
+    path: str
     tape: RecordedTape | ReplayedTape | None
+    trace: RowTrace | None
+    span: RowSpan | None = None
     _called: dict[str, int] = field(default_factory=dict)  # how often each program was
 
     def call_path(self, name: str) -> str:
         """Where the next call of the program `name` stands."""
         count = self._called.get(name, 0)
         self._called[name] = count + 1
-        within = "" if self.tape is None else self.tape.within
-        return f"{within}/{name}#{count}" if within else f"{name}#{count}"
+        return f"{self.path}/{name}#{count}" if self.path else f"{name}#{count}"
 
-    def begin(self, backend: Backend) -> Backend:
-        """The row begins on `backend`; gives the one to use.
+    @property
+    def wants_pieces(self) -> bool:
+        """Whether the time of the first text is of interest."""
+        return self.trace is not None
+
+    def begin(self, backend: Backend, elapsed_s: float) -> Backend:
+        """The row began `elapsed_s` ago on `backend`; gives the one to use.
 
         Raises:
             SglcError: the back end cannot be used.
         """
-        return backend if self.tape is None else self.tape.begin(backend)
+        if self.trace is not None:
+            self.trace.begin(elapsed_s)
+        if self.watch.spans is not None:
+            self.span = self.watch.spans.row(self.number, self.path, elapsed_s)
+        if self.tape is not None:
+            backend = self.tape.begin(backend)
+        if self.span is not None:
+            self.span.on(backend.target)
+        return backend
 
     def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
         """Another back end, which a call of the row names."""
-        return backend if self.tape is None else self.tape.other(backend, program, loc)
+        if self.tape is not None:
+            backend = self.tape.other(backend, program, loc)
+        if self.span is not None:
+            self.span.other(program, backend.target)
+        return backend
 
     def done(self, cell: Cell) -> None:
         """A generation has ended well."""
+        if self.trace is not None:
+            self.trace.done(cell)
+        if self.span is not None:
+            self.span.done(cell)
         if self.tape is not None:
             self.tape.done(cell)
 
@@ -131,9 +179,17 @@ class RowWatch:
         """The row has ended; gives its error, and how long it took."""
         if self.tape is not None:
             error, total_s = self.tape.end(feed, error, total_s)
+        if self.trace is not None:
+            self.trace.end(feed, error)
+        if self.span is not None:
+            self.span.end(feed, error)
         if self.watch.single:
             self.watch.close()
         return error, total_s
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """The row's Python waits for the text of `what` (a site) inside."""
+        return _NOT_TRACED if self.trace is None else Wait(self.trace, what)
 
     # -- declared functions ----------------------------------------------------------------------
 
@@ -147,7 +203,7 @@ class RowWatch:
             if waits:
                 return _later(lambda: tape.called(name, args, named, pure=pure))
             return tape.called(name, args, named, pure=pure)
-        going = _Going(tape, name, args, named)
+        going = _Going(self, name, args, named)
         if waits:
             return _waiting(going, function)
         with _unwatched(), going:
@@ -156,7 +212,7 @@ class RowWatch:
 
     def tools(self, tools: Tools, plan: Plan) -> Tools:
         """The functions that a plan calls, watched; a replay has every one."""
-        if self.tape is None:
+        if self.tape is None and self.trace is None and self.watch.spans is None:
             return tools
         made: dict[str, Callable[..., Any]] = {}
         for step in (*plan.steps, *(step for block in plan.blocks for step in block.steps)):
@@ -176,18 +232,26 @@ class RowWatch:
 class _Going:
     """A declared function that is being called: how it ends is recorded."""
 
-    def __init__(
-        self, tape: RecordedTape | None, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, watch: RowWatch, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.value: Any = None
         self.args, self.named = args, named
-        self._tape = tape
-        self._call = {} if tape is None else tape.called(name, args, named)
+        self._watch, self._name = watch, name
+        self._loc = here()
+        self._began_s = time.perf_counter()
+        self._tape = watch.tape if isinstance(watch.tape, RecordedTape) else None
+        self._call = {} if self._tape is None else self._tape.called(name, args, named)
+        self._span: Any = None
 
     def __enter__(self) -> None:
-        pass
+        if self._watch.span is not None:
+            self._span = self._watch.span.tool(self._name)
+            self._span.__enter__()
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._span is not None:
+            self._span.__exit__(kind, error, trace)
+        if self._watch.trace is not None:
+            self._watch.trace.called(self._name, self._loc, self._began_s, error)
         if self._tape is None:
             return
         if error is None:

@@ -19,7 +19,7 @@ _DRIVE = {
     *("batch", "binding", "budget", "calls", "compile", "current", "event_loop", "executor", "explain", "feed"),
     *("plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
-    *("inputs", "record", "recording", "replay", "watch"),
+    *("inputs", "record", "recording", "replay", "spans", "trace", "watch"),
 }
 # A part of the package, and what it may import besides itself.
 MAY_IMPORT = {

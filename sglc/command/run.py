@@ -187,6 +187,7 @@ def _run_plan(options: argparse.Namespace) -> int:
         from sglc.watch import open_watch
 
         watch, seed = open_watch(plan.program, random_seed, options.seed, None, None, watches)
+        assert watch is not None
         run = Run(watch.backend(backend), seed, watch=watch.row(0, arguments))
     else:
         run = Run(backend, random_seed() if options.seed is None else options.seed)
