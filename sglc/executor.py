@@ -114,6 +114,11 @@ class Run:
         """Seconds since the run began."""
         return time.perf_counter() - self._began
 
+    @property
+    def began_s(self) -> float:
+        """When the run began, as `time.perf_counter` has it."""
+        return self._began
+
     def begin(self) -> None:
         """The row leaves the queue: its time begins."""
         self._began = time.perf_counter()

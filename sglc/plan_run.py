@@ -76,7 +76,7 @@ def run_plan(
     """
     watch, context = run.watch, contextvars.copy_context()
     if watch is not None:
-        run.backend = context.run(watch.begin, run.backend, run.elapsed_s)
+        run.backend = context.run(watch.begin, run.backend, run.began_s)
         tools = watch.tools(tools, plan)
     _check(plan, arguments, run, tools)
     job = asyncio.run_coroutine_threadsafe(execute(plan, arguments, run, tools, context), executor_loop())

@@ -34,6 +34,8 @@ class Recorder:
         self.streams = Streams()
         self._targets: dict[str, None] = {}
         self._lock = threading.Lock()
+        self._going = 0
+        self._closed = False
 
     def backend(self, backend: Backend) -> Backend:
         """`backend` for what is done once for all rows: streams that it keeps are followed."""
@@ -52,9 +54,17 @@ class Recorder:
                 self.writer.write({"target": key, "described": data})
         return key
 
+    def going(self, more: int) -> None:
+        """So many rows more are going on, or programs that they call."""
+        with self._lock:
+            self._going += more
+            if self._closed and not self._going:
+                self.writer.close()
+
     def close(self) -> None:
-        """Nothing more is written."""
-        self.writer.close()
+        """No row begins any more; what still goes on is written to its end."""
+        self._closed = True
+        self.going(0)
 
 
 @dataclass(slots=True)
@@ -84,6 +94,7 @@ class RecordedTape:
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
         """
+        self.recorder.going(1)
         (args,), _ = given_json([dict(self.arguments)], {})
         made: RecordingBackend | None = None
         try:
@@ -142,6 +153,7 @@ class RecordedTape:
                 self._answer(cell, error=error_json(cell.error))
         self._asked.clear()
         self._write("end", total_s=total_s, error=None if error is None else error_json(error))
+        self.recorder.going(-1)
         return error, total_s
 
     def _answer(self, cell: Cell, **answer: Any) -> None:

@@ -87,7 +87,7 @@ class Row:
             if self._run.stopped:
                 raise stopped()
             if self._watch is not None:
-                self._run.backend = self._watch.begin(self._run.backend, self._run.elapsed_s)
+                self._run.backend = self._watch.begin(self._run.backend, self._run.began_s)
                 AROUND.set(self._watch.call)
             if self.check is not None:
                 self.check()

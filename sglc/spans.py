@@ -50,9 +50,9 @@ class Spans:
         span.set_attribute("sglc.rows", 1 if rows is None else rows)
         return Spans(api, tracer, span)
 
-    def row(self, number: int, path: str, elapsed_s: float) -> RowSpan:
-        """The span of a row, which began `elapsed_s` ago; what its Python does from here on is inside."""
-        return RowSpan(self, self._context, number, path, elapsed_s)
+    def row(self, number: int, path: str, began_s: float) -> RowSpan:
+        """The span of a row, which began at `began_s`; what its Python does from here on is inside."""
+        return RowSpan(self, self._context, number, path, began_s)
 
     def close(self) -> None:
         """All rows have ended. Idempotent."""
@@ -62,9 +62,10 @@ class Spans:
 class RowSpan:
     """The span of one row. It becomes the current one of the context that it is made in."""
 
-    def __init__(self, spans: Spans, context: Any, number: int, path: str, elapsed_s: float) -> None:
+    def __init__(self, spans: Spans, context: Any, number: int, path: str, began_s: float) -> None:
         self._spans = spans
-        self._base_ns = time.time_ns() - int(elapsed_s * 1e9)
+        now_ns = time.time_ns()
+        self._base_ns = now_ns - int((time.perf_counter() - began_s) * 1e9)
         self._span = spans.tracer.start_span(
             f"row {number}", context=context, start_time=self._base_ns, attributes={"sglc.row": number}
         )
@@ -116,6 +117,7 @@ class RowSpan:
         target = self._others.get(cell.site, self._target)
         operation = "chat" if target is not None and target.protocol == "chat" else "text_completion"
         model = "" if target is None else target.name
+        provider = "openai" if model.startswith("openai:") else "sglc"
         asked: dict[str, Any] = {"sglc.kind": "select"}
         if isinstance(cell.node, GenNode):
             sampling = cell.node.sampling
@@ -130,7 +132,7 @@ class RowSpan:
             kind=self._spans.api.SpanKind.CLIENT,
             start_time=self._ns(cell.started_s),
             attributes={
-                "gen_ai.operation.name": operation, "gen_ai.provider.name": "openai" if model.startswith("openai:") else "sglc",
+                "gen_ai.operation.name": operation, "gen_ai.provider.name": provider,
                 "gen_ai.request.model": model.removeprefix("openai:"), "sglc.site": str(cell.site),
                 "code.file.path": cell.node.loc.file, "code.line.number": cell.node.loc.line, **asked, **counts,
             },

@@ -55,9 +55,9 @@ class RowTrace:
     made: list[tuple[Site, Slice]] = field(default_factory=list)
     known: set[Site] = field(default_factory=set)
 
-    def begin(self, elapsed_s: float) -> None:
-        """The row began `elapsed_s` ago."""
-        self.base_s = self.trace.now_s - elapsed_s
+    def begin(self, began_s: float) -> None:
+        """The row began, at a time of `time.perf_counter`."""
+        self.base_s = self.trace.at(began_s)
 
     def done(self, cell: Cell) -> None:
         """A generation has ended well."""

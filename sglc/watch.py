@@ -140,16 +140,16 @@ class RowWatch:
         """Whether the time of the first text is of interest."""
         return self.trace is not None
 
-    def begin(self, backend: Backend, elapsed_s: float) -> Backend:
-        """The row began `elapsed_s` ago on `backend`; gives the one to use.
+    def begin(self, backend: Backend, began_s: float) -> Backend:
+        """The row began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
 
         Raises:
             SglcError: the back end cannot be used.
         """
         if self.trace is not None:
-            self.trace.begin(elapsed_s)
+            self.trace.begin(began_s)
         if self.watch.spans is not None:
-            self.span = self.watch.spans.row(self.number, self.path, elapsed_s)
+            self.span = self.watch.spans.row(self.number, self.path, began_s)
         if self.tape is not None:
             backend = self.tape.begin(backend)
         if self.span is not None:
