@@ -79,8 +79,8 @@ class RunError(SglcError):
     """The program failed while it ran; what it computed before is kept."""
 
 
-class Diverged(RunError):
-    """A run that is replayed asks something that its recording does not answer."""
+class RecordingError(RunError):
+    """A run and its recording do not go together."""
 
 
 class BackendError(SglcError):

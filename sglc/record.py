@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from sglc.backends.recorded import described
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, RecordingError
 from sglc.feed import Cell, Feed
 from sglc.inputs import Followed, Inputs, Streams
 from sglc.ir.core import Program, Site
@@ -127,12 +127,12 @@ class RecordedTape:
         """It has returned.
 
         Raises:
-            RunError: SGLC424, what JSON cannot hold.
+            RecordingError: SGLC424, what JSON cannot hold.
         """
         try:
             data = value_json(value)
         except TypeError as error:
-            raise RunError(
+            raise RecordingError(
                 "SGLC424", f"`{call['function']}` returned a `{error}`, which cannot be recorded",
                 note="it holds texts, numbers, truth values, None, and lists, tuples and dicts of them",
                 hint="have it return plain data",

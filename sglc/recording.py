@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -26,26 +27,29 @@ Json = dict[str, Any]
 
 
 class Writer:
-    """Appends lines; from any thread.
+    """Appends lines; from any thread. The file is begun with the first one: what never began leaves none.
 
     Raises:
         UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
-        path = Path(folder) / FILE
+        self._path = Path(folder) / FILE
+        self._header = header
+        self._file = -1
+        self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        except FileExistsError:
-            raise UsageError(
-                "SGLC050", f"`{folder}` holds a recording already", hint="record into a new folder"
-            ) from None
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
                 "SGLC051", f"nothing can be recorded in `{folder}`: {error.strerror or error}"
             ) from None
-        self.write({"recording": RECORDING_VERSION, **header})
+        if self._path.exists():
+            raise UsageError(
+                "SGLC050", f"`{folder}` holds a recording already", hint="record into a new folder"
+            )
+        if not os.access(self._path.parent, os.W_OK):
+            raise UsageError("SGLC051", f"nothing can be recorded in `{folder}`: it cannot be written")
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one line: at once, and whole.
@@ -53,10 +57,16 @@ class Writer:
         Raises:
             RunError: SGLC423, it cannot be written.
         """
-        rest = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
+        text = json.dumps(line, ensure_ascii=False) + "\n"
         try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            with self._lock:
+                if self._file < 0:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                    self._file = os.open(self._path, flags, 0o644)
+                    text = json.dumps({"recording": RECORDING_VERSION, **self._header}) + "\n" + text
+                rest = memoryview(text.encode("utf-8", "surrogatepass"))
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise RunError("SGLC423", f"the recording cannot be written: {error.strerror or error}") from None
 
@@ -135,7 +145,9 @@ def read_recording(folder: str | os.PathLike[str]) -> Recording:
                 targets[line["target"]] = line["described"]
             else:
                 _enter(rows.setdefault(line["row"], RecordedRow()), number, line)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
+        except (ValueError, TypeError, AttributeError) as error:
             raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
     if header is None:
         raise _damaged(path, 1, "nothing in it is whole")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.backends.recorded import target_of
-from sglc.errors import Diverged, Loc, SglcError, UsageError, located
+from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
 from sglc.feed import Cell, Feed
 from sglc.inputs import Followed, Inputs, Streams
 from sglc.ir.core import Program, Site, walk
@@ -112,7 +112,7 @@ class ReplayedTape:
         """What stands in for another back end that a call of the row names.
 
         Raises:
-            Diverged: SGLC421, there was no such call.
+            RecordingError: SGLC421, there was no such call.
         """
         sites = [op.site for op in walk(program.ops) if hasattr(op, "site")]
         for site in sites:
@@ -139,7 +139,7 @@ class ReplayedTape:
         """The recorded answer of a generation, and its place among all.
 
         Raises:
-            Diverged: SGLC420 it is asked something else, SGLC421 it is not in the recording.
+            RecordingError: SGLC420 it is asked something else, SGLC421 it is not in the recording.
             SglcError: it failed.
         """
         answered = self.recorded.answers.get((self.within, str(node.site)))
@@ -170,7 +170,7 @@ class ReplayedTape:
         A pure one is known by its arguments, any other by how often it was called before.
 
         Raises:
-            Diverged: SGLC425 it is given something else, SGLC421 there was no such call.
+            RecordingError: SGLC425 it is given something else, SGLC421 there was no such call.
         """
         given, by_name = given_json(args, named)
         calls = self.recorded.calls.get((self.within, name), {})
@@ -183,7 +183,7 @@ class ReplayedTape:
             answered = calls.get(place)
         if answered is None:
             what = "with these arguments" if pure else f"number {place + 1}"
-            raise self.end_error() or Diverged(
+            raise self.end_error() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
                 note=f"it is given {_call(given, by_name)}", hint=_AGAIN,
             )  # fmt: skip
@@ -193,7 +193,7 @@ class ReplayedTape:
         answered.used = True
         line = answered.line
         if line["args"] != given or line["named"] != by_name:
-            raise Diverged(
+            raise RecordingError(
                 "SGLC425", f"`{name}` is given something else than in the recording (row {self.number})",
                 note=f"recorded: {_call(line['args'], line['named'])}; now: {_call(given, by_name)}",
                 hint=_AGAIN,
@@ -207,11 +207,11 @@ class ReplayedTape:
     ) -> tuple[BaseException | None, float]:
         """The row has ended: with the recorded time, and an error if it did not do all that was recorded."""
         end = self.recorded.ends.get(self.within)
-        if end is not None and not isinstance(error, Diverged):
+        if end is not None and not isinstance(error, RecordingError):
             total_s = end["total_s"]
         if error is None and not self.within and (rest := self.recorded.unused()) is not None:
             what = rest.line.get("site") or rest.line["function"]
-            error = Diverged(
+            error = RecordingError(
                 "SGLC422", f"the program no longer asks for `{what}`, which row {self.number} recorded",
                 note=f"it stood at {rest.line['loc']}" if "loc" in rest.line else "", hint=_AGAIN,
             )  # fmt: skip
@@ -221,15 +221,18 @@ class ReplayedTape:
         ended = self.end_error()
         if ended is not None:
             return ended
-        return Diverged(
+        return RecordingError(
             "SGLC421", f"`{site}` is not in the recording of row {self.number}", loc,
             note=self._why_missing(), hint=_AGAIN,
         )  # fmt: skip
 
     def end_error(self) -> SglcError | None:
-        """The error that this row ended with when it was recorded."""
+        """What ended this row from outside when it was recorded: no answer failed with it, and no Python."""
         end = self.recorded.ends.get(self.within)
-        return None if end is None or end["error"] is None else error_of(end["error"])
+        if end is None or end["error"] is None or "code" not in end["error"]:
+            return None
+        failed = [one.line.get("error") for one in self.recorded.answers.values()]
+        return None if end["error"] in failed else error_of(end["error"])
 
     def _why_missing(self) -> str:
         if self.within not in self.recorded.ends:
@@ -332,7 +335,7 @@ def _call(args: list[Any], named: Json) -> str:
     return text if len(text) <= 4 * _SHOWN else text[: 4 * _SHOWN] + "..."
 
 
-def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> Diverged:
+def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> RecordingError:
     name = node.site.name
     if line["prompt"] != inputs.prompt:
         what, difference = "another prompt", _difference(line["prompt"], inputs.prompt)
@@ -340,7 +343,7 @@ def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> Div
         what, difference = "other options", _changed(line["options"], inputs.options)
     else:
         what, difference = "another prompt", "both read the same: markup in one is ordinary text in the other"
-    return Diverged(
+    return RecordingError(
         "SGLC420", f"`{name}` is asked with {what} than in the recording", node.loc,
         note=f"site `{node.site}`, {difference}", hint=_AGAIN,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sglc.errors import Diverged, Loc, RunError, SglcError, located
+from sglc.errors import Loc, RecordingError, RunError, SglcError, located
 from sglc.ir.values import placed
 
 
@@ -53,7 +53,7 @@ def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[st
 
 
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
-    if isinstance(error, Diverged):
+    if isinstance(error, RecordingError):
         return located(error, placed(loc))
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))

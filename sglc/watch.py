@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 from sglc.current import ENCLOSING
-from sglc.errors import Loc, UsageError
+from sglc.errors import Loc, RecordingError, UsageError, located
 from sglc.feed import Cell, Feed
 from sglc.frontend.locate import here
 from sglc.frontend.tools import AROUND
-from sglc.ir.core import Program
+from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan import FunctionStep, Plan
 from sglc.ir.target import Backend
 from sglc.record import RecordedTape, Recorder
@@ -196,14 +196,29 @@ class RowWatch:
     def call(
         self, name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
-        """Call a declared function, or do as it did. What happens inside of it is nobody's affair."""
+        """Call a declared function for the program's Python, or do as it did.
+
+        Raises:
+            RecordingError: what the function is given or returns, and the recording, do not go together.
+        """
+        loc = here()
+        try:
+            return self._call(name, function, pure, args, named, loc)
+        except RecordingError as error:
+            raise located(error, loc) from None
+
+    def _call(
+        self, name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any],
+        named: Mapping[str, Any], loc: Loc,
+    ) -> Any:  # fmt: skip
+        """What happens inside of a function that is called is nobody's affair."""
         waits = inspect.iscoroutinefunction(function)
         tape = self.tape
         if isinstance(tape, ReplayedTape):
             if waits:
                 return _later(lambda: tape.called(name, args, named, pure=pure))
             return tape.called(name, args, named, pure=pure)
-        going = _Going(self, name, args, named)
+        going = _Going(self, name, args, named, loc)
         if waits:
             return _waiting(going, function)
         with _unwatched(), going:
@@ -226,17 +241,19 @@ class RowWatch:
     def _called_by_plan(
         self, name: str, function: Callable[..., Any], pure: bool, /, *args: Any, **named: Any
     ) -> Any:
-        return self.call(name, function, pure, args, named)
+        return self._call(name, function, pure, args, named, NOWHERE)
 
 
 class _Going:
     """A declared function that is being called: how it ends is recorded."""
 
-    def __init__(self, watch: RowWatch, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    def __init__(
+        self, watch: RowWatch, name: str, args: Sequence[Any], named: Mapping[str, Any], loc: Loc
+    ) -> None:
         self.value: Any = None
         self.args, self.named = args, named
         self._watch, self._name = watch, name
-        self._loc = here()
+        self._loc = loc
         self._began_s = time.perf_counter()
         self._tape = watch.tape if isinstance(watch.tape, RecordedTape) else None
         self._call = {} if self._tape is None else self._tape.called(name, args, named)
