@@ -23,7 +23,7 @@ from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.compile import compile_program
-from sglc.errors import RunError, UsageError
+from sglc.errors import BackendError, RunError, UsageError
 from sglc.executor import Run
 from sglc.ir.plan import Segment
 from sglc.ir.text import from_text, to_text
@@ -77,6 +77,7 @@ def same(first: Any, again: Any) -> None:
 
 
 CALLED: list[str] = []
+RUNNING: list[Callable[[], None]] = []
 
 
 @sgl.tool
@@ -268,6 +269,50 @@ def test_a_thousand_rows(tmp_path: Path) -> None:
     assert len(read_recording(tmp_path).rows) == 1000
 
 
+class Nowhere(ScriptedBackend):
+    """A server that is not there."""
+
+    @property
+    def target(self) -> Any:  # type: ignore[override]
+        raise BackendError("SGLC547", "no server answers")
+
+
+def test_failures_that_come_from_outside_are_replayed(tmp_path: Path) -> None:
+    """A back end that says nothing, a budget, and a run that was stopped while its Python ran."""
+    slow = ScriptedBackend(echoing)
+
+    @sgl.function
+    def stopping(s: Any) -> None:
+        s += "x" + sgl.gen("a")
+        if s["a"]:
+            RUNNING[-1]()
+        s += "y" + sgl.gen("b")
+
+    RUNNING.append(lambda: None)
+    cases: list[tuple[sgl.Function, Any, dict[str, Any], str]] = [
+        (helper, Nowhere(echoing), {"text": "x"}, "SGLC547"),
+        (forked, slow, {"q": "x", "max_calls": 2}, "SGLC408"),
+        (stopping, slow, {}, "SGLC407"),
+    ]
+    for number, (program, backend, arguments, code) in enumerate(cases):
+        folder = tmp_path / str(number)
+        if program is stopping:
+            first = program.run(backend=ScriptedBackend(echoing, word_s=0.05), record=str(folder), seed=1)
+            RUNNING.append(first.stop)
+            first.sync()
+            RUNNING.append(lambda: None)
+            again = program.run(backend=REFUSING, replay=str(folder)).sync()
+        else:
+            first, again = both(program, folder, backend, **arguments)
+        error: Any = first.error()
+        assert error.code == code
+        if program is not stopping:
+            same(first, again)
+            continue
+        error = again.error()  # its text has what stands in front of the step that was never taken
+        assert (error.code, again.usage, again.variables) == (code, first.usage, first.variables)
+
+
 # -- what differs --------------------------------------------------------------------------------------
 
 
@@ -314,8 +359,8 @@ def changed(tmp_path: Path, old: str, new: str, row: int = 0) -> RunError:
         ('gen("b", max_tokens=8)', 'gen("b", max_tokens=8, stop="x")', "SGLC420", 13, "`stop` was None"),
         ('["yes", "no"]', '["no", "yes"]', "SGLC420", 15, "`choices` was ['yes', 'no'] and is ['no', 'yes']"),
         ('gen("a"', 'gen("aa"', "SGLC421", 12, "it has: `ask.a#0`, `ask.b#0`, `ask.c#0`"),
-        ('fetch(s["b"])', 'fetch(s["a"])', "SGLC425", 0, 'recorded: ("b0'),
-        ('fetch(s["b"])', 'fetch(s["b"]) + fetch("x")', "SGLC421", 0, '("x")'),
+        ('fetch(s["b"])', 'fetch(s["a"])', "SGLC425", 14, 'recorded: ("b0'),
+        ('fetch(s["b"])', 'fetch(s["b"]) + fetch("x")', "SGLC421", 14, '("x")'),
         ('    s += " then" + sgl.select("c", ["yes", "no"])\n', "", "SGLC422", 0, ".py:15"),
     ],
 )
@@ -752,4 +797,4 @@ def test_segments_without_a_row_are_followed_and_not_written(tmp_path: Path) -> 
         return [event async for event in watch.backend(ScriptedBackend(echoing)).submit(Segment(()))]
 
     assert asyncio.run(submitted()) == []
-    assert len((tmp_path / FILE).read_text().splitlines()) == 1
+    assert not (tmp_path / FILE).exists()
