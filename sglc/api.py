@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.current import ENCLOSING, resolve, set_default_backend
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sglc.ir.target import Backend, Target
     from sglc.result import Result
     from sglc.row import Row
+    from sglc.watch import RowWatch, Watch
 
 __all__ = ["Function", "function", "set_default_backend"]
 
@@ -38,6 +41,7 @@ Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments b
 
 _MOST_TREES = 64
 _DEFAULTS = Sampling()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
     **{name: name for name in (
@@ -46,7 +50,8 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout")
+_WATCHES = ("record", "replay", "trace")
+_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", *_WATCHES)
 
 
 class Function:
@@ -84,6 +89,9 @@ class Function:
         max_calls: int | None = None,
         max_tokens: int | None = None,
         timeout: float | None = None,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -106,12 +114,15 @@ class Function:
                 passing it fails the run with SGLC408.
             timeout: seconds; a run that has not ended then ends with SGLC411 at the line that it waits in,
                 and keeps what was computed. Python that blocks in its body is abandoned.
+            record: a new folder for every answer of the run, from which `replay` repeats it without a model.
+            trace: a file for the run's time line, in the form that Perfetto and Chrome open.
 
         Raises:
-            UsageError: the arguments do not fit the function, or the back end is unknown.
+            UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
+                is no folder for that.
         """
-        options = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout)
-        given = dict(zip(_OPTIONS, options, strict=True))
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, record, replay, trace)
+        given = dict(zip(_OPTIONS, own, strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -146,6 +157,7 @@ class Function:
             budget_of(options.get("max_calls"), options.get("max_tokens")),
             clock_of_run(options.get("timeout")),
             in_thread=options.get("use_thread") is not False,
+            watches={name: options[name] for name in _WATCHES if name in options},
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
@@ -178,10 +190,11 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
+        watches: Mapping[str, Any] = NOTHING,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting, sampling = self._arguments((), arguments)
-        return self._start(fitting, sampling, backend, seed, False, on_text, budget, clock)
+        return self._start(fitting, sampling, backend, seed, False, on_text, budget, clock, watches=watches)
 
     def _start(
         self,
@@ -194,12 +207,17 @@ class Function:
         budget: Budget | None = None,
         clock: Clock | None = None,
         in_thread: bool = True,
+        watches: Mapping[str, Any] = NOTHING,
     ) -> Result:
         from sglc.result import Result
 
+        watch, seed = watch_of(self.__name__, seed, None, watches)
+        if watch is not None:
+            backend = watch.backend(backend)
         backend.start()
-        result = Result(self.__name__, random_seed() if seed is None else seed, live=live)
-        row = self._row(arguments, sampling, backend, result, on_text, budget=budget, clock=clock)
+        result = Result(self.__name__, seed, live=live)
+        own = None if watch is None else watch.row(0, arguments)
+        row = self._row(arguments, sampling, backend, result, on_text, budget=budget, clock=clock, watch=own)
         if in_thread:
             threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
@@ -257,6 +275,9 @@ class Function:
         hoist_prefix: bool = True,
         timeout: float | None = None,
         row_timeout: float | None = None,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -271,6 +292,7 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
+            record, replay, trace: as of `run`, of all rows.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -284,9 +306,11 @@ class Function:
 
         window = window_of(num_threads)
         chosen = resolve(backend, self.definition.loc)
-        run_seed = random_seed() if seed is None else seed
-        clock = clock_of_batch(timeout, row_timeout)
-        given, make = self._batch(rows, kwargs, chosen, run_seed, budget_of(max_calls, max_tokens), clock)
+        watch, run_seed = watch_of(self.__name__, seed, len(rows), watches_of(record, replay, trace))
+        if watch is not None:
+            chosen = watch.backend(chosen)
+        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
+        given, make = self._batch(rows, kwargs, chosen, run_seed, budget, clock, watch)
 
         def order() -> Sequence[int]:
             from sglc.batch_leads import batch_order
@@ -294,7 +318,8 @@ class Function:
             return batch_order([self._begin(given)], chosen)
 
         hoisted = order if hoist_prefix else None
-        return run_batch(make, len(given), chosen, window, clock, self.__name__, order=hoisted)
+        results = run_batch(make, len(given), chosen, window, clock, self.__name__, order=hoisted)
+        return results if watch is None else watch.over(results)
 
     def _batch(
         self,
@@ -304,6 +329,7 @@ class Function:
         seed: int,
         budget: Budget | None,
         clock: Clock | None,
+        watch: Watch | None = None,
     ) -> tuple[list[dict[str, Any]], Callable[[int], Row]]:
         """The arguments of rows, which are checked, and what makes each row when it is to run."""
         from sglc.result import Result
@@ -314,8 +340,17 @@ class Function:
         def make(number: int) -> Row:
             arguments, sampling = fitting[number]
             result = Result(self.__name__, seed, number)
-            own = context.copy()
-            return self._row(arguments, sampling, backend, result, context=own, budget=budget, clock=clock)
+            own = None if watch is None else watch.row(number, arguments)
+            return self._row(
+                arguments,
+                sampling,
+                backend,
+                result,
+                context=context.copy(),
+                budget=budget,
+                clock=clock,
+                watch=own,
+            )
 
         return [arguments for arguments, _ in fitting], make
 
@@ -504,6 +539,7 @@ class Function:
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
+        watch: RowWatch | None = None,
     ) -> Row:
         from sglc.frontend.trail import Tree
         from sglc.row import Row
@@ -511,7 +547,9 @@ class Function:
         tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
-        row = Row(self.definition, arguments, sampling, backend, result, on_text, tree, context, budget, clock)
+        row = Row(
+            self.definition, arguments, sampling, backend, result, on_text, tree, context, budget, clock, watch
+        )
         row.check = lambda: self._check(sampling, backend)
         return row
 
@@ -562,6 +600,25 @@ def check_rows(rows: Any) -> None:
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+
+
+def watches_of(record: str | None, replay: str | None, trace: str | None) -> dict[str, str]:
+    """What was asked for of the ways to watch a run."""
+    given = zip(_WATCHES, (record, replay, trace), strict=True)
+    return {name: value for name, value in given if value is not None}
+
+
+def watch_of(
+    name: str, seed: int | None, rows: int | None, watches: Mapping[str, Any]
+) -> tuple[Watch | None, int]:
+    """What watches a run of `name`, if anything does, and the run's seed. `rows`: of a batch."""
+    enclosing = ENCLOSING.get()
+    outer = None if enclosing is None else enclosing.watch
+    if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
+        return None, random_seed() if seed is None else seed
+    from sglc.watch import open_watch
+
+    return open_watch(name, random_seed, seed, rows, outer, watches)
 
 
 def random_seed() -> int:

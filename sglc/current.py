@@ -15,6 +15,7 @@ from sglc.settings import global_config
 
 if TYPE_CHECKING:
     from sglc.ir.target import Backend
+    from sglc.watch import RowWatch
 
 
 class Stoppable(Protocol):
@@ -37,6 +38,7 @@ class Enclosing:
     why_over: Callable[[], RunError | None] = lambda: None
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
     inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
+    watch: RowWatch | None = None
 
     def may_call(self) -> None:
         """Called before a declared function is.

@@ -79,6 +79,10 @@ class RunError(SglcError):
     """The program failed while it ran; what it computed before is kept."""
 
 
+class RecordingError(RunError):
+    """A run and its recording do not go together."""
+
+
 class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglc.binding import Own, Template, asked_in, seeds_of, without_keeps
 from sglc.budget import Budget, afford, passed
@@ -47,6 +47,9 @@ from sglc.ir.plan import (
     Slot,
 )
 from sglc.ir.target import Backend, Target
+
+if TYPE_CHECKING:
+    from sglc.watch import RowWatch
 
 HANDLES = count()
 
@@ -85,6 +88,7 @@ class Run:
     feed: Feed = field(default_factory=Feed)
     budget: Budget | None = None
     cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
+    watch: RowWatch | None = None
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -110,6 +114,11 @@ class Run:
     def elapsed_s(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self._began
+
+    @property
+    def began_s(self) -> float:
+        """When the run began, as `time.perf_counter` has it."""
+        return self._began
 
     def begin(self) -> None:
         """The row leaves the queue: its time begins."""
@@ -149,6 +158,8 @@ class Run:
             SglcError: no such back end, it cannot do it, or the run was stopped (SGLC407).
         """
         other = resolve(backend, loc)
+        if self.watch is not None:
+            other = self.watch.other(other, recorded.program, loc)
         other.start()
         prepared = self._prepared(recorded, other)
         bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds))
@@ -325,7 +336,8 @@ class Run:
     def _events(self, segment: Segment, backend: Backend) -> AsyncIterator[Event]:
         if not backend.target.whole_answers:
             return backend.submit(segment)
-        return backend.submit(segment, streams=self.feed.live or self.on_text is not None)
+        timed = self.watch is not None and self.watch.wants_pieces
+        return backend.submit(segment, streams=timed or self.feed.live or self.on_text is not None)
 
     def _event(self, cell: Cell, event: Event) -> None:
         match event:
@@ -350,13 +362,15 @@ class Run:
     def _done(self, cell: Cell, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
-        cell.ended_s = self.elapsed_s
+        cell.ended_s, cell.event = self.elapsed_s, event
+        if self.watch is not None:
+            self.watch.done(cell)
         if self.on_text is not None:
             self.on_text(cell.site, None)
         with self.feed.change:
             if self.feed.live and not cell.pieces and first(text):
                 self.feed.add(cell, first(text))
-            cell.event, cell.text = event, text
+            cell.text = text
             self.feed.done.append(cell)
             if limit is not None and self._spent > limit:
                 reason = passed(cell.node, f"{limit} generated tokens")

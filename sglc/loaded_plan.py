@@ -6,9 +6,9 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sglc.api import random_seed
+from sglc.api import NOTHING, watch_of, watches_of
 from sglc.batch import run_batch, window_of
 from sglc.batch_order import plan_order
 from sglc.budget import Budget, budget_of
@@ -24,6 +24,9 @@ from sglc.ir.target import Backend
 from sglc.plan_row import PlanRow, PreparedRows
 from sglc.plan_run import Tools, check_arguments, check_plan_runs, steps_of
 from sglc.result import Result
+
+if TYPE_CHECKING:
+    from sglc.watch import Watch
 
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 
@@ -56,6 +59,9 @@ class LoadedPlan:
         max_calls: int | None = None,
         max_tokens: int | None = None,
         timeout: float | None = None,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
         **more: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -65,14 +71,16 @@ class LoadedPlan:
 
         Args:
             arguments: by name, as texts; those whose names are no option may be given as keywords.
-            seed, stream, max_calls, max_tokens, timeout: as of `Function.run`.
+            seed, stream, max_calls, max_tokens, timeout, record, replay, trace: as of `Function.run`.
 
         Raises:
             UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
                 SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
         budget, clock = budget_of(max_calls, max_tokens), clock_of_run(timeout)
-        return self.start({**(arguments or {}), **more}, backend, seed, None, budget, clock, live=stream)
+        watches = watches_of(record, replay, trace)
+        given = {**(arguments or {}), **more}
+        return self.start(given, backend, seed, None, budget, clock, watches, live=stream)
 
     def start(
         self,
@@ -82,16 +90,19 @@ class LoadedPlan:
         on_text: Callable[[Site, str | None], None] | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
+        watches: Mapping[str, Any] = NOTHING,
         *,
         live: bool = False,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         given = self._texts(arguments)
-        chosen = self._ready(backend)
+        watch, run_seed = watch_of(self.plan.program, seed, None, watches)
+        chosen = self._ready(backend, watch)
         chosen.start()
-        result = Result(self.plan.program, random_seed() if seed is None else seed, live=live)
+        result = Result(self.plan.program, run_seed, live=live)
+        own = None if watch is None else watch.row(0, given)
         context = contextvars.copy_context()
-        PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock).run()
+        PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock, own).run()
         return result
 
     def run_batch(self, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[Result]:
@@ -116,6 +127,9 @@ class LoadedPlan:
         timeout: float | None = None,
         row_timeout: float | None = None,
         hoist_prefix: bool = True,
+        record: str | None = None,
+        replay: str | None = None,
+        trace: str | None = None,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
 
@@ -130,25 +144,33 @@ class LoadedPlan:
         window = window_of(num_threads)
         budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
         fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
-        chosen = self._ready(backend)
-        run_seed = random_seed() if seed is None else seed
+        watch, run_seed = watch_of(self.plan.program, seed, len(rows), watches_of(record, replay, trace))
+        chosen = self._ready(backend, watch)
         context = contextvars.copy_context()
 
         def make(number: int) -> PlanRow:
             result = Result(self.plan.program, run_seed, number)
             own = context.copy() if self.tools else context
             arguments = fitting[number]
-            return PlanRow(self._prepared, arguments, chosen, result, self.tools, own, None, budget, clock)
+            seen = None if watch is None else watch.row(number, arguments)
+            return PlanRow(
+                self._prepared, arguments, chosen, result, self.tools, own, None, budget, clock, seen
+            )
 
         order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
         count, name = len(fitting), self.plan.program
-        return run_batch(make, count, chosen, window, clock, name, order=order, threads=False)
+        results = run_batch(make, count, chosen, window, clock, name, order=order, threads=False)
+        return results if watch is None else watch.over(results)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _ready(self, backend: Backend | str | None) -> Backend:
+    def _ready(self, backend: Backend | str | None, watch: Watch | None) -> Backend:
         chosen = resolve(backend)
-        check_plan_runs(self.plan, chosen, self.tools)
+        if watch is None:
+            check_plan_runs(self.plan, chosen, self.tools)
+            return chosen
+        chosen = watch.backend(chosen)
+        check_plan_runs(self.plan, chosen, watch.functions(self.tools, self.plan))
         return chosen
 
     def _texts(self, arguments: Mapping[str, Any]) -> dict[str, str]:

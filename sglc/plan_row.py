@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglc.binding import Own, Template, asked_in
 from sglc.budget import Budget
@@ -31,6 +31,9 @@ from sglc.plan_run import PlanRun, Prepared, Tools
 from sglc.plan_segments import value_of
 from sglc.plan_values import Value, as_python, read
 from sglc.result import Outcome, Result
+
+if TYPE_CHECKING:
+    from sglc.watch import RowWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class PlanRow:
         on_text: Callable[[Site, str | None], None] | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
+        watch: RowWatch | None = None,
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
@@ -119,7 +123,11 @@ class PlanRow:
         self.lost = False
         self._prepared = prepared
         self._arguments = arguments
-        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget)
+        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget, watch=watch)
+        self._watch = watch
+        self._context = context
+        if watch is not None:
+            tools = watch.tools(tools, prepared.plan)
         self._clock = clock
         self._alarm: Alarm | None = None
         self._over = False
@@ -145,6 +153,12 @@ class PlanRow:
                 self._finish({}, None, error)
                 return
             self._alarm = Alarm(deadline.at_s, lambda: self._late(deadline))
+        if self._watch is not None:
+            try:
+                self._run.backend = self._context.run(self._watch.begin, self._run.backend, self._run.began_s)
+            except SglcError as error:
+                self._finish({}, None, error)
+                return
         if self._going is not None:
             start(self._walk)
         elif self._prepared.single is not None:
@@ -219,13 +233,18 @@ class PlanRow:
         self._over = True
         if self._alarm is not None:
             self._alarm.off()
-        feed = self.result.feed
+        feed, total_s = self.result.feed, self._run.elapsed_s
+        if self._watch is not None:
+            try:
+                error, total_s = self._watch.end(feed, error, total_s)
+            except Exception as problem:  # what it writes to may be gone
+                error = error or problem
         feed.error = error
         early, errors = values(feed, feed.variables)
         for name, late in variables.items():
             if name not in self._prepared.early:
                 dict.__setitem__(feed.variables, name, late)
-        outcome = Outcome(value, error, {**early, **variables}, errors, "", [], self._run.elapsed_s)
+        outcome = Outcome(value, error, {**early, **variables}, errors, "", [], total_s)
         self.result.finish(outcome)
         if self.ended is not None:
             self.ended()

@@ -8,8 +8,8 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sglc.budget import Budget
 from sglc.calls import Call, meta_info
@@ -26,6 +26,7 @@ from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.places import Places, body_of, run_as
 from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Stream
 from sglc.frontend.state import State
+from sglc.frontend.tools import AROUND
 from sglc.frontend.trail import TrailRecorder, Tree
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -33,6 +34,9 @@ from sglc.ir.target import Backend
 from sglc.result import Outcome, Result
 from sglc.settings import global_config
 from sglc.streams import TextReader
+
+if TYPE_CHECKING:
+    from sglc.watch import RowWatch
 
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
@@ -56,6 +60,7 @@ class Row:
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
+        watch: RowWatch | None = None,
     ) -> None:
         self.result = result
         self.ended: Callable[[], None] | None = None  # called when the result is there
@@ -67,14 +72,15 @@ class Row:
         self._definition = definition
         self._arguments = arguments
         self._sampling = sampling
-        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget)
+        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget, watch=watch)
+        self._watch = watch
         self._clock = clock
         self._alarm: Alarm | None = None
         self._turn = threading.Lock()
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._going: _Going | None = None  # the body, while it may be asked where it is
         self._context = context or contextvars.copy_context()
-        self._enclosing = Enclosing(backend, result.seed, result.row, self._why_over)
+        self._enclosing = Enclosing(backend, result.seed, result.row, self._why_over, watch=watch)
         self._outer = self._context.get(ENCLOSING)
         result.begin(self.stop)
         if self._outer is not None:
@@ -106,7 +112,7 @@ class Row:
     def _run_body(self) -> None:
         recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
         stream = recorder.new_stream(self._definition.loc)
-        launcher = _Shown(self._run, stream)
+        launcher = _Shown(self._run, stream, self._watch)
         body = body_of(self._definition.call)
         texts = {name: value for name, value in self._arguments.items() if type(value) is str}
         instance = Instance(recorder, launcher, Places(body, self._definition.code, texts))
@@ -117,6 +123,9 @@ class Row:
         try:
             if self._run.stopped:
                 raise self._run.why_over or stopped()
+            if self._watch is not None:
+                self._run.backend = self._watch.begin(self._run.backend, self._run.began_s)
+                AROUND.set(self._watch.call)
             if self.check is not None:
                 self._run.cache_keys = self.check()
             value = self._call(run_as(body, self._definition.call), state)
@@ -125,6 +134,7 @@ class Row:
         except BaseException as problem:
             error = problem
             recorder.ops.clear()  # what was recorded and not launched yet never runs
+        launcher.watch = None  # from here on it is not the program that reads
         if self._first("body"):
             self._run.when_idle(lambda: self._end(instance, state, value, error))
 
@@ -189,12 +199,22 @@ class Row:
             self._run.forget()
             self._finish(outcome)
 
+    def _watched(self, outcome: Outcome, watch: RowWatch) -> Outcome:
+        """`outcome` as whoever watches the row has it."""
+        try:
+            error, total_s = watch.end(self.result.feed, outcome.error, outcome.total_s)
+        except Exception as problem:
+            error, total_s = outcome.error or problem, outcome.total_s
+        return replace(outcome, error=error, total_s=total_s)
+
     def _finish(self, outcome: Outcome) -> None:
         if self._alarm is not None:
             self._alarm.off()
         self._going = None
         if self._outer is not None:
             self._outer.inner.pop(id(self), None)
+        if self._watch is not None:
+            outcome = self._watched(outcome, self._watch)
         if global_config.verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
@@ -261,9 +281,10 @@ class _Going:
 class _Shown:
     """The launcher of a row: after every launch the feed has the row's own stream as far as it came."""
 
-    def __init__(self, run: Run, stream: Stream) -> None:
+    def __init__(self, run: Run, stream: Stream, watch: RowWatch | None) -> None:
         self._run = run
         self._stream = stream
+        self.watch = watch
 
     def launch(self, recorded: Recorded) -> None:
         self._run.launch(recorded)
@@ -273,7 +294,10 @@ class _Shown:
         self._run.launch_on(backend, recorded, loc)
 
     def text_of_site(self, site: Site) -> str | list[str]:
-        return self._run.text_of_site(site)
+        if self.watch is None:
+            return self._run.text_of_site(site)
+        with self.watch.waiting(str(site)):
+            return self._run.text_of_site(site)
 
     def text_of_stream(self, handle: str) -> str:
         return self._run.text_of_stream(handle)

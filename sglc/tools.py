@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, RecordingError, RunError, SglcError, located
 from sglc.ir.values import placed
 
 
@@ -81,7 +81,9 @@ def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[st
     return asyncio.run(made) if inspect.iscoroutine(made) else made
 
 
-def _failed(name: str, error: BaseException, loc: Loc) -> RunError:
+def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
+    if isinstance(error, RecordingError):
+        return located(error, placed(loc))
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))
     failed.__cause__ = error

@@ -32,9 +32,12 @@ class Characters:
     bos_id = None
     eos_ids = (0,)
     has_template = True
+    template = CHATML
+    named: Mapping[str, str] = {"bos_token": "", "eos_token": "<eos>"}
+    control: Mapping[int, str] = dict(enumerate(_CONTROL))
 
     def __init__(self) -> None:
-        self._template = ChatTemplate(CHATML, {"bos_token": "", "eos_token": "<eos>"})
+        self._template = ChatTemplate(CHATML, self.named)
 
     def encode(self, text: str) -> list[int]:
         return [len(_CONTROL) + _CHARACTERS.index(character) for character in text]

@@ -42,6 +42,7 @@ def test_error(
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     for name, text in case.files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     code = main(shlex.split(case.command)[1:])

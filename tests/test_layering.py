@@ -33,6 +33,7 @@ _DRIVE = {
     ),
     *("plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
+    *("inputs", "record", "recording", "replay", "spans", "trace", "watch"),
 }
 # A part of the package, and what it may import besides itself.
 MAY_IMPORT = {

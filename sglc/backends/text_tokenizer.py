@@ -19,9 +19,11 @@ class TextTokenizer:
     bos_id = None  # the server puts it before a prompt that lacks it
     eos_ids = ()
     has_template = True
+    control = None  # all markup is control text
 
     def __init__(self, template: str, named: Mapping[str, str], control: Sequence[str], identity: str) -> None:
         self.hash = identity
+        self.template, self.named = template, named
         self._chat = ChatTemplate(template, named)
         self._control = re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))) or r"(?!)")
 

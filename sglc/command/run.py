@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import Commands, Later, add_backend, add_passes, connect, output, passes_of
+from sglc.command.options import Commands, add_backend, add_passes, connect, output, passes_of
 from sglc.errors import RunError, SglcError, UsageError, render
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
     run.add_argument("--seed", type=_seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
+    run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
+    run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
         "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
@@ -47,8 +50,6 @@ def add_run(commands: Commands) -> None:
     run.add_argument(
         "--max-tokens", type=_limit(int), metavar="N", help="tokens that the run, or each row, may generate"
     )
-    for name in ("--record", "--replay", "--trace"):
-        run.add_argument(name, action=Later, help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
 
 
@@ -97,13 +98,14 @@ def _run(options: argparse.Namespace) -> int:
         function = open_plan(options.program, options.tools) if is_plan else open_function(options.program)
         backend = connect(options)
     given = _arguments(options)
+    watches = _watches(options)
     began = time.perf_counter()
     if options.batch:
         rows = [{**given, **row} for row in open_rows(options.batch)]
         stream = function.stream_batch(
             rows, backend=backend, seed=options.seed, num_threads=options.concurrency or "auto",
             max_calls=options.max_calls, max_tokens=options.max_tokens,
-            timeout=options.timeout, row_timeout=options.row_timeout,
+            timeout=options.timeout, row_timeout=options.row_timeout, **watches,
         )  # fmt: skip
         from sglc.progress import bar
 
@@ -111,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         on_text = _Streamer().write if options.stream else None
         budget, clock = budget_of(options.max_calls, options.max_tokens), clock_of_run(options.timeout)
-        results = iter([function.start(given, backend, options.seed, on_text, budget, clock)])
+        results = iter([function.start(given, backend, options.seed, on_text, budget, clock, watches)])
     done: list[Result] = []
     with output(options.output) as out:
         for result in results:
@@ -124,6 +126,11 @@ def _run(options: argparse.Namespace) -> int:
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
+
+
+def _watches(options: argparse.Namespace) -> dict[str, Any]:
+    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
+    return {name: path for name, path in asked.items() if path is not None}
 
 
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:

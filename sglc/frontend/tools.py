@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -25,6 +26,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TYPES: dict[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, list[str]: Type.LIST}
 _SPELT = {"str": Type.TEXT, "bool": Type.BOOL, "list[str]": Type.LIST, "List[str]": Type.LIST}
 _DECLARED: dict[str, Declared] = {}
+# Calls a declared function for whoever watches the run: (name, function, whether it is pure, args, named).
+AROUND: ContextVar[Callable[..., Any] | None] = ContextVar("sglc_around", default=None)
 
 
 class Declared:
@@ -43,6 +46,9 @@ class Declared:
             may_call = MAY_CALL.get()
             if may_call is not None:
                 may_call()
+            around = AROUND.get()
+            if around is not None:
+                return around(self.name, self.function, not self.effects, args, kwargs)
             return self.function(*args, **kwargs)
         return self._record(recording, args, kwargs, here())
 

@@ -1,0 +1,178 @@
+"""What each generation of a segment is given: its whole prompt, its sampling, its choices.
+
+A prompt is put together from a segment's nodes and from the streams that earlier segments kept, as soon as
+somebody asks for it; by then everything in front of it was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from sglc.backends.prompts import Item, Made, Prompt
+from sglc.errors import SglcError
+from sglc.ir.plan import (
+    ControlText,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    ImagePart,
+    KeepNode,
+    OpenNode,
+    Part,
+    ReleaseNode,
+    Result,
+    RoleMark,
+    Segment,
+    SelectNode,
+    Slot,
+)
+from sglc.ir.sampling import Sampling
+
+_DEFAULTS = asdict(Sampling())
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything that an answer may depend on beside the model and the seed.
+
+    `hash` is that of `pieces`: unlike `prompt` they tell markup from text that only looks like it.
+    """
+
+    prompt: str
+    hash: str
+    options: Mapping[str, Any]  # plain data: what of the sampling is no default, or choices and method
+
+
+@dataclass(slots=True)
+class Followed:
+    """A segment, and what is known of its streams. `texts` and `failed` are filled by whoever follows it."""
+
+    segment: Segment
+    opened: dict[int, tuple[Followed, int]]  # where the streams come from that it opens
+    texts: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, SglcError] = field(default_factory=dict)
+    _prompts: dict[int, Prompt] = field(default_factory=dict)
+
+    def inputs(self, index: int) -> Inputs:
+        """What generation `index` is given; everything that it reads is there."""
+        node = self.segment.nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
+        pieces = _pieces(self.prompt(node.stream))
+        if isinstance(node, GenNode):
+            options: dict[str, Any] = _not_default(node.sampling)
+        else:
+            options = {"choices": [self._text(choice) for choice in node.choices], "method": node.method}
+        digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
+        return Inputs("".join(text for _, text in pieces), digest[:32], options)
+
+    def prompt(self, index: int) -> Prompt:
+        """The stream behind node `index`."""
+        path: list[tuple[Followed, int]] = []
+        at: tuple[Followed, int] | None = (self, index)
+        while at is not None and at[1] not in at[0]._prompts:
+            path.append(at)
+            at = at[0]._before(at[1])
+        prompt = Prompt() if at is None else at[0]._prompts[at[1]]
+        for followed, here in reversed(path):
+            items = followed._adds(here)
+            prompt = Prompt(prompt, items) if items else prompt
+            followed._prompts[here] = prompt
+        return prompt
+
+    def _before(self, index: int) -> tuple[Followed, int] | None:
+        node = self.segment.nodes[index]
+        if isinstance(node, OpenNode):
+            return self.opened.get(index)
+        assert not isinstance(node, ReleaseNode)
+        return self, node.stream
+
+    def _adds(self, index: int) -> tuple[Item, ...]:
+        match self.segment.nodes[index]:
+            case ExtendNode(parts=parts):
+                return tuple([self._item(part) for part in parts])
+            case GenNode() | SelectNode():
+                return (Made(self.texts[index]),)
+            case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():
+                return ()
+
+    def _item(self, part: Part) -> Item:
+        match part:
+            case Result() | Slot():
+                return self._text(part)
+            case ImagePart(data):
+                return ImagePart(self._text(data))
+            case _:
+                return part
+
+    def _text(self, part: str | Slot | Result) -> str:
+        assert not isinstance(part, Slot), f"slot {part} is not bound"
+        return self.texts[part.node] if isinstance(part, Result) else part
+
+
+class Streams:
+    """Where the kept streams of a run's back ends come from, by handle. Used in the executor's thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Followed, int]] = {}
+
+    def follow(self, segment: Segment) -> Followed:
+        """`segment` with what it opens; called in the order in which segments are submitted."""
+        followed = Followed(segment, {})
+        for index, node in enumerate(segment.nodes):
+            match node:
+                case OpenNode(int() as handle) if handle in self._kept:
+                    followed.opened[index] = self._kept[handle]
+                case KeepNode(stream, int() as handle):
+                    self._kept[handle] = (followed, stream)
+                case ReleaseNode(handle):
+                    self._kept.pop(handle, None)
+        return followed
+
+
+def _pieces(prompt: Prompt) -> list[tuple[str, str]]:
+    """(kind, text) of a prompt's parts, neighbouring texts as one.
+
+    White space at the edge of a control token counts as text: which of both it belongs to is the
+    tokenizer's affair, and changes no prompt.
+    """
+    pieces: list[tuple[str, str]] = []
+
+    def put(kind: str, text: str) -> None:
+        if kind == "text" and pieces and pieces[-1][0] == "text":
+            pieces[-1] = ("text", pieces[-1][1] + text)
+        elif text:
+            pieces.append((kind, text))
+
+    for item in prompt:
+        match item:
+            case str():
+                put("text", item)
+            case Made(text):
+                put("text", text)
+            case ControlText(text):
+                core = text.strip()
+                begin = text.find(core)
+                put("text", text[:begin])
+                put("control", core)
+                put("text", text[begin + len(core) :])
+            case RoleMark():
+                put("role", item.text)
+            case ImagePart(str() as data):
+                put("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
+            case ImagePart():
+                raise AssertionError("a picture whose text is not there")
+    return pieces
+
+
+def _not_default(sampling: Sampling) -> dict[str, Any]:
+    """The fields that are no defaults, as JSON has them; `max_tokens` and `temperature` always."""
+    shown = {
+        key: value
+        for key, value in asdict(sampling).items()
+        if value != _DEFAULTS[key] or key in ("max_tokens", "temperature")
+    }
+    return dict(json.loads(json.dumps(shown)))

@@ -1,0 +1,282 @@
+"""A recording on disk: `recording.jsonl` in a folder of its own, one JSON object a line, only ever appended.
+
+The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of a
+model or of a declared function with everything that was asked, or that it ended. A line is written as
+soon as it is known, so whatever ends the process, what was answered before can be read; a last line
+that was cut short is left out. Neither keys nor addresses of back ends are in it: prompts and answers are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sglc import errors
+from sglc.errors import BackendError, Loc, RunError, SglcError, UsageError
+from sglc.ir.plan import GenDone, Sample, SelectDone, Usage
+
+FILE = "recording.jsonl"
+RECORDING_VERSION = 1
+
+Json = dict[str, Any]
+
+
+class Writer:
+    """Appends lines; from any thread. The file is begun with the first one: what never began leaves none.
+
+    Raises:
+        UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
+        self._path = Path(folder) / FILE
+        self._header = header
+        self._file = -1
+        self._lock = threading.Lock()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                "SGLC051", f"nothing can be recorded in `{folder}`: {error.strerror or error}"
+            ) from None
+        if self._path.exists():
+            raise UsageError(
+                "SGLC050", f"`{folder}` holds a recording already", hint="record into a new folder"
+            )
+        if not os.access(self._path.parent, os.W_OK):
+            raise UsageError("SGLC051", f"nothing can be recorded in `{folder}`: it cannot be written")
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line: at once, and whole.
+
+        Raises:
+            RunError: SGLC423, it cannot be written.
+        """
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        try:
+            with self._lock:
+                if self._file < 0:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                    self._file = os.open(self._path, flags, 0o644)
+                    text = json.dumps({"recording": RECORDING_VERSION, **self._header}) + "\n" + text
+                rest = memoryview(text.encode("utf-8", "surrogatepass"))
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            raise RunError("SGLC423", f"the recording cannot be written: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        """Nothing more is written. Idempotent."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+@dataclass(slots=True)
+class Answered:
+    """A line with an answer; `number` is its place among all lines, `used` whether a replay asked for it."""
+
+    number: int
+    line: Json
+    used: bool = False
+
+
+@dataclass(slots=True)
+class RecordedRow:
+    """What was recorded of one row: by (path of the program that it calls, site or function)."""
+
+    begins: dict[str, Json] = field(default_factory=dict)  # by path; "" is the row's own program
+    answers: dict[tuple[str, str], Answered] = field(default_factory=dict)
+    calls: dict[tuple[str, str], dict[int, Answered]] = field(default_factory=dict)  # by occurrence
+    ends: dict[str, Json] = field(default_factory=dict)  # by path
+
+    def unused(self) -> Answered | None:
+        """The first answer that nobody asked for."""
+        every = [*self.answers.values(), *(one for calls in self.calls.values() for one in calls.values())]
+        return min((one for one in every if not one.used), key=lambda one: one.number, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording that was read."""
+
+    header: Json
+    targets: Mapping[str, Json]
+    rows: Mapping[int, RecordedRow]
+
+
+def read_recording(folder: str | os.PathLike[str]) -> Recording:
+    """The recording in `folder`.
+
+    Raises:
+        UsageError: SGLC052 no recording there, or a damaged one; SGLC053 one of another version.
+    """
+    path = Path(folder) / FILE
+    try:
+        lines = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+    except OSError as error:
+        raise UsageError(
+            "SGLC052", f"there is no recording in `{folder}`: {error.strerror or error}",
+            hint="record one: `sglc run PROG --record DIR`",
+        ) from None  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise _damaged(path, 1, str(error)) from None
+    del lines[-1:]  # empty, or cut short
+    targets: dict[str, Json] = {}
+    rows: dict[int, RecordedRow] = {}
+    header: Json | None = None
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            if header is None:
+                header = line
+                if line.get("recording") != RECORDING_VERSION:
+                    raise UsageError(
+                        "SGLC053",
+                        f"this recording has version `{line.get('recording')}`, and this sglc reads "
+                        f"`{RECORDING_VERSION}`", Loc(str(path), 1), hint="record it again",
+                    )  # fmt: skip
+            elif "described" in line:
+                targets[line["target"]] = line["described"]
+            else:
+                _enter(rows.setdefault(line["row"], RecordedRow()), number, line)
+        except KeyError as error:
+            raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
+    if header is None:
+        raise _damaged(path, 1, "nothing in it is whole")
+    return Recording(header, targets, rows)
+
+
+def _enter(row: RecordedRow, number: int, line: Json) -> None:
+    path = line["within"]
+    match line["is"]:
+        case "begin":
+            row.begins[path] = line
+        case "end":
+            row.ends[path] = line
+        case "answer":
+            row.answers[path, line["site"]] = Answered(number, line)
+        case "call":
+            row.calls.setdefault((path, line["function"]), {})[line["occurrence"]] = Answered(number, line)
+        case other:
+            raise ValueError(f"`{other}`")
+
+
+def _damaged(path: Path, number: int, reason: str) -> UsageError:
+    return UsageError(
+        "SGLC052", f"this is no recording: {reason}", Loc(str(path), number), hint="record it again"
+    )
+
+
+# -- answers as JSON ---------------------------------------------------------------------------------
+
+
+def answer_json(event: GenDone | SelectDone) -> Json:
+    """An event as plain data, without what has its default; `answer_of` reads it."""
+    return {
+        key: value
+        for key, value in asdict(event).items()
+        if key not in ("node", "usage") and not (isinstance(value, tuple) and not value)
+    } | {"usage": {key: value for key, value in asdict(event.usage).items() if value}}
+
+
+def answer_of(data: Json, node: int) -> GenDone | SelectDone:
+    """The event of node `node` that `answer_json` wrote."""
+    given = {name: _tuples(value) for name, value in data.items() if name not in ("samples", "usage")}
+    usage = Usage(**data["usage"])
+    empty: Json
+    if "choice" in data:
+        empty = dict.fromkeys(("prompt_ids", "scores", "choice_ids", "logprobs"), ())
+        return SelectDone(node=node, usage=usage, **{**empty, **given})
+    samples = tuple(
+        [Sample(**{name: _tuples(value) for name, value in one.items()}) for one in data["samples"]]
+    )
+    return GenDone(node=node, usage=usage, samples=samples, **{"prompt_ids": (), **given})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple([_tuples(item) for item in value]) if isinstance(value, list) else value
+
+
+def error_json(error: BaseException) -> Json:
+    """An error as plain data; `error_of` reads it."""
+    if not isinstance(error, SglcError):
+        return {"class": type(error).__name__, "message": str(error)}
+    loc = None if error.loc is None else [getattr(error.loc, one.name) for one in fields(error.loc)]
+    return {
+        "class": type(error).__name__, "code": error.code, "message": error.message, "loc": loc,
+        "note": error.note, "hint": error.hint,
+    }  # fmt: skip
+
+
+def error_of(data: Json) -> SglcError:
+    """The error that `error_json` wrote; one of another package is a `BackendError` of its name."""
+    if "code" not in data:
+        return BackendError("SGLC502", f"`{data['class']}`: {data['message']}")
+    made = getattr(errors, data["class"], None)
+    known: type[SglcError] = made if isinstance(made, type) and issubclass(made, SglcError) else RunError
+    loc = None if data["loc"] is None else Loc(*data["loc"])
+    return known(data["code"], data["message"], loc, note=data["note"], hint=data["hint"])
+
+
+# -- what declared functions are given and return ------------------------------------------------------
+
+
+def given_json(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], Json]:
+    """Arguments of a declared function as data that can be compared; what is no data as its type's name."""
+    return [_given(one) for one in args], {key: _given(one) for key, one in named.items()}
+
+
+def _given(value: Any) -> Any:
+    match value:
+        case None | str() | bool() | int() | float():
+            return value
+        case Mapping():
+            return {str(key): _given(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_given(item) for item in value]
+        case _:
+            return f"<{type(value).__qualname__}>"
+
+
+def value_json(value: Any) -> Any:
+    """A value that comes back from JSON as it is; tuples are marked.
+
+    Raises:
+        TypeError: it would not.
+    """
+    match value:
+        case None:
+            return value
+        case _ if type(value) in (str, bool, int, float):
+            return value
+        case list() if type(value) is list:
+            return [value_json(item) for item in value]
+        case tuple() if type(value) is tuple:
+            return {"is": "tuple", "items": [value_json(item) for item in value]}
+        case dict() if type(value) is dict and all(type(key) is str for key in value):
+            items = {key: value_json(item) for key, item in value.items()}
+            return {"is": "dict", "items": items} if "is" in value else items
+    raise TypeError(type(value).__name__)
+
+
+def value_of(data: Any) -> Any:
+    """The value that `value_json` wrote."""
+    match data:
+        case list():
+            return [value_of(item) for item in data]
+        case {"is": "tuple", "items": items}:
+            return tuple([value_of(item) for item in items])
+        case {"is": "dict", "items": items}:
+            return {key: value_of(item) for key, item in items.items()}
+        case dict():
+            return {key: value_of(item) for key, item in data.items()}
+        case _:
+            return data

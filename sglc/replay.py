@@ -1,0 +1,367 @@
+"""Replaying a recording: the same program is answered from it, and nothing else is asked.
+
+Every answer is looked up by its row and its site, and only given if the generation is asked what it was
+asked then. The first one of a row that is asked something else fails with both prompts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglc.backends.recorded import target_of
+from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
+from sglc.feed import Cell, Feed
+from sglc.inputs import Followed, Inputs, Streams
+from sglc.ir.core import Program, Site, walk
+from sglc.ir.plan import (
+    Delta,
+    Event,
+    GenDone,
+    GenNode,
+    NodeFailed,
+    OpenNode,
+    Segment,
+    SelectDone,
+    SelectNode,
+    reads,
+)
+from sglc.ir.target import Backend, Target
+from sglc.recording import (
+    Answered,
+    Json,
+    RecordedRow,
+    answer_of,
+    error_of,
+    given_json,
+    read_recording,
+    value_of,
+)
+
+_SHOWN = 40  # characters before and behind the first difference
+_AGAIN = "record it again"
+
+
+class Replayer:
+    """One recording that is replayed.
+
+    Raises:
+        UsageError: SGLC052, SGLC053 as of `read_recording`; SGLC055 it is of another program or seed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], name: str | None, seed: int | None) -> None:
+        self.folder = os.fspath(folder)
+        self.recording = read_recording(folder)
+        self.streams = Streams()
+        self._targets: dict[str, Target] = {}
+        recorded, self.seed = self.recording.header["program"], int(self.recording.header["seed"])
+        if name is not None and recorded != name:
+            raise UsageError(
+                "SGLC055", f"the recording in `{self.folder}` is one of `{recorded}`, not of `{name}`"
+            )
+        if seed not in (None, self.seed):
+            raise UsageError(
+                "SGLC055", f"the recording in `{self.folder}` was made with the seed {self.seed}",
+                hint="leave the seed out",
+            )  # fmt: skip
+
+    def backend(self, backend: Backend | None) -> Backend:
+        """What stands in for the back end of the run."""
+        begins = [begin for row in self.recording.rows.values() for begin in row.begins.values()]
+        name = next((begin["target"] for begin in begins if begin["target"]), None)
+        return ReplayBackend(self, None, self.target(name) if name else None)
+
+    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> ReplayedTape:
+        """The tape of a row, or of a program that it calls."""
+        return ReplayedTape(self, number, within, self.recording.rows.get(number, RecordedRow()))
+
+    def target(self, name: str) -> Target:
+        """A target of the recording; the same object each time."""
+        if name not in self._targets:
+            self._targets[name] = target_of(self.recording.targets[name])
+        return self._targets[name]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(slots=True)
+class ReplayedTape:
+    """What one row did, played back."""
+
+    replayer: Replayer
+    number: int
+    within: str
+    recorded: RecordedRow
+    _times: dict[Site, Sequence[float | None]] = field(default_factory=dict)
+    _called: dict[str, int] = field(default_factory=dict)  # of each tool, how often
+
+    def backend(self, backend: Backend) -> Backend:
+        """What stands in for the back end of the row."""
+        begin = self.recorded.begins.get(self.within)
+        if begin is not None and begin["target"]:
+            return ReplayBackend(self.replayer, self, self.replayer.target(begin["target"]))
+        return ReplayBackend(self.replayer, self, _of(backend))
+
+    def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
+        """What stands in for another back end that a call of the row names.
+
+        Raises:
+            RecordingError: SGLC421, there was no such call.
+        """
+        sites = [op.site for op in walk(program.ops) if hasattr(op, "site")]
+        for site in sites:
+            answered = self.recorded.answers.get((self.within, str(site)))
+            if answered is not None and answered.line["target"]:
+                return ReplayBackend(self.replayer, self, self.replayer.target(answered.line["target"]))
+        raise self._missing(sites[0], loc)
+
+    def begin(self, backend: Backend) -> Backend:
+        """The row begins; gives what stands in for its back end.
+
+        Raises:
+            SglcError: it had none: the error that ended the row.
+        """
+        begin = self.recorded.begins.get(self.within)
+        ended = self.end_error()
+        if begin is not None and begin["target"] is None and ended is not None:
+            raise ended
+        return self.backend(backend)
+
+    def answer(
+        self, node: GenNode | SelectNode, index: int, inputs: Inputs
+    ) -> tuple[int, GenDone | SelectDone]:
+        """The recorded answer of a generation, and its place among all.
+
+        Raises:
+            RecordingError: SGLC420 it is asked something else, SGLC421 it is not in the recording.
+            SglcError: it failed.
+        """
+        answered = self.recorded.answers.get((self.within, str(node.site)))
+        if answered is None:
+            raise self._missing(node.site, node.loc)
+        answered.used = True
+        line = answered.line
+        if line.get("hash", inputs.hash) != inputs.hash:
+            raise _other_inputs(node, line, inputs)
+        if "error" in line:
+            raise error_of(line["error"])
+        self._times[node.site] = line["times"]
+        return answered.number, answer_of(line["answer"], index)
+
+    def fail(self, node: GenNode | SelectNode) -> None:
+        """A generation will not be asked, because what it reads failed."""
+        answered = self.recorded.answers.get((self.within, str(node.site)))
+        if answered is not None:
+            answered.used = True
+
+    def done(self, cell: Cell) -> None:
+        """A generation was answered: its times are those of the recording."""
+        cell.started_s, cell.first_s, cell.ended_s = self._times.pop(cell.site)  # type: ignore[assignment]
+
+    def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Any:
+        """What a declared function returned, or raised; it is not called.
+
+        A pure one is known by its arguments, any other by how often it was called before.
+
+        Raises:
+            RecordingError: SGLC425 it is given something else, SGLC421 there was no such call.
+        """
+        given, by_name = given_json(args, named)
+        calls = self.recorded.calls.get((self.within, name), {})
+        if pure:
+            same = (one for one in calls.values() if (one.line["args"], one.line["named"]) == (given, by_name))
+            answered = next(same, None)
+        else:
+            place = self._called.get(name, 0)
+            self._called[name] = place + 1
+            answered = calls.get(place)
+        if answered is None:
+            what = "with these arguments" if pure else f"number {place + 1}"
+            raise self.end_error() or RecordingError(
+                "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
+                note=f"it is given {_call(given, by_name)}", hint=_AGAIN,
+            )  # fmt: skip
+        return self._returned(name, answered, given, by_name)
+
+    def _returned(self, name: str, answered: Answered, given: list[Any], by_name: Json) -> Any:
+        answered.used = True
+        line = answered.line
+        if line["args"] != given or line["named"] != by_name:
+            raise RecordingError(
+                "SGLC425", f"`{name}` is given something else than in the recording (row {self.number})",
+                note=f"recorded: {_call(line['args'], line['named'])}; now: {_call(given, by_name)}",
+                hint=_AGAIN,
+            )  # fmt: skip
+        if "raised" in line:
+            raise _raised(line["raised"])
+        return value_of(line["value"])
+
+    def end(
+        self, feed: Feed, error: BaseException | None, total_s: float
+    ) -> tuple[BaseException | None, float]:
+        """The row has ended: with the recorded time, and an error if it did not do all that was recorded."""
+        end = self.recorded.ends.get(self.within)
+        if end is not None and not isinstance(error, RecordingError):
+            total_s = end["total_s"]
+        if error is None and not self.within and (rest := self.recorded.unused()) is not None:
+            what = rest.line.get("site") or rest.line["function"]
+            error = RecordingError(
+                "SGLC422", f"the program no longer asks for `{what}`, which row {self.number} recorded",
+                note=f"it stood at {rest.line['loc']}" if "loc" in rest.line else "", hint=_AGAIN,
+            )  # fmt: skip
+        return error, total_s
+
+    def _missing(self, site: Site, loc: Loc) -> SglcError:
+        ended = self.end_error()
+        if ended is not None:
+            return ended
+        return RecordingError(
+            "SGLC421", f"`{site}` is not in the recording of row {self.number}", loc,
+            note=self._why_missing(), hint=_AGAIN,
+        )  # fmt: skip
+
+    def end_error(self) -> SglcError | None:
+        """What ended this row from outside when it was recorded: no answer failed with it, and no Python."""
+        end = self.recorded.ends.get(self.within)
+        if end is None or end["error"] is None or "code" not in end["error"]:
+            return None
+        failed = [one.line.get("error") for one in self.recorded.answers.values()]
+        return None if end["error"] in failed else error_of(end["error"])
+
+    def _why_missing(self) -> str:
+        if self.within not in self.recorded.ends:
+            begun = self.within in self.recorded.begins
+            return "recording it was cut short" if begun else "this row was not recorded"
+        known = [site for path, site in self.recorded.answers if path == self.within]
+        return f"it has: {', '.join(f'`{site}`' for site in known[:8]) or 'nothing'}"
+
+
+class ReplayBackend:
+    """Answers segments from a recording, each at once. Nothing is loaded, and nothing is connected."""
+
+    def __init__(self, replayer: Replayer, tape: ReplayedTape | None, target: Target | None) -> None:
+        self._replayer = replayer
+        self._tape = tape
+        self.known = target
+
+    @property
+    def target(self) -> Target:
+        """That of the recording.
+
+        Raises:
+            SglcError: there was none: the error that ended the row.
+        """
+        if self.known is None:
+            ended = None if self._tape is None else self._tape.end_error()
+            raise ended or UsageError("SGLC052", f"the recording in `{self._replayer.folder}` has no back end")
+        return self.known
+
+    def start(self) -> None:
+        """Nothing has to be loaded."""
+
+    def close(self) -> None:
+        """Nothing has to be given back."""
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """The recorded events of a segment in their order, each text as one piece."""
+        followed = self._replayer.streams.follow(segment)
+        events: list[tuple[int, Event]] = []
+        last = 0
+        for index, node in enumerate(segment.nodes):
+            error = self._failed(followed, index)
+            if isinstance(node, GenNode | SelectNode) and self._tape is not None:
+                if error is not None:
+                    self._tape.fail(node)
+                else:
+                    try:
+                        last, done = self._tape.answer(node, index, followed.inputs(index))
+                        events += [(last, event) for event in _said(done, streams)]
+                        followed.texts[index] = _text(done)
+                    except SglcError as problem:
+                        error = located(problem, node.loc)
+            if error is not None:
+                followed.failed[index] = error
+                events.append((last, NodeFailed(index, error)))
+        for _, event in sorted(events, key=lambda one: one[0]):
+            yield event
+
+    def _failed(self, followed: Followed, index: int) -> SglcError | None:
+        """Why a node cannot be reached, if it cannot."""
+        node = followed.segment.nodes[index]
+        if isinstance(node, OpenNode):
+            before = followed.opened.get(index)
+            return None if before is None else before[0].failed.get(before[1])
+        return next((followed.failed[source] for source in reads(node) if source in followed.failed), None)
+
+
+def _text(done: GenDone | SelectDone) -> str:
+    return done.samples[0].text if isinstance(done, GenDone) else done.text
+
+
+def _said(done: GenDone | SelectDone, streams: bool) -> list[Event]:
+    text = _text(done)
+    return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
+
+
+def _of(backend: Backend) -> Target | None:
+    return backend.known if isinstance(backend, ReplayBackend) else None
+
+
+def _raised(data: Json) -> BaseException:
+    """An exception of the recorded class, or of one that is called the same."""
+    made = getattr(sys.modules.get(data["module"], builtins), data["class"], None)
+    args = value_of(data["args"])
+    if isinstance(made, type) and issubclass(made, Exception):
+        try:
+            error = made(*args)
+            if str(error) is not None:
+                return error
+        except Exception:  # it wants other arguments than those it keeps
+            pass
+    alike: type[Exception] = type(data["class"], (Exception,), {})
+    return alike(*args)
+
+
+def _call(args: list[Any], named: Json) -> str:
+    given = [json.dumps(one, ensure_ascii=False) for one in args]
+    given += [f"{name}={json.dumps(one, ensure_ascii=False)}" for name, one in named.items()]
+    text = f"({', '.join(given)})"
+    return text if len(text) <= 4 * _SHOWN else text[: 4 * _SHOWN] + "..."
+
+
+def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> RecordingError:
+    name = node.site.name
+    if line["prompt"] != inputs.prompt:
+        what, difference = "another prompt", _difference(line["prompt"], inputs.prompt)
+    elif line["options"] != inputs.options:
+        what, difference = "other options", _changed(line["options"], inputs.options)
+    else:
+        what, difference = "another prompt", "both read the same: markup in one is ordinary text in the other"
+    return RecordingError(
+        "SGLC420", f"`{name}` is asked with {what} than in the recording", node.loc,
+        note=f"site `{node.site}`, {difference}", hint=_AGAIN,
+    )  # fmt: skip
+
+
+def _difference(old: str, new: str) -> str:
+    """Where two texts begin to differ, and what stands there."""
+    at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    line = old.count("\n", 0, at) + 1
+    before = max(0, at - _SHOWN)
+
+    def shown(text: str) -> str:
+        end = at + _SHOWN
+        return ("..." if before else "") + repr(text[before:end]) + ("..." if end < len(text) else "")
+
+    return f"from character {at} (line {line}) on\n  recorded: {shown(old)}\n  now:      {shown(new)}"
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+    return "; ".join(f"`{key}` was {old.get(key)!r} and is {new.get(key)!r}" for key in keys)

@@ -1,0 +1,161 @@
+"""OpenTelemetry spans of runs, under the names of its conventions for generative AI.
+
+    invoke_workflow judge          one call of `run` or `run_batch`
+      row 0
+        text_completion local      every generation and choice
+        execute_tool lookup        every declared function
+
+Only where the process has configured a tracer provider; nothing is imported for that here. Prompts and
+answers are in no span.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sglc.calls import Call
+from sglc.errors import SglcError
+from sglc.feed import Cell, Feed
+from sglc.ir.core import Program, Site, walk
+from sglc.ir.plan import GenNode
+from sglc.ir.target import Target
+
+_MODULE = "opentelemetry.trace"
+
+
+class Spans:
+    """The span of one call of `run` or `run_batch`, and where those of its rows come from."""
+
+    def __init__(self, api: Any, tracer: Any, span: Any) -> None:
+        self.api = api
+        self.tracer = tracer
+        self._span = span
+        self._context = api.set_span_in_context(span)
+
+    @staticmethod
+    def begun(name: str, rows: int | None) -> Spans | None:
+        """The span of a run of `name` that begins now; None if nobody records spans."""
+        api = sys.modules.get(_MODULE)
+        if api is None:
+            return None
+        tracer = api.get_tracer("sglc")
+        span = tracer.start_span(f"invoke_workflow {name}")
+        if not span.is_recording():
+            return None
+        span.set_attribute("gen_ai.operation.name", "invoke_workflow")
+        span.set_attribute("gen_ai.workflow.name", name)
+        span.set_attribute("sglc.rows", 1 if rows is None else rows)
+        return Spans(api, tracer, span)
+
+    def row(self, number: int, path: str, began_s: float) -> RowSpan:
+        """The span of a row, which began at `began_s`; what its Python does from here on is inside."""
+        return RowSpan(self, self._context, number, path, began_s)
+
+    def close(self) -> None:
+        """All rows have ended. Idempotent."""
+        self._span.end()
+
+
+class RowSpan:
+    """The span of one row. It becomes the current one of the context that it is made in."""
+
+    def __init__(self, spans: Spans, context: Any, number: int, path: str, began_s: float) -> None:
+        self._spans = spans
+        now_ns = time.time_ns()
+        self._base_ns = now_ns - int((time.perf_counter() - began_s) * 1e9)
+        self._span = spans.tracer.start_span(
+            f"row {number}", context=context, start_time=self._base_ns, attributes={"sglc.row": number}
+        )
+        if path:
+            self._span.set_attribute("sglc.call", path)
+        self._context = spans.api.set_span_in_context(self._span, context)
+        self._target: Target | None = None
+        self._others: dict[Site, Target] = {}
+        self._known: set[Site] = set()
+        sys.modules["opentelemetry.context"].attach(self._context)
+
+    def on(self, target: Target) -> None:
+        """The back end of the row."""
+        self._target = target
+
+    def other(self, program: Program, target: Target) -> None:
+        """The back end of a program that one call of the row is."""
+        self._others.update((op.site, target) for op in walk(program.ops) if hasattr(op, "site"))
+
+    def tool(self, name: str) -> AbstractContextManager[Any]:
+        """The span of a declared function, which is called inside."""
+        attributes = {
+            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function",
+        }  # fmt: skip
+        made: AbstractContextManager[Any] = self._spans.tracer.start_as_current_span(
+            f"execute_tool {name}", context=self._context, attributes=attributes
+        )
+        return made
+
+    def done(self, cell: Cell) -> None:
+        """A generation has ended well."""
+        assert cell.call is not None
+        self._generation(cell, cell.ended_s, None, _counts(cell.call))
+
+    def end(self, feed: Feed, error: BaseException | None) -> None:
+        """The row has ended; what failed in it is known."""
+        now_ns = time.time_ns()
+        for cell in tuple(feed.cells.values()):
+            if cell.error is not None and cell.site not in self._known:
+                self._generation(cell, (now_ns - self._base_ns) / 1e9, cell.error, {})
+        if error is not None:
+            self._fail(self._span, error)
+        self._span.end(now_ns)
+
+    def _generation(
+        self, cell: Cell, ended_s: float, error: BaseException | None, counts: dict[str, Any]
+    ) -> None:
+        self._known.add(cell.site)
+        target = self._others.get(cell.site, self._target)
+        operation = "chat" if target is not None and target.protocol == "chat" else "text_completion"
+        model = "" if target is None else target.name
+        provider = "openai" if model.startswith("openai:") else "sglc"
+        asked: dict[str, Any] = {"sglc.kind": "select"}
+        if isinstance(cell.node, GenNode):
+            sampling = cell.node.sampling
+            asked = {
+                "sglc.kind": "gen", "gen_ai.request.max_tokens": sampling.max_tokens,
+                "gen_ai.request.temperature": sampling.temperature, "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.request.choice.count": sampling.n,
+            }  # fmt: skip
+        span = self._spans.tracer.start_span(
+            f"{operation} {model}".strip(),
+            context=self._context,
+            kind=self._spans.api.SpanKind.CLIENT,
+            start_time=self._ns(cell.started_s),
+            attributes={
+                "gen_ai.operation.name": operation, "gen_ai.provider.name": provider,
+                "gen_ai.request.model": model.removeprefix("openai:"), "sglc.site": str(cell.site),
+                "code.file.path": cell.node.loc.file, "code.line.number": cell.node.loc.line, **asked, **counts,
+            },
+        )  # fmt: skip
+        if error is not None:
+            self._fail(span, error)
+        span.end(self._ns(ended_s))
+
+    def _fail(self, span: Any, error: BaseException) -> None:
+        told = error.message if isinstance(error, SglcError) else str(error)
+        span.set_status(self._spans.api.Status(self._spans.api.StatusCode.ERROR, told))
+        span.set_attribute("error.type", error.code if isinstance(error, SglcError) else type(error).__name__)
+
+    def _ns(self, seconds: float) -> int:
+        return self._base_ns + int(seconds * 1e9)
+
+
+def _counts(call: Call) -> dict[str, Any]:
+    counts: dict[str, Any] = {
+        "gen_ai.usage.input_tokens": call.usage.prompt,
+        "gen_ai.usage.cache_read.input_tokens": call.usage.cached,
+        "gen_ai.usage.output_tokens": call.usage.completion,
+    }
+    if call.samples:
+        counts["gen_ai.response.finish_reasons"] = [sample.finish for sample in call.samples]
+    return counts

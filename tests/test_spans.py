@@ -1,0 +1,163 @@
+"""OpenTelemetry spans, as the SDK's own exporter gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import sglc as sgl
+from sglc.backends.scripted import Asked, ScriptedBackend
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """What a process exports that has configured a provider."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def answer(asked: Asked) -> str:
+    return "y" if asked.choices else "two words"
+
+
+@sgl.tool
+def look(text: str) -> str:
+    with trace.get_tracer("user").start_as_current_span("own span"):
+        return text
+
+
+@sgl.tool
+async def look_later(text: str) -> str:
+    await asyncio.sleep(0)
+    return text
+
+
+@sgl.function
+def inner(s: Any) -> None:
+    s += "x" + sgl.gen("i")
+
+
+@sgl.function
+def program(s: Any, q: str) -> None:
+    s += q + sgl.gen("a", max_tokens=7, temperature=0.5)
+    look(s["a"])
+    inner.run().sync()
+    s += sgl.select("c", ["x", "y"])
+
+
+def test_spans_stand_inside_each_other(exported: InMemorySpanExporter) -> None:
+    with trace.get_tracer("user").start_as_current_span("request"):
+        program.run_batch([{"q": "one"}, {"q": "two"}], backend=ScriptedBackend(answer))
+    spans = exported.get_finished_spans()
+    tools = f"execute_tool {__name__}.look"
+    by_id = {span.context.span_id: span for span in spans}
+
+    def above(span: ReadableSpan) -> list[str]:
+        names = []
+        while span.parent is not None:
+            span = by_id[span.parent.span_id]
+            names.append(span.name)
+        return names
+
+    rows = [["row 0", "invoke_workflow program", "request"], ["row 1", "invoke_workflow program", "request"]]
+    generations = [span for span in spans if span.attributes and "sglc.site" in span.attributes]
+    own = [span for span in generations if str(span.attributes["sglc.site"]).startswith("program.")]  # type: ignore[index]
+    assert sorted(map(above, own)) == [rows[0], rows[0], rows[1], rows[1]]
+    called = [span for span in generations if span not in own]
+    assert sorted(above(span)[1:] for span in called) == [["invoke_workflow inner", *row] for row in rows]
+    assert sorted(above(span) for span in spans if span.name == "own span") == [[tools, *row] for row in rows]
+
+
+def test_attributes_are_those_of_the_conventions(exported: InMemorySpanExporter) -> None:
+    program.run(q="one", backend=ScriptedBackend(answer), seed=1).sync()
+    spans = {str(dict(span.attributes or {}).get("sglc.site")): span for span in exported.get_finished_spans()}
+    attributes = dict(spans["program.a#0"].attributes or {})
+    line = attributes.pop("code.line.number")
+    assert 'sgl.gen("a", max_tokens=7' in Path(__file__).read_text().splitlines()[int(str(line)) - 1]
+    assert str(attributes.pop("code.file.path")).endswith("test_spans.py")
+    assert attributes == {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": "sglc",
+        "gen_ai.request.model": "scripted",
+        "gen_ai.request.max_tokens": 7,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 1.0,
+        "gen_ai.request.choice.count": 1,
+        "gen_ai.usage.input_tokens": 1,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "sglc.site": "program.a#0",
+        "sglc.kind": "gen",
+    }
+    span = spans["program.a#0"]
+    assert span.kind is trace.SpanKind.CLIENT
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.parent is not None
+    above = span.parent.span_id
+    row = next(span for span in exported.get_finished_spans() if span.context.span_id == above)
+    assert row.start_time <= span.start_time <= span.end_time <= row.end_time  # type: ignore[operator]
+
+
+def test_failures_are_errors(exported: InMemorySpanExporter) -> None:
+    @sgl.function
+    def failing(s: Any) -> None:
+        s += "x" + sgl.gen("bad", regex="[0-9]")
+
+    failing.run(backend=ScriptedBackend(answer)).error()
+    spans = {span.name: span for span in exported.get_finished_spans()}
+    assert set(spans) == {"invoke_workflow failing", "row 0", "text_completion scripted"}
+    for name in ("row 0", "text_completion scripted"):
+        assert spans[name].status.status_code is trace.StatusCode.ERROR
+        assert dict(spans[name].attributes or {})["error.type"] == "SGLC522"
+
+
+def test_coroutine_functions_have_spans_too(exported: InMemorySpanExporter) -> None:
+    @sgl.function
+    async def awaiting(s: Any) -> None:
+        s += await look_later("x") + sgl.gen("a")
+
+    awaiting.run(backend=ScriptedBackend(answer)).sync()
+    assert f"execute_tool {__name__}.look_later" in {span.name for span in exported.get_finished_spans()}
+
+
+def test_no_prompt_and_no_answer_is_in_a_span(exported: InMemorySpanExporter) -> None:
+    program.run(q="a secret", backend=ScriptedBackend(answer)).sync()
+    shown = "".join(span.to_json() for span in exported.get_finished_spans())
+    assert shown
+    assert "secret" not in shown
+    assert "two words" not in shown
+
+
+def test_nothing_is_imported_and_nothing_is_watched_where_nobody_asked() -> None:
+    code = (
+        "import sys, sglc as sgl\n"
+        "from sglc.backends.scripted import ScriptedBackend\n"
+        "@sgl.function\n"
+        "def f(s):\n    s += 'x' + sgl.gen('a')\n"
+        "f.run(backend=ScriptedBackend(lambda asked: 'y')).sync()\n"
+        "names = ('opentelemetry', 'sglc.watch', 'sglc.trace', 'sglc.spans', 'sglc.record')\n"
+        "print(sorted(name for name in sys.modules if name.startswith(names)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout == "[]\n"
+
+
+def test_a_provider_that_nobody_configured_costs_nothing() -> None:
+    result = inner.run(backend=ScriptedBackend(answer)).sync()
+    assert result.error() is None
