@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "api": _MIDDLE | {"backends", "settings", "compiled"} | _DRIVE,
     "compiled": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
-    "bench": _MIDDLE | {"backends"},
+    "bench": _MIDDLE | {"backends", "api"} | _DRIVE,
     "serve": _MIDDLE | {"backends"},
     "lang": {"frontend", "api", "current", "remote", "surface"},
 }

@@ -49,6 +49,12 @@ class Shared:
     prefixes: tuple[tuple[int, ...], ...]
     questions: tuple[tuple[tuple[int, ...], ...], ...]  # [group][question]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, with one token out."""
+        longest = max(len(question) for group in self.questions for question in group)
+        return max(map(len, self.prefixes)) + longest + 1
+
 
 def few_shot(
     seed: int = 1, groups: int = 8, questions: int = 64, prefix: int = 1500, question: int = 100
@@ -70,6 +76,13 @@ class Tree:
     firsts: tuple[tuple[tuple[int, ...], ...], ...]  # [program][branch]
     seconds: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]  # [program][branch][branch]
     outs: tuple[int, int]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        first = max(len(add) for branches in self.firsts for add in branches)
+        second = max(len(add) for branches in self.seconds for below in branches for add in below)
+        return max(map(len, self.prefixes)) + first + second + sum(self.outs)
 
 
 def tree_of_thought(

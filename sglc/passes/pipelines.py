@@ -34,11 +34,16 @@ CHAT = (
     "share_prefixes",
 )
 
+# What a target of tokens cannot do without: nothing is made better. For measuring what the others are worth.
+MINIMAL = ("check_constraints", "lower_roles")
+
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
 
 
 def pipeline_for(target: Target) -> tuple[str, ...]:
     """The passes that prepare a program for `target`."""
+    if target.passes is not None:
+        return target.passes
     if target.protocol == "tokens" and target.takes == EVERYTHING:
         return LOCAL
     return _BY_PROTOCOL[target.protocol]

@@ -182,4 +182,6 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "max_len": engine.config.max_len,
         "vocab_size": engine.executor.vocab_size,
         "submits": machine.submits,
+        "steps": machine.steps,
+        "rested_us": round(1e6 * machine.rested_s),  # without any work
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from sglc.errors import RunError, SglcError, located
 from sglc.ir.plan import (
@@ -63,6 +64,9 @@ class Machine:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
         self.submits = 0
+        self.steps = 0
+        self._rested_s = 0.0  # without work, before `_resting_since`
+        self._resting_since: float | None = perf_counter()  # None: there is work
         self._model = Model(engine, tokenizer)
         self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
@@ -73,6 +77,12 @@ class Machine:
     def idle(self) -> bool:
         """Whether nothing is left to do until the next `submit`."""
         return self.engine.idle
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds that it has spent without any work since it was made."""
+        since = self._resting_since
+        return self._rested_s + (0.0 if since is None else perf_counter() - since)
 
     def submit(
         self,
@@ -124,6 +134,10 @@ class Machine:
 
     def step(self) -> None:
         """One step of the engine, and everything that its events set in motion."""
+        self.steps += 1
+        if self._resting_since is not None:
+            self._rested_s = self.rested_s
+            self._resting_since = None
         for event in self.engine.step():
             if event.request not in self._calls:
                 continue  # aborted in this very step
@@ -137,6 +151,8 @@ class Machine:
             if outcome is not None:
                 self._drop(run, index)
                 self._finish(run, index, outcome)
+        if self.engine.idle:
+            self._resting_since = perf_counter()
 
     def _drop(self, run: _Run, index: int) -> None:
         """A call is over."""
