@@ -1,0 +1,120 @@
+"""Text encoded in pieces has the ids that it has as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from sglc.bench.programs.vocabulary import shape_folder
+from sglc.runtime.models import prepare
+from sglc.runtime.pieces import _LONG, Pieces, _long_pieces, cuts_into_words
+from sglc.runtime.tokenizer import LocalTokenizer, load_tokenizer
+
+# As in the tokenizers of Qwen and of Llama 3.
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+_LLAMA = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_PARTS = st.sampled_from(
+    ["the", " fox", " jumps", "Over", ",", ". ", ": ", ";", "'s", "'ll", " 's", "  ", "\n", " \n ", "12", " 345",
+     "é", "e\u0301", " \u0301", "你好", " a", "\t", "-", "(", "<|im_end|>", "\u00a0", " \u0416"],
+)  # fmt: skip
+_TEXT = st.lists(_PARTS, max_size=60).map("".join) | st.text(
+    st.characters(exclude_categories=["Cs"]), max_size=40
+)
+
+
+def split_by(pattern: str, raw: Tokenizer) -> Tokenizer:
+    """The same vocabulary and merges behind another way to cut into words."""
+    other = Tokenizer.from_str(raw.to_str())
+    other.normalizer = normalizers.NFC()
+    other.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return other
+
+
+def whole(raw: Tokenizer, text: str) -> list[int]:
+    return raw.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="session", params=["default model", "made up", "qwen", "llama"])
+def raw(request: pytest.FixtureRequest, smollm2: Path) -> Tokenizer:
+    folder = prepare(f"dummy:{shape_folder('tiny')}") if request.param == "made up" else smollm2
+    raw = load_tokenizer(folder)._raw
+    match request.param:
+        case "qwen":
+            return split_by(_QWEN, raw)
+        case "llama":
+            return split_by(_LLAMA, raw)
+    return raw
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=_TEXT, more=_TEXT)
+def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
+    assert cuts_into_words(raw)
+    pieces = Pieces(lambda piece: whole(raw, piece))
+    assert pieces.encode(text) == whole(raw, text)
+    long = text + " and then some more words" * 40 + more
+    assert pieces.encode(long) == whole(raw, long)
+
+
+def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:
+    asked: list[str] = []
+
+    def encode(piece: str) -> list[int]:
+        asked.append(piece)
+        return whole(raw, piece)
+
+    pieces = Pieces(encode)
+    shared = "".join(f" number {chr(97 + i % 26)}{chr(97 + i // 26)}x" for i in range(400))
+    pieces.encode(shared + " first end")
+    assert len(asked) == 400 + 3  # every word once, and the last ones
+    pieces.encode(shared + " second end")
+    assert asked[403:] == [" second"]
+
+
+def test_texts_that_begin_alike_are_cut_alike() -> None:
+    shared = " some words" * 200
+    first, second = (list(_long_pieces(shared + end)) for end in (" and one end" * 9, " or two"))
+    assert len(first) >= len(second) > len(shared) // (2 * _LONG)
+    assert first[: len(second)] == second
+
+
+@pytest.mark.parametrize("change", ["no words", "prefix", "across", "rstrip", "unigram", "dropout"])
+def test_other_tokenizers_are_left_alone(change: str, smollm2: Path) -> None:
+    raw = Tokenizer.from_str(load_tokenizer(smollm2)._raw.to_str())
+    assert cuts_into_words(raw)
+    match change:
+        case "no words":
+            raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        case "prefix":
+            raw.normalizer = normalizers.Prepend("\u2581")
+        case "across":
+            raw.add_tokens(["of the"])
+        case "rstrip":
+            from tokenizers import AddedToken
+
+            raw.add_tokens([AddedToken("<tool>", rstrip=True)])
+        case "unigram":
+            raw.model = models.Unigram([("a", -1.0)], 0, False)
+        case "dropout":
+            raw.model.dropout = 0.5
+    assert not cuts_into_words(raw)
+
+
+def test_the_tokenizer_encodes_in_pieces(smollm2: Path) -> None:
+    tokenizer: LocalTokenizer = load_tokenizer(smollm2)
+    text = "Words, and more words: a text that goes on. " * 50
+    assert tokenizer.encode(text) == whole(tokenizer._raw, text)
+    assert tokenizer._pieces is not None
+    assert tokenizer._pieces._long.cache_info().currsize > 3
