@@ -41,7 +41,11 @@ from sglc.runtime.kept import Kept
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A segment in progress. `missing[i]` counts what node i still waits for."""
+    """A segment in progress. `missing[i]` counts what node i still waits for.
+
+    `origin[i]` is the node whose pin the stream of node i goes on from: the last one before it, or itself,
+    that made ids. `unread` counts, of such a node, those that read it or what literals made of it.
+    """
 
     segment: Segment
     emit: Callable[[Event], None]
@@ -49,6 +53,7 @@ class _Run:
     streams: bool
     readers: list[list[int]]
     missing: list[int]
+    origin: list[int]
     unread: list[int]
     finished: set[int] = field(default_factory=set)
     made: dict[int, Stream] = field(default_factory=dict)
@@ -103,8 +108,13 @@ class Machine:
                 self._kept.promise(node.handle)
         missing = [len(reads(node)) for node in segment.nodes]
         readers = readers_of(segment.nodes)
-        unread = [len(r) for r in readers]
-        run = _Run(segment, emit, done, streams, readers, missing, unread)
+        origin: list[int] = []
+        for index, node in enumerate(segment.nodes):
+            origin.append(origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else index)
+        unread = [0] * len(origin)
+        for index, found in enumerate(readers):
+            unread[origin[index]] += len(found)
+        run = _Run(segment, emit, done, streams, readers, missing, origin, unread)
         self._runs[run] = None
         self._advance(run, [i for i, count in enumerate(missing) if count == 0])
         return run
@@ -149,8 +159,10 @@ class Machine:
                 self._fail(run, index, located(error, call.node.loc))
                 continue
             if outcome is not None:
+                # What follows begins with this stream: its pages stay until the last reader has them.
+                pin = call.hold(outcome.stream) if run.readers[index] else None
                 self._drop(run, index)
-                self._finish(run, index, outcome)
+                self._finish(run, index, outcome, pin)
         if self.engine.idle:
             self._resting_since = perf_counter()
 
@@ -186,9 +198,10 @@ class Machine:
         """Account for a finished node; gives the readers that became ready."""
         run.finished.add(index)
         for source in reads(run.segment.nodes[index]):
-            run.unread[source] -= 1
-            if run.unread[source] == 0 and source in run.pins:
-                self.engine.release(run.pins.pop(source))
+            origin = run.origin[source]
+            run.unread[origin] -= 1
+            if run.unread[origin] == 0 and origin in run.pins:
+                self.engine.release(run.pins.pop(origin))
         ready = []
         for reader in run.readers[index]:
             run.missing[reader] -= 1
@@ -221,15 +234,15 @@ class Machine:
                 kept = self._kept.open(handle, (run, index))
                 if kept is None:
                     return False
-                run.made[index] = kept[0]
+                self._begin_at(run, index, kept)
             case ExtendNode():
                 run.made[index] = self._extended(run, run.made[node.stream], node.parts)
             case ForkNode():
                 run.made[index] = run.made[node.stream]
             case KeepNode(source, handle):
                 stream = run.made[source]
-                held = self.engine.extend(None, stream.ids)
-                self._kept.keep(handle, (stream, held), lambda waiter: self._go_on(*waiter, stream))
+                kept = stream, self._model.extend(stream, ())
+                self._kept.keep(handle, kept, lambda waiter: self._go_on(*waiter, kept))
             case ReleaseNode(handle):
                 self._kept.release(handle)
             case GenNode() | SelectNode():
@@ -247,8 +260,18 @@ class Machine:
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
         return SelectCall(self._model, index, node, stream, texts)
 
-    def _go_on(self, run: _Run, index: int, stream: Stream) -> None:
-        run.made[index] = stream
+    def _begin_at(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+        """A kept stream, whose own handle may be released while the segment runs."""
+        stream, handle = kept
+        if not run.readers[index]:
+            run.made[index] = Stream(stream.ids, stream.tail)
+            return
+        (pin,) = self.engine.fork(handle, 1)
+        run.pins[index] = pin
+        run.made[index] = stream.held_by(pin)
+
+    def _go_on(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+        self._begin_at(run, index, kept)
         self._advance(run, self._produced(run, index))
 
     def _break_promise(self, node: Node, error: SglcError) -> None:
@@ -270,13 +293,12 @@ class Machine:
                     raise AssertionError(f"slot {name} is not bound")
                 case _:
                     raise AssertionError(part)  # no part for a model of tokens
-        return Stream(ids, tail)
+        return Stream(ids, tail, stream.base, stream.held)
 
-    def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:
+    def _finish(self, run: _Run, index: int, outcome: Outcome, pin: Handle | None) -> None:
         run.texts[index] = outcome.text
-        run.made[index] = outcome.stream
+        run.made[index] = outcome.stream if pin is None else outcome.stream.held_by(pin)
         run.emit(outcome.event)
-        if run.readers[index]:
-            # What follows begins with this stream: its pages stay until the last reader has them.
-            run.pins[index] = self.engine.extend(None, outcome.stream.ids)
+        if pin is not None:
+            run.pins[index] = pin
         self._advance(run, self._produced(run, index))
