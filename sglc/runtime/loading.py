@@ -157,9 +157,10 @@ def placed(options: LocalOptions) -> tuple[str, str]:
 
 
 def flush(machine: Machine) -> None:
-    """Forget every cached prefix that no run uses now."""
+    """Forget every cached prefix that no run uses now, and what texts were encoded to."""
     while machine.engine.tree.evictable:
         machine.engine.tree.evict()
+    machine.forget_texts()
 
 
 def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:

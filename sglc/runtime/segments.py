@@ -119,6 +119,10 @@ class Machine:
         self._advance(run, [i for i, count in enumerate(missing) if count == 0])
         return run
 
+    def forget_texts(self) -> None:
+        """Forget what texts were encoded to."""
+        self._model.encode.cache_clear()
+
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
         assert isinstance(run, _Run)

@@ -21,8 +21,8 @@ _QWEN = (
 )
 _LLAMA = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 _PARTS = st.sampled_from(
-    ["the", " fox", " jumps", "Over", ",", ". ", ": ", ";", "'s", "'ll", " 's", "  ", "\n", " \n ", "12", " 345",
-     "é", "e\u0301", " \u0301", "你好", " a", "\t", "-", "(", "<|im_end|>", "\u00a0", " \u0416"],
+    ["the", " fox", " jumps", "Over", ",", ". ", ": ", ";", "'s", "'ll", " 's", "  ", "\n", " \n ", "12",
+     " 345", "é", "e\u0301", " \u0301", "你好", " a", "\t", "-", "(", "<|im_end|>", "\u00a0", " \u0416"],
 )  # fmt: skip
 _TEXT = st.lists(_PARTS, max_size=60).map("".join) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=40
