@@ -19,8 +19,8 @@ from tokenizers.normalizers import NFC
 
 _BEFORE = ascii_letters + ",.;:"
 _BETWEEN = re.compile(rf"(?<=[{_BEFORE}])(?= [A-Za-z])")
-_LONG = 256  # characters of a long piece, at least
-_LONG_PIECES = 8192
+# Characters of a long piece, at least, and how many of them are remembered; then of the words.
+_LONG = ((4096, 512), (256, 8192))
 _WORDS = 65_536
 
 
@@ -28,31 +28,40 @@ class Pieces:
     """Encodes text piece by piece; `encode` gives the ids of one. Safe to use from several threads."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        self._word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
-        self._long = lru_cache(_LONG_PIECES)(lambda piece: tuple(self._words(piece)))
+        word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
 
-    def encode(self, text: str) -> list[int]:
-        """What `encode` gives for the whole text, and raises for it."""
+        def words(text: str) -> list[int]:
+            ids: list[int] = []
+            for piece in _BETWEEN.split(text):
+                ids += word(piece)
+            return ids
+
+        self.encode: Callable[[str], list[int]] = words  # gives what `encode` gives for the whole text
+        for size, count in reversed(_LONG):
+            self.encode = _in_long_pieces(self.encode, size, count)
+
+
+def _in_long_pieces(encode: Callable[[str], list[int]], size: int, count: int) -> Callable[[str], list[int]]:
+    """`encode`, by pieces of at least `size` characters, of which `count` are remembered."""
+    known = lru_cache(count)(lambda piece: tuple(encode(piece)))
+
+    def in_pieces(text: str) -> list[int]:
         ids: list[int] = []
         begin = 0
-        for end in _long_pieces(text):
-            ids += self._long(text[begin:end])
+        for end in long_pieces(text, size):
+            ids += known(text[begin:end])
             begin = end
-        ids += self._words(text[begin:])
+        ids += encode(text[begin:])
         return ids
 
-    def _words(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece in _BETWEEN.split(text):
-            ids += self._word(piece)
-        return ids
+    return in_pieces
 
 
-def _long_pieces(text: str) -> Iterator[int]:
-    """Where long pieces of a text end: at the same places for texts that begin in the same way."""
-    end, last = 0, len(text) - 2 * _LONG
-    while end < last:
-        found = _BETWEEN.search(text, end + _LONG)
+def long_pieces(text: str, size: int) -> Iterator[int]:
+    """Where pieces of at least `size` characters end: at the same places for texts that begin alike."""
+    end = 0
+    while len(text) - end > size:
+        found = _BETWEEN.search(text, end + size)
         if found is None:
             return
         end = found.start()
