@@ -55,6 +55,12 @@ class Shared:
         longest = max(len(question) for group in self.questions for question in group)
         return max(map(len, self.prefixes)) + longest + 1
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of all sequences, each prefix once."""
+        asked = sum(len(question) + 1 for group in self.questions for question in group)
+        return sum(map(len, self.prefixes)) + asked
+
 
 def few_shot(
     seed: int = 1, groups: int = 8, questions: int = 64, prefix: int = 1500, question: int = 100
@@ -83,6 +89,13 @@ class Tree:
         first = max(len(add) for branches in self.firsts for add in branches)
         second = max(len(add) for branches in self.seconds for below in branches for add in below)
         return max(map(len, self.prefixes)) + first + second + sum(self.outs)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of all sequences, each prefix and each branch once."""
+        first = sum(len(add) + self.outs[0] for adds in self.firsts for add in adds)
+        below = (add for branches in self.seconds for adds in branches for add in adds)
+        return sum(map(len, self.prefixes)) + first + sum(len(add) + self.outs[1] for add in below)
 
 
 def tree_of_thought(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import median
 
 from sglc import knobs
@@ -15,7 +16,7 @@ from sglc.bench.programs.vocabulary import Words, shape_folder
 from sglc.bench.programs.workload import Batch, Workload
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.result import Case, Result
-from sglc.bench.rig import Needs, make_rig, place
+from sglc.bench.rig import PAGE_SIZE, Needs, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, repeat
 from sglc.bench.setting import model_setting
 from sglc.bench.shapes import SHAPES
@@ -36,16 +37,25 @@ def programs(options: Options, names: Sequence[str]) -> Result:
     device = place(options)
     chosen = [_known(name) for name in names] or list(WORKLOADS)
     model = options.model or (_ON_CUDA if device == "cuda" else knobs.model())
+    asked = replace(options, model=model)
+    # One runtime for all programs with as many rows; each is gone before the next one takes the memory.
+    sides: dict[str, _Sides] = {}
+    for rows, group in groupby(sorted(chosen, key=_in_flight), _in_flight):
+        backend = LocalBackend(_local(asked, _rows(rows, options, device), model))
+        try:
+            sides |= {workload.name: _measured(workload, backend, asked, device) for workload in group}
+        finally:
+            backend.close()
     cases: list[Case] = []
     for workload in chosen:
-        cases += _cases(workload, replace(options, model=model), device)
+        cases += _cases(workload, sides.pop(workload.name), asked, device)
     dtype = placed(_local(options, None, model))[1]
     setting = {
         **model_setting(device),
         "dtype": dtype,
         "kv_dtype": dtype if options.kv_dtype == "auto" else options.kv_dtype,
         "seed": options.seed,
-        "rows": {w.name: _rows(w, options, device) for w in chosen},
+        "rows": {w.name: _rows(_in_flight(w), options, device) for w in chosen},
         "token_budget": limits(_local(options, None, model), device)[1],
     }
     return Result(
@@ -65,25 +75,32 @@ def _known(name: str) -> Workload:
     return BY_NAME[name]
 
 
-def _cases(workload: Workload, options: Options, device: str) -> list[Case]:
-    assert options.model is not None
-    backend = LocalBackend(_local(options, _rows(workload, options, device), options.model))
-    try:
-        tokenizer = backend.target.tokenizer
-        assert tokenizer is not None
-        words = Words(tokenizer)
-        batch = workload.batch(words, options.seed, device)
-        warm_up = workload.batch(words, WARM_UP_SEED + options.seed, device)
-        on, off = compare(workload.name, batch, warm_up, backend, options.rounds)
-    finally:
-        backend.close()  # its memory is the next one's
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    batch: Batch
+    warm_up: Batch
+    on: Sequence[Round]
+    off: Sequence[Round]
+
+
+def _measured(workload: Workload, backend: LocalBackend, options: Options, device: str) -> _Sides:
+    tokenizer = backend.target.tokenizer
+    assert tokenizer is not None
+    words = Words(tokenizer)
+    batch = workload.batch(words, options.seed, device)
+    warm_up = workload.batch(words, WARM_UP_SEED + options.seed, device)
+    return _Sides(batch, warm_up, *compare(workload.name, batch, warm_up, backend, options.rounds))
+
+
+def _cases(workload: Workload, sides: _Sides, options: Options, device: str) -> list[Case]:
+    on, off = sides.on, sides.off
     figures = {"times_off": _times(off, on)}
-    if not batch.sampled:
+    if not sides.batch.sampled:
         figures["equal_to_off"] = round(equal_share(on[-1], off[-1]), 4)
     found: list[Case] = []
-    if batch.same is not None:
-        found, ratio = _through_kv_api(workload, batch, warm_up, on, options, device)
-        figures["times_kv_api_s"] = ratio
+    if sides.batch.same is not None:
+        found = [_through_kv_api(workload, sides, options, device)]
+        figures["times_kv_api_s"] = round(median(one.seconds for one in on) / found[0].median_s, 4)
     return [
         case(f"{workload.name}, passes on", on, **figures),
         case(f"{workload.name}, passes off", off),
@@ -91,28 +108,28 @@ def _cases(workload: Workload, options: Options, device: str) -> list[Case]:
     ]
 
 
-def _through_kv_api(
-    workload: Workload, batch: Batch, warm_up: Batch, on: Sequence[Round], options: Options, device: str
-) -> tuple[list[Case], float]:
-    """The same ids through `Engine.extend` and `gen`, here; how many times its time programs take."""
-    same, before = batch.same, warm_up.same
+def _through_kv_api(workload: Workload, sides: _Sides, options: Options, device: str) -> Case:
+    """The same ids through `Engine.extend` and `gen`, in this process."""
+    same, before = sides.batch.same, sides.warm_up.same
     assert same is not None
     assert before is not None
-    rig = make_rig(options, Needs(longest=same.longest, rows=_rows(workload, options, device)))
-    same_work(rig, before)
+    rows = _rows(_in_flight(workload), options, device)
+    # Another rig may follow, so this one does not take what memory there is. Rows take pages in advance.
+    pool = 2 * same.most_tokens + 8 * PAGE_SIZE * (rows or 0) if device == "cuda" else None
+    needs = Needs(longest=same.longest, rows=rows, pool=pool)
     print(f"sglc: {workload.name} through the KV API", file=sys.stderr, flush=True)
+    rig = make_rig(options, needs)
+    same_work(rig, before)
     sessions, _ = repeat(options.rounds, False, lambda _: same_work(rig, same))
     middle = median(session.seconds for session in sessions)
-    counts = sessions[-1].counts()
-    found = Case(
+    return Case(
         name=f"{workload.name}, KV API",
         unit="programs/s",
-        value=float(f"{len(batch.rows) / middle:.5g}"),
+        value=float(f"{len(sides.batch.rows) / middle:.5g}"),
         seconds=tuple(round(session.seconds, 4) for session in sessions),
         median_s=round(middle, 4),
-        counts=counts,
+        counts=sessions[-1].counts(),
     )
-    return [found], round(median(one.seconds for one in on) / middle, 4)
 
 
 def _times(slow: Sequence[Round], fast: Sequence[Round]) -> float:
@@ -120,8 +137,13 @@ def _times(slow: Sequence[Round], fast: Sequence[Round]) -> float:
     return round(median(s.seconds / f.seconds for s, f in zip(slow, fast, strict=True)), 4)
 
 
-def _rows(workload: Workload, options: Options, device: str) -> int | None:
-    return options.rows or (workload.in_flight if device == "cuda" else None)
+def _in_flight(workload: Workload) -> int:
+    return workload.in_flight or 0
+
+
+def _rows(in_flight: int, options: Options, device: str) -> int | None:
+    """Rows of the runtime; None: as users have it."""
+    return options.rows or (in_flight if in_flight and device == "cuda" else None)
 
 
 def _local(options: Options, rows: int | None, model: str) -> LocalOptions:
