@@ -71,7 +71,7 @@ class LocalTokenizer:
         self._named = dict(files.named)
         self._vocab_size = files.vocab_size
         added = sorted(self._raw.get_added_tokens_decoder().items())
-        self._pieces = Pieces(self._encode_whole) if cuts_into_words(self._raw) else None
+        self._pieces = Pieces(self.encode_whole) if cuts_into_words(self._raw) else None
         self._added = {id_: token.content for id_, token in added}
         self._control = {
             token.content: _Control(id_, token.lstrip, token.rstrip) for id_, token in added if token.special
@@ -132,7 +132,7 @@ class LocalTokenizer:
             RunError: the text holds half of a surrogate pair (SGLC430).
         """
         try:
-            return self._encode_whole(text) if self._pieces is None else self._pieces.encode(text)
+            return self.encode_whole(text) if self._pieces is None else self._pieces.encode(text)
         except TypeError:
             position = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
             raise RunError(
@@ -142,7 +142,8 @@ class LocalTokenizer:
                 hint="decode the input as UTF-8, or with `errors='replace'`",
             ) from None
 
-    def _encode_whole(self, text: str) -> list[int]:
+    def encode_whole(self, text: str) -> list[int]:
+        """`encode` in one go: the same ids, however often parts of the text have come."""
         return self._raw.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.result import Case, Result
 from sglc.bench.rig import PAGE_SIZE, Needs, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, repeat
-from sglc.bench.setting import model_setting
+from sglc.bench.setting import commit, model_setting
 from sglc.bench.shapes import SHAPES
 from sglc.bench.throughput import same_work
 from sglc.errors import UsageError
@@ -37,6 +37,7 @@ def programs(options: Options, names: Sequence[str]) -> Result:
     device = place(options)
     chosen = [_known(name) for name in names] or list(WORKLOADS)
     model = options.model or (_ON_CUDA if device == "cuda" else knobs.model())
+    measured_at = commit()  # whatever is checked out when it is over
     asked = replace(options, model=model)
     # One runtime for all programs with as many rows; each is gone before the next one takes the memory.
     sides: dict[str, _Sides] = {}
@@ -52,6 +53,7 @@ def programs(options: Options, names: Sequence[str]) -> Result:
     dtype = placed(_local(options, None, model))[1]
     setting = {
         **model_setting(device),
+        "commit": measured_at,
         "dtype": dtype,
         "kv_dtype": dtype if options.kv_dtype == "auto" else options.kv_dtype,
         "seed": options.seed,
