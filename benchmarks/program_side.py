@@ -1,9 +1,10 @@
 """What a program costs beside the engine, by part: microseconds of CPU a generation, for two programs.
 
 The work is that of `sglc bench programs` on CUDA (tree of thought, mmlu), with the made-up tokenizer of
-Qwen3-0.6B's shape. The program's process runs on answers that come at once. The runtime's part is timed in its own thread over an oracle, without
-the engine's steps. For comparison, what two parts would cost in another way: a prompt encoded as a whole, and
-looked up from the root of the prefix tree. Best of several rounds: other work on the machine only adds.
+Qwen3-0.6B's shape. The program's process runs on answers that come at once. The runtime's part is timed in its
+own thread over an oracle, without the engine's steps. For comparison, what two parts would cost in another way:
+a prompt encoded as a whole, and looked up from the root of the prefix tree. Best of several rounds: other work
+on the machine only adds.
 
 Writes benchmarks/results/program-side-<cpu>.json.
 """
