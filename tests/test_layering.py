@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "together": _MIDDLE | _DRIVE | {"api"},
     "loaded_plan": _MIDDLE | _DRIVE | {"api"},
     "surface": _MIDDLE | {"backends", "settings", "api"} | _DRIVE,
-    "bench": _MIDDLE | {"backends"},
+    "bench": _MIDDLE | {"backends", "api"} | _DRIVE,
     "serve": _MIDDLE | {"backends"},
     "lang": {"frontend", "api", "current", "remote", "surface"},
 }

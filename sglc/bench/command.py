@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ WORKLOADS = {
     "chain": "gap between a generation and the next one of its program",
     "mixed": "gaps between the tokens of rows that decode while long prompts come",
     "host": "host time of an engine's step, without a model",
+    "programs": "whole programs, passes on and off",
 }
 _HOST_TAKES = {"rounds"}
+_RUNTIME_DECIDES = {"cascade", "profile"}  # a runtime of its own has no such options
 
 
 def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
@@ -33,7 +36,10 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
     bench = commands.add_parser("bench", help="measure a workload", description="Measure a workload.")
     kinds = bench.add_subparsers(title="workloads", required=True, metavar="WORKLOAD")
     for name, text in WORKLOADS.items():
-        _add_workload(kinds.add_parser(name, help=text, description=f"Measure {text}."), name)
+        parser = kinds.add_parser(name, help=text, description=f"Measure {text}.")
+        if name == "programs":
+            parser.add_argument("names", nargs="*", metavar="NAME", help="a program (default: all of them)")
+        _add_workload(parser, name)
     report = kinds.add_parser("report", help="tables of stored results, in Markdown")
     report.add_argument("folder", metavar="DIR", help="where results lie, as `-o` writes them")
     report.add_argument("-o", "--output", metavar="PAGE.md", help="bring the tables of this page up to date")
@@ -74,8 +80,8 @@ def _seed(text: str) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
     _check_folder(arguments.output)
-    _check_host(arguments.workload, options)
-    result = _runner(arguments.workload)(options)
+    _check(arguments.workload, options)
+    result = _runner(arguments)(options)
     from sglc.bench.result import table, to_json
 
     if arguments.output:
@@ -84,9 +90,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _runner(workload: str) -> Callable[[Options], Result]:
-    """What measures `workload`. Torch comes in with it, but for `host`."""
-    match workload:
+def _runner(arguments: argparse.Namespace) -> Callable[[Options], Result]:
+    """What measures the workload. Torch comes in with it, but for `host`."""
+    match arguments.workload:
+        case "programs":
+            from sglc.bench.programs.run import programs
+
+            return partial(programs, names=arguments.names)
         case "host":
             from sglc.bench.host import host
 
@@ -112,7 +122,7 @@ def _runner(workload: str) -> Callable[[Options], Result]:
                 "tree": throughput.tree,
                 "bs1": throughput.bs1,
             }
-            return runners[workload]
+            return runners[arguments.workload]
 
 
 def _check_folder(path: str | None) -> None:
@@ -120,14 +130,20 @@ def _check_folder(path: str | None) -> None:
         raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
 
 
-def _check_host(workload: str, options: Options) -> None:
-    if workload != "host":
-        return
+def _check(workload: str, options: Options) -> None:
+    """Refuse options that mean nothing to the workload."""
+    match workload:
+        case "host":
+            without, note = {field.name for field in fields(Options)} - _HOST_TAKES, "it runs no model"
+        case "programs":
+            without, note = _RUNTIME_DECIDES, "it runs the back end as users have it"
+        case _:
+            return
     default = Options()
     for field in fields(Options):
-        if field.name not in _HOST_TAKES and getattr(options, field.name) != getattr(default, field.name):
+        if field.name in without and getattr(options, field.name) != getattr(default, field.name):
             name = "no-cascade" if field.name == "cascade" else field.name.replace("_", "-")
-            raise UsageError("SGLC037", f"`--{name}` means nothing to `host`", note="it runs no model")
+            raise UsageError("SGLC037", f"`--{name}` means nothing to `{workload}`", note=note)
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,11 @@ _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTAL
 _COLUMNS = (
     "model, device", "case", "median", "floor", "of the floor", "besides", "rounds", "commit", "stored in",
 )  # fmt: skip
+_TEXTS = {"model, device", "case", "besides", "commit", "stored in"}
+_PROGRAM_COLUMNS = (
+    "model, device", "case", "programs/s", "P50 / P95 s", "prompt tokens", "computed", "least", "hit rate",
+    "best", "hand-overs", "steps", "idle ms", "besides", "rounds", "commit", "stored in",
+)  # fmt: skip
 _NONE = "Nothing is stored yet.\n"
 
 
@@ -33,14 +38,16 @@ def tables(results: Sequence[tuple[str, Stored]]) -> dict[str, str]:
     """Workload -> its table, one line for each case of each result."""
     by_workload: dict[str, list[str]] = {}
     for name, result in results:
+        of_programs = result["workload"] == "programs"
+        columns, line = (_PROGRAM_COLUMNS, _program_line) if of_programs else (_COLUMNS, _line)
         lines = by_workload.setdefault(
             result["workload"],
             [
-                f"| {' | '.join(_COLUMNS)} |",
-                "|---|---|--:|--:|--:|---|--:|---|---|",
+                f"| {' | '.join(columns)} |",
+                f"|{'|'.join('---' if column in _TEXTS else '--:' for column in columns)}|",
             ],
         )
-        lines += [_line(name, result, case) for case in result["cases"]]
+        lines += [line(name, result, case) for case in result["cases"]]
     return {workload: "\n".join(lines) for workload, lines in by_workload.items()}
 
 
@@ -55,15 +62,42 @@ def updated(page: str, results: Sequence[tuple[str, Stored]]) -> str:
     return _BLOCK.sub(block, page)
 
 
-def _line(name: str, result: Stored, case: Stored) -> str:
+def _program_line(name: str, result: Stored, case: Stored) -> str:
+    """A program on one side, or the same work through the KV API, which knows fewer figures."""
+    counts, figures = case["counts"], dict(case["figures"])
+    hit, best, p50, p95 = (figures.pop(key, None) for key in ("hit_rate", "best_hit_rate", "p50_s", "p95_s"))
+    idle_us = counts.get("rested_us")
+    cells = (
+        _where(result), case["name"], figure(case["value"]), "" if p50 is None else f"{p50:.3f} / {p95:.3f}",
+        *(_count(counts, *keys) for keys in (
+            ("prompt_tokens", "tokens_in"), ("computed_tokens", "tokens_computed"), ("fewest_computed_tokens",),
+        )),
+        "" if hit is None else f"{hit:.1%}", "" if best is None else f"{best:.1%}",
+        _count(counts, "submits"), _count(counts, "steps"), "" if idle_us is None else f"{idle_us / 1e3:.1f}",
+        ", ".join(f"{key} {figure(value)}" for key, value in figures.items()), str(len(case["seconds"])),
+    )  # fmt: skip
+    return f"| {' | '.join((*cells, result['setting']['commit'] or '-', f'`{name}`'))} |"
+
+
+def _count(counts: Stored, *keys: str) -> str:
+    """The first of these counts that there is."""
+    return next((figure(counts[key]) for key in keys if key in counts), "")
+
+
+def _where(result: Stored) -> str:
     setting = result["setting"]
     kv = setting.get("kv_dtype", "")
     device = setting.get("device", "cpu")
     where = setting["cpu"] if device == "cpu" else device
     model = result["model"] if kv in ("", setting["dtype"]) else f"{result['model']}, KV {kv}"
+    return f"{model}, {where}"
+
+
+def _line(name: str, result: Stored, case: Stored) -> str:
+    setting = result["setting"]
     floor = "" if case["floor"] is None else figure(case["floor"])
     share = "" if case["share"] is None else f"{case['share']:.1%}"
     besides = ", ".join(f"{key} {figure(value)}" for key, value in case["figures"].items())
     median = f"{figure(case['value'])} {case['unit']}"
-    cells = (f"{model}, {where}", case["name"], median, floor, share, besides, str(len(case["seconds"])))
+    cells = (_where(result), case["name"], median, floor, share, besides, str(len(case["seconds"])))
     return f"| {' | '.join((*cells, setting['commit'] or '-', f'`{name}`'))} |"

@@ -123,6 +123,11 @@ def tree(options: Options) -> Result:
     )  # fmt: skip
 
 
+def same_work(rig: Rig, todo: work.Tree | work.Shared) -> Session:
+    """One round of `tree` or `few_shot` with these ids."""
+    return _tree(rig, todo, None) if isinstance(todo, work.Tree) else _few_shot(rig, todo, None)
+
+
 def _at_most(rows: int, options: Options) -> int | None:
     """`rows` on CUDA; what the runtime has on the CPU."""
     return rows if place(options) == "cuda" else None

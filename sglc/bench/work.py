@@ -49,6 +49,18 @@ class Shared:
     prefixes: tuple[tuple[int, ...], ...]
     questions: tuple[tuple[tuple[int, ...], ...], ...]  # [group][question]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, with one token out."""
+        longest = max(len(question) for group in self.questions for question in group)
+        return max(map(len, self.prefixes)) + longest + 1
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of all sequences, each prefix once."""
+        asked = sum(len(question) + 1 for group in self.questions for question in group)
+        return sum(map(len, self.prefixes)) + asked
+
 
 def few_shot(
     seed: int = 1, groups: int = 8, questions: int = 64, prefix: int = 1500, question: int = 100
@@ -70,6 +82,20 @@ class Tree:
     firsts: tuple[tuple[tuple[int, ...], ...], ...]  # [program][branch]
     seconds: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]  # [program][branch][branch]
     outs: tuple[int, int]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        first = max(len(add) for branches in self.firsts for add in branches)
+        second = max(len(add) for branches in self.seconds for below in branches for add in below)
+        return max(map(len, self.prefixes)) + first + second + sum(self.outs)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of all sequences, each prefix and each branch once."""
+        first = sum(len(add) + self.outs[0] for adds in self.firsts for add in adds)
+        below = (add for branches in self.seconds for adds in branches for add in adds)
+        return sum(map(len, self.prefixes)) + first + sum(len(add) + self.outs[1] for add in below)
 
 
 def tree_of_thought(

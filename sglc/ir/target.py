@@ -98,6 +98,7 @@ class Target:
     takes: Takes = EVERYTHING
     guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
+    passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
 
 
 class Backend(Protocol):

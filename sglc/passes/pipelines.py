@@ -40,6 +40,9 @@ CHAT = (
     "cache_hints",  # last: longer literals reach further, and nothing changes a prompt behind it
 )
 
+# What a target of tokens cannot do without: nothing is made better. For measuring what the others are worth.
+MINIMAL = ("check_constraints", "lower_roles")
+
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
 
 
@@ -57,6 +60,8 @@ def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
 
 def pipeline_for(target: Target) -> tuple[str, ...]:
     """The passes that prepare a program for `target`."""
+    if target.passes is not None:
+        return target.passes
     if target.protocol == "tokens" and target.takes == EVERYTHING:
         return LOCAL
     return _BY_PROTOCOL[target.protocol]

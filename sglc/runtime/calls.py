@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sglc import knobs
 from sglc.errors import RunError, SglcError
@@ -38,16 +39,25 @@ from sglc.runtime.engine import (
     Scored,
     Token,
 )
-from sglc.runtime.pieces import piecewise
 from sglc.runtime.requests import Likely
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A prompt state in the runtime: `ids` followed by the encoding of `tail`."""
+    """A prompt state in the runtime: `ids` followed by the encoding of `tail`.
+
+    `base`, where there is one, is a handle on the first `held` of the ids: what goes on from there need not
+    look for them again. It lives as long as something in its segment still has to go on.
+    """
 
     ids: tuple[int, ...] = ()
     tail: str = ""
+    base: Handle | None = None
+    held: int = 0
+
+    def held_by(self, handle: Handle) -> Stream:
+        """The same stream with a handle on all of its ids."""
+        return Stream(self.ids, self.tail, handle, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,11 @@ class Model:
             self.token_bytes, engine.executor.vocab_size, tokenizer.encode,
             folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
         )  # fmt: skip
-        self.encode = piecewise(tokenizer.encode, self.token_bytes)
+        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+
+    def extend(self, stream: Stream, behind: Sequence[int]) -> Handle:
+        """A new handle on the ids of a stream, and `behind` them."""
+        return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind))
 
 
 class GenCall:
@@ -100,8 +114,8 @@ class GenCall:
         self._engine = model.engine
         self._index = index
         self._emit = emit
-        self._prompt = (*stream.ids, *model.encode(stream.tail))
-        _check_prompt(self._prompt, node)
+        behind = model.encode(stream.tail)
+        _check_prompt(stream.ids or behind, node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
         seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
@@ -109,7 +123,9 @@ class GenCall:
         patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
         self._streams = streams
         self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)
-        self._watched = [StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds]
+        self._watched = [
+            StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds if self._stepwise
+        ]
         self._texts = [""] * len(seeds)
         self._spelled = model.token_bytes
         self._tokens: list[Token] = []  # of sample 0
@@ -117,7 +133,8 @@ class GenCall:
         self._prompt_scored = PromptScored(0, ())
         self._prompt_told = False
         self._ended: dict[int, SampleDone] = {}
-        self._handle = self._engine.extend(None, self._prompt)
+        self._handle = model.extend(stream, behind)
+        self._prompt = self._engine.ids(self._handle)
         sampling = node.sampling if node.sampling.max_tokens else replace(node.sampling, max_tokens=1)
         try:
             request = self._engine.gen(
@@ -153,6 +170,10 @@ class GenCall:
             case Scored():
                 raise AssertionError(event)
         return None
+
+    def hold(self, stream: Stream) -> Handle:
+        """A handle on the ids of the outcome's stream; before `close`."""
+        return self._engine.extend(self._handle, stream.ids[len(self._prompt) :])
 
     def close(self) -> None:
         """Stop what is left of the request, and give back what the call holds."""
@@ -211,28 +232,30 @@ class GenCall:
 
     def _outcome(self, done: RequestDone) -> Outcome:
         samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
-        match = self._watched[0].match
+        match = self._watched[0].match if self._stepwise else None
         after = Stream((*self._prompt, *samples[0].ids), match.tail if match else "")
         event = GenDone(self._index, self._prompt, samples, usage(done), *self._prompt_logprobs())
         return Outcome(samples[0].text, after, event)
 
     def _sample(self, sample: int) -> Sample:
-        watched, ended = self._watched[sample], self._ended[sample]
+        ended = self._ended[sample]
+        match = self._watched[sample].match if self._stepwise else None
         if not self.node.sampling.max_tokens:
             seen = tuple(self._listed(likeliest) for likeliest in ended.likeliest)
             return Sample("", (), "length", top_logprobs=seen)
         if self._stepwise:
-            self._give(sample, watched.finish())
+            self._give(sample, self._watched[sample].finish())
+            match = self._watched[sample].match
         else:
-            self._texts[sample] = b"".join([self._spelled[id_] for id_ in ended.ids]).decode("utf-8", "replace")
-        kept = len(ended.ids) if watched.match is None else watched.match.kept_tokens
-        finish = ended.finish if watched.match is None else "stop"
+            self._texts[sample] = b"".join(map(self._spelled.__getitem__, ended.ids)).decode("utf-8", "replace")
+        kept = len(ended.ids) if match is None else match.kept_tokens
+        finish = ended.finish if match is None else "stop"
         ids = ended.ids[:kept]
         texts = tuple(self._text(id_) or "" for id_ in ids if self.node.sampling.logprob_text)
         tops = tuple(self._listed(likeliest) for likeliest in ended.likeliest[:kept])
         end: TokenLogprob | None = None
         end_top: tuple[TokenLogprob, ...] = ()
-        if ended.last is not None and watched.match is None:
+        if ended.last is not None and match is None:
             id_, logprob, likeliest = ended.last
             end, end_top = (logprob, id_, self._text(id_)), self._listed(likeliest)
         return Sample(self._texts[sample], ids, finish, ended.logprobs[:kept], texts, tops, end, end_top)
@@ -272,15 +295,16 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            self._score(self._prompt, self._choices)
+            base = stream if common >= stream.held else Stream()
+            self._score(self._engine.extend(base.base, self._prompt[base.held :]), self._choices)
             for first, rests in self._alone.items():
-                self._score((first,), tuple(rests))
+                self._score(self._engine.extend(None, (first,)), tuple(rests))
         except SglcError:
             self.close()
             raise
 
-    def _score(self, prompt: tuple[int, ...], choices: tuple[tuple[int, ...], ...]) -> None:
-        self._handles.append(self._engine.extend(None, prompt))
+    def _score(self, prompt: Handle, choices: tuple[tuple[int, ...], ...]) -> None:
+        self._handles.append(prompt)
         self.requests.append(self._engine.score(self._handles[-1], choices))
 
     def take(self, event: EngineEvent) -> Outcome | None:
@@ -296,6 +320,10 @@ class SelectCall:
             case Token() | SampleDone() | PromptScored():
                 raise AssertionError(event)
         return None
+
+    def hold(self, stream: Stream) -> Handle:
+        """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
+        return self._engine.extend(self._before.base, stream.ids[self._before.held :])
 
     def close(self) -> None:
         """Stop what is left of the requests, and give back what the call holds."""

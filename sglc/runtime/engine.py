@@ -23,7 +23,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
 from sglc.runtime.forced import force, land, stretched
-from sglc.runtime.handles import Handles
+from sglc.runtime.handles import Handles, as_ids
 from sglc.runtime.placement import Placement
 from sglc.runtime.requests import (
     EngineEvent,
@@ -96,9 +96,9 @@ class Engine:
 
         What begins in one `namespace` (an adapter, a user's salt) shares no KV with any other.
         """
-        array = np.asarray(ids, np.int64)
-        assert not array.size or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
-        return self.handles.extend(base, array.astype(np.int32), namespace)
+        key, array = as_ids(ids)
+        assert not key or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
+        return self.handles.extend(base, key, namespace, array)
 
     def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
         """`n` new handles on the same ids."""

@@ -157,9 +157,10 @@ def placed(options: LocalOptions) -> tuple[str, str]:
 
 
 def flush(machine: Machine) -> None:
-    """Forget every cached prefix that no run uses now."""
+    """Forget every cached prefix that no run uses now, and what texts were encoded to."""
     while machine.engine.tree.evictable:
         machine.engine.tree.evict()
+    machine.forget_texts()
 
 
 def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
@@ -182,4 +183,6 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "max_len": engine.config.max_len,
         "vocab_size": engine.executor.vocab_size,
         "submits": machine.submits,
+        "steps": machine.steps,
+        "rested_us": round(1e6 * machine.rested_s),  # without any work
     }

@@ -1,70 +1,84 @@
-"""Encodes text piece by piece, so that what many prompts have in common is encoded once.
+"""Ids of text, put together from pieces that were encoded before.
 
-A text may be cut between a letter and a space that a letter follows, if no token spells both sides of such
-a place: merges (Sennrich et al. 2016) and segmentations are then the same on either side as in the whole
-text, and every pre-tokenizer in use splits there. Pieces are cut at fixed distances from the beginning, so
-texts that begin alike have their first pieces in common. A piece that is new is encoded word by word, and
-words come again and again.
+A tokenizer that first cuts text into words, and then encodes each by itself, gives a text the ids of its pieces
+end to end, wherever it is cut between two words. A place between a letter or a mark of punctuation and a space
+with a letter behind it is such a place for every tokenizer here that cuts into words at all (`cuts_into_words`
+asks it). So long texts that begin in the same way, as prompts do, cost a look-up for what they have in common.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from string import ascii_letters
 
-_PIECE = 256  # characters, at least: a lookup costs as much as encoding some ten of them
-_SHORT = 64  # characters: not worth cutting
-_CACHED = 16_384  # pieces
-_CACHED_WORDS = 65_536
-_WORD = 32  # characters, at most: longer ones do not come again
-_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
-_WORDS = re.compile(r" ?[A-Za-z]+(?= [A-Za-z])|.+?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)  # from cut to cut
-_SPELLS_CUT = re.compile(rb"[A-Za-z] [A-Za-z]")
-# Left and right of a cut. A tokenizer that adds or drops space at the beginning of a text differs on one.
-_PROBES = (
-    ("a", " b"), ("The quick", " brown fox"), ("\n\nit isn't", " so"), ("2x", " y2"), ("(one", " two)"),
-    (" in", " the"), ("Hello, W", " World"), ("  to", " be   "),
-)  # fmt: skip
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 
-Encode = Callable[[str], Sequence[int]]
+_BEFORE = ascii_letters + ",.;:"
+_BETWEEN = re.compile(rf"(?<=[{_BEFORE}])(?= [A-Za-z])")
+# Characters of a long piece, at least, and how many of them are remembered; then of the words.
+_LONG = ((4096, 512), (256, 8192))
+_WORDS = 65_536
 
 
-def piecewise(encode: Encode, token_bytes: Sequence[bytes]) -> Callable[[str], tuple[int, ...]]:
-    """`encode` with a memory of pieces; the ids are the same.
+class Pieces:
+    """Encodes text piece by piece; `encode` gives the ids of one. Safe to use from several threads."""
 
-    Args:
-        token_bytes: bytes of every id. Where a token or a probe says that texts of this tokenizer cannot be
-            cut, they are encoded whole.
-    """
-    whole = lru_cache(maxsize=_CACHED)(lambda text: tuple(encode(text)))
-    word = lru_cache(maxsize=_CACHED_WORDS)(lambda text: tuple(encode(text)))
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
 
-    @cache
-    def can_be_cut() -> bool:
-        spelled = any(map(_SPELLS_CUT.search, token_bytes))
-        return not spelled and all(_is_cut(encode, *probe) for probe in _PROBES)
+        def words(text: str) -> list[int]:
+            ids: list[int] = []
+            for piece in _BETWEEN.split(text):
+                ids += word(piece)
+            return ids
 
-    @lru_cache(maxsize=_CACHED)
-    def by_words(text: str) -> tuple[int, ...]:
-        ids: list[int] = []
-        for part in _WORDS.findall(text):
-            ids += word(part) if len(part) <= _WORD else encode(part)
-        return tuple(ids)
+        self.encode: Callable[[str], list[int]] = words  # gives what `encode` gives for the whole text
+        for size, count in reversed(_LONG):
+            self.encode = _in_long_pieces(self.encode, size, count)
 
-    def by_pieces(text: str) -> tuple[int, ...]:
-        if len(text) <= _SHORT or _CUT.search(text) is None or not can_be_cut():
-            return whole(text)
+
+def _in_long_pieces(encode: Callable[[str], list[int]], size: int, count: int) -> Callable[[str], list[int]]:
+    """`encode`, by pieces of at least `size` characters, of which `count` are remembered."""
+    known = lru_cache(count)(lambda piece: tuple(encode(piece)))
+
+    def in_pieces(text: str) -> list[int]:
         ids: list[int] = []
         begin = 0
-        while (cut := _CUT.search(text, begin + _PIECE)) is not None:
-            ids += by_words(text[begin : cut.start()])
-            begin = cut.start()
-        ids += by_words(text[begin:])
-        return tuple(ids)
+        for end in long_pieces(text, size):
+            ids += known(text[begin:end])
+            begin = end
+        ids += encode(text[begin:])
+        return ids
 
-    return by_pieces
+    return in_pieces
 
 
-def _is_cut(encode: Encode, left: str, right: str) -> bool:
-    return [*encode(left), *encode(right)] == list(encode(left + right))
+def long_pieces(text: str, size: int) -> Iterator[int]:
+    """Where pieces of at least `size` characters end: at the same places for texts that begin alike."""
+    end = 0
+    while len(text) - end > size:
+        found = _BETWEEN.search(text, end + size)
+        if found is None:
+            return
+        end = found.start()
+        yield end
+
+
+def cuts_into_words(raw: RawTokenizer) -> bool:
+    """Whether a text's ids are those of its pieces."""
+    if not isinstance(raw.model, BPE) or raw.model.dropout or raw.pre_tokenizer is None:
+        return False
+    if not isinstance(raw.normalizer, NFC | None):  # which leaves letters and spaces alone
+        return False
+    # A token that is looked for in the whole text may lie across a cut, or swallow the space behind it.
+    for token in raw.get_added_tokens_decoder().values():
+        if not token.special and (_BETWEEN.search(token.content) or token.lstrip or token.rstrip):
+            return False
+    for before in _BEFORE:
+        if 3 not in [end for _, (_, end) in raw.pre_tokenizer.pre_tokenize_str(f"ab{before} cd")]:
+            return False
+    return True

@@ -125,9 +125,12 @@ class RadixTree:
         size = self.page_size
         node = start
         while True:
-            key = ids[node.end : min(node.end + size, limit)]
-            at = bisect_left(node.keys, key)
-            if len(key) == size and at < len(node.keys) and node.keys[at] == key:
+            key, keys = ids[node.end : min(node.end + size, limit)], node.keys
+            if len(keys) == 1 and keys[0] == key and len(key) == size:  # as it is along a prefix
+                node = node.children[0]
+                continue
+            at = bisect_left(keys, key)
+            if len(key) == size and at < len(keys) and keys[at] == key:
                 node = node.children[at]
                 continue
             source, tokens = None, 0

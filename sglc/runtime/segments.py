@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from sglc.errors import RunError, SglcError, located
 from sglc.ir.plan import (
@@ -40,7 +41,11 @@ from sglc.runtime.kept import Kept
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A segment in progress. `missing[i]` counts what node i still waits for."""
+    """A segment in progress. `missing[i]` counts what node i still waits for.
+
+    `origin[i]` is the node whose pin the stream of node i goes on from: the last one before it, or itself,
+    that made ids. `unread` counts, of such a node, those that read it or what literals made of it.
+    """
 
     segment: Segment
     emit: Callable[[Event], None]
@@ -48,6 +53,7 @@ class _Run:
     streams: bool
     readers: list[list[int]]
     missing: list[int]
+    origin: list[int]
     unread: list[int]
     finished: set[int] = field(default_factory=set)
     made: dict[int, Stream] = field(default_factory=dict)
@@ -63,6 +69,9 @@ class Machine:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
         self.submits = 0
+        self.steps = 0
+        self._rested_s = 0.0  # without work, before `_resting_since`
+        self._resting_since: float | None = perf_counter()  # None: there is work
         self._model = Model(engine, tokenizer)
         self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
@@ -73,6 +82,12 @@ class Machine:
     def idle(self) -> bool:
         """Whether nothing is left to do until the next `submit`."""
         return self.engine.idle
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds that it has spent without any work since it was made."""
+        since = self._resting_since
+        return self._rested_s + (0.0 if since is None else perf_counter() - since)
 
     def submit(
         self,
@@ -93,11 +108,20 @@ class Machine:
                 self._kept.promise(node.handle)
         missing = [len(reads(node)) for node in segment.nodes]
         readers = readers_of(segment.nodes)
-        unread = [len(r) for r in readers]
-        run = _Run(segment, emit, done, streams, readers, missing, unread)
+        origin: list[int] = []
+        for index, node in enumerate(segment.nodes):
+            origin.append(origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else index)
+        unread = [0] * len(origin)
+        for index, found in enumerate(readers):
+            unread[origin[index]] += len(found)
+        run = _Run(segment, emit, done, streams, readers, missing, origin, unread)
         self._runs[run] = None
         self._advance(run, [i for i, count in enumerate(missing) if count == 0])
         return run
+
+    def forget_texts(self) -> None:
+        """Forget what texts were encoded to."""
+        self._model.encode.cache_clear()
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
@@ -124,6 +148,10 @@ class Machine:
 
     def step(self) -> None:
         """One step of the engine, and everything that its events set in motion."""
+        self.steps += 1
+        if self._resting_since is not None:
+            self._rested_s = self.rested_s
+            self._resting_since = None
         for event in self.engine.step():
             if event.request not in self._calls:
                 continue  # aborted in this very step
@@ -135,8 +163,12 @@ class Machine:
                 self._fail(run, index, located(error, call.node.loc))
                 continue
             if outcome is not None:
+                # What follows begins with this stream: its pages stay until the last reader has them.
+                pin = call.hold(outcome.stream) if run.readers[index] else None
                 self._drop(run, index)
-                self._finish(run, index, outcome)
+                self._finish(run, index, outcome, pin)
+        if self.engine.idle:
+            self._resting_since = perf_counter()
 
     def _drop(self, run: _Run, index: int) -> None:
         """A call is over."""
@@ -170,9 +202,10 @@ class Machine:
         """Account for a finished node; gives the readers that became ready."""
         run.finished.add(index)
         for source in reads(run.segment.nodes[index]):
-            run.unread[source] -= 1
-            if run.unread[source] == 0 and source in run.pins:
-                self.engine.release(run.pins.pop(source))
+            origin = run.origin[source]
+            run.unread[origin] -= 1
+            if run.unread[origin] == 0 and origin in run.pins:
+                self.engine.release(run.pins.pop(origin))
         ready = []
         for reader in run.readers[index]:
             run.missing[reader] -= 1
@@ -205,15 +238,15 @@ class Machine:
                 kept = self._kept.open(handle, (run, index))
                 if kept is None:
                     return False
-                run.made[index] = kept[0]
+                self._begin_at(run, index, kept)
             case ExtendNode():
                 run.made[index] = self._extended(run, run.made[node.stream], node.parts)
             case ForkNode():
                 run.made[index] = run.made[node.stream]
             case KeepNode(source, handle):
                 stream = run.made[source]
-                held = self.engine.extend(None, stream.ids)
-                self._kept.keep(handle, (stream, held), lambda waiter: self._go_on(*waiter, stream))
+                kept = stream, self._model.extend(stream, ())
+                self._kept.keep(handle, kept, lambda waiter: self._go_on(*waiter, kept))
             case ReleaseNode(handle):
                 self._kept.release(handle)
             case GenNode() | SelectNode():
@@ -231,8 +264,18 @@ class Machine:
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
         return SelectCall(self._model, index, node, stream, texts)
 
-    def _go_on(self, run: _Run, index: int, stream: Stream) -> None:
-        run.made[index] = stream
+    def _begin_at(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+        """A kept stream, whose own handle may be released while the segment runs."""
+        stream, handle = kept
+        if not run.readers[index]:
+            run.made[index] = Stream(stream.ids, stream.tail)
+            return
+        (pin,) = self.engine.fork(handle, 1)
+        run.pins[index] = pin
+        run.made[index] = stream.held_by(pin)
+
+    def _go_on(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+        self._begin_at(run, index, kept)
         self._advance(run, self._produced(run, index))
 
     def _break_promise(self, node: Node, error: SglcError) -> None:
@@ -254,13 +297,12 @@ class Machine:
                     raise AssertionError(f"slot {name} is not bound")
                 case _:
                     raise AssertionError(part)  # no part for a model of tokens
-        return Stream(ids, tail)
+        return Stream(ids, tail, stream.base, stream.held)
 
-    def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:
+    def _finish(self, run: _Run, index: int, outcome: Outcome, pin: Handle | None) -> None:
         run.texts[index] = outcome.text
-        run.made[index] = outcome.stream
+        run.made[index] = outcome.stream if pin is None else outcome.stream.held_by(pin)
         run.emit(outcome.event)
-        if run.readers[index]:
-            # What follows begins with this stream: its pages stay until the last reader has them.
-            run.pins[index] = self.engine.extend(None, outcome.stream.ids)
+        if pin is not None:
+            run.pins[index] = pin
         self._advance(run, self._produced(run, index))

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from sglc.runtime.segments import Machine
 
 _TURN = 16  # commands between two steps: the work of a host that keeps a device busy
+_MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Link:
-    """The program's end of the two sockets. Single-threaded; the events of a step leave as one frame."""
+    """The program's end of the two sockets. Single-threaded; events leave in frames of many."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
         self._commands = context.socket(zmq.PULL)
@@ -56,8 +57,10 @@ class Link:
         self._reports.send(wire.encode(report))
 
     def put(self, run: int, event: Event | None) -> None:
-        """Have an event of a run (None: there are no more) sent with the next `flush`."""
+        """Have an event of a run (None: there are no more) sent with the next `flush`, or before it."""
         self._batch.append((run, event))
+        if len(self._batch) >= _MOST_EVENTS:
+            self.flush()
 
     def flush(self) -> None:
         """Send the events that were put."""

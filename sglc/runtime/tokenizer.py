@@ -22,6 +22,7 @@ from sglc.errors import BackendError, RunError
 from sglc.ir.plan import ControlText
 from sglc.runtime.chat_template import ChatTemplate
 from sglc.runtime.model_files import Json, eos_ids, read_json
+from sglc.runtime.pieces import Pieces, cuts_into_words
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -70,6 +71,7 @@ class LocalTokenizer:
         self._named = dict(files.named)
         self._vocab_size = files.vocab_size
         added = sorted(self._raw.get_added_tokens_decoder().items())
+        self._pieces = Pieces(self.encode_whole) if cuts_into_words(self._raw) else None
         self._added = {id_: token.content for id_, token in added}
         self._control = {
             token.content: _Control(id_, token.lstrip, token.rstrip) for id_, token in added if token.special
@@ -130,7 +132,7 @@ class LocalTokenizer:
             RunError: the text holds half of a surrogate pair (SGLC430).
         """
         try:
-            return self._raw.encode(text, add_special_tokens=False).ids
+            return self.encode_whole(text) if self._pieces is None else self._pieces.encode(text)
         except TypeError:
             position = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
             raise RunError(
@@ -139,6 +141,10 @@ class LocalTokenizer:
                 note=f"it is character {position} of {len(text)}",
                 hint="decode the input as UTF-8, or with `errors='replace'`",
             ) from None
+
+    def encode_whole(self, text: str) -> list[int]:
+        """`encode` in one go: the same ids, however often parts of the text have come."""
+        return self._raw.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens left out, invalid UTF-8 as U+FFFD."""

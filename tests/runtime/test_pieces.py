@@ -1,131 +1,119 @@
-"""Text encoded in pieces has the ids of the whole; what begins alike is encoded once."""
+"""Text encoded in pieces has the ids that it has as a whole."""
 
 from __future__ import annotations
 
-import json
-import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from sglc.runtime.pieces import piecewise
+from sglc.bench.programs.vocabulary import shape_folder
+from sglc.runtime.models import prepare
+from sglc.runtime.pieces import Pieces, cuts_into_words, long_pieces
 from sglc.runtime.tokenizer import LocalTokenizer, load_tokenizer
 
-# As the models' own files have them: GPT-2's is that of `ByteLevel`, the others split first.
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+# As in the tokenizers of Qwen and of Llama 3.
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
 )
-_QWEN = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_O200K = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_SPLITS = {"gpt2": None, "llama3": _LLAMA3, "qwen": _QWEN, "o200k": _O200K}
-_WORDS = (
-    "the", "quick", "brown", "fox's", "isn't", "I'LL", "Don'T", "42", "3.14", "x2", "e\u0301t", "\u00e9", "A",
-    "\n", "\n\n", "  ", "\t", "\r\n", "...", "(a", "b)", "\u4f60\u597d", "\U0001f469\u200d\U0001f467", "-", "",
+_LLAMA = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_PARTS = st.sampled_from(
+    ["the", " fox", " jumps", "Over", ",", ". ", ": ", ";", "'s", "'ll", " 's", "  ", "\n", " \n ", "12",
+     " 345", "é", "e\u0301", " \u0301", "你好", " a", "\t", "-", "(", "<|im_end|>", "\u00a0", " \u0416"],
 )  # fmt: skip
+_TEXT = st.lists(_PARTS, max_size=60).map("".join) | st.text(
+    st.characters(exclude_categories=["Cs"]), max_size=40
+)
 
 
-def bpe(split: str | None, texts: list[str]) -> Tokenizer:
-    raw = Tokenizer(models.BPE())
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    cuts = [] if split is None else [pre_tokenizers.Split(Regex(split), "isolated")]
-    raw.pre_tokenizer = pre_tokenizers.Sequence([*cuts, level])
-    raw.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+def split_by(pattern: str, raw: Tokenizer) -> Tokenizer:
+    """The same vocabulary and merges behind another way to cut into words."""
+    other = Tokenizer.from_str(raw.to_str())
+    other.normalizer = normalizers.NFC()
+    other.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
-    raw.train_from_iterator(texts, trainer)
+    return other
+
+
+def whole(raw: Tokenizer, text: str) -> list[int]:
+    return raw.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="session", params=["default model", "made up", "qwen", "llama"])
+def raw(request: pytest.FixtureRequest, smollm2: Path) -> Tokenizer:
+    folder = prepare(f"dummy:{shape_folder('tiny')}") if request.param == "made up" else smollm2
+    raw = load_tokenizer(folder)._raw
+    match request.param:
+        case "qwen":
+            return split_by(_QWEN, raw)
+        case "llama":
+            return split_by(_LLAMA, raw)
     return raw
 
 
-def load(folder: Path, raw: Tokenizer) -> LocalTokenizer:
-    folder.mkdir(exist_ok=True)
-    raw.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({}))
-    return load_tokenizer(folder)
+@settings(max_examples=300, deadline=None)
+@given(text=_TEXT, more=_TEXT)
+def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
+    assert cuts_into_words(raw)
+    pieces = Pieces(lambda piece: whole(raw, piece))
+    assert pieces.encode(text) == whole(raw, text)
+    long = text + " and then some more words" * 400 + more
+    assert pieces.encode(long) == whole(raw, long)
 
 
-def some_text(generator: random.Random, words: int) -> str:
-    return "".join(
-        generator.choice(_WORDS) + generator.choice((" ", " ", " ", "", "  ", "\n")) for _ in range(words)
-    )
+def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:
+    asked: list[str] = []
+
+    def encode(piece: str) -> list[int]:
+        asked.append(piece)
+        return whole(raw, piece)
+
+    pieces = Pieces(encode)
+    shared = "".join(f" number {chr(97 + i % 26)}{chr(97 + i // 26)}x" for i in range(400))
+    pieces.encode(shared + " first end")
+    assert len(asked) == 400 + 3  # every word once, and the last ones
+    pieces.encode(shared + " second end")
+    assert asked[403:] == [" second"]
 
 
-class Counted:
-    """A tokenizer's `encode` that counts the characters it is given."""
-
-    def __init__(self, tokenizer: LocalTokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.characters = 0
-
-    def __call__(self, text: str) -> list[int]:
-        self.characters += len(text)
-        return self.tokenizer.encode(text)
+def test_texts_that_begin_alike_are_cut_alike() -> None:
+    shared = " some words" * 200
+    first, second = (list(long_pieces(shared + end, 256)) for end in (" and one end" * 9, " or two"))
+    assert len(first) >= len(second) == len(shared) // 260
+    assert first[: len(second)] == second
 
 
-@pytest.fixture(scope="module", params=_SPLITS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalTokenizer:
-    texts = [some_text(random.Random(seed), 200) for seed in range(20)]
-    return load(tmp_path_factory.mktemp("bpe"), bpe(_SPLITS[request.param], texts))
+@pytest.mark.parametrize("change", ["no words", "prefix", "across", "rstrip", "unigram", "dropout"])
+def test_other_tokenizers_are_left_alone(change: str, smollm2: Path) -> None:
+    raw = Tokenizer.from_str(load_tokenizer(smollm2)._raw.to_str())
+    assert cuts_into_words(raw)
+    match change:
+        case "no words":
+            raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        case "prefix":
+            raw.normalizer = normalizers.Prepend("\u2581")
+        case "across":
+            raw.add_tokens(["of the"])
+        case "rstrip":
+            from tokenizers import AddedToken
+
+            raw.add_tokens([AddedToken("<tool>", rstrip=True)])
+        case "unigram":
+            raw.model = models.Unigram([("a", -1.0)], 0, False)
+        case "dropout":
+            raw.model.dropout = 0.5
+    assert not cuts_into_words(raw)
 
 
-def test_pieces_have_the_ids_of_the_whole(made: LocalTokenizer) -> None:
-    encode = piecewise(made.encode, made.token_bytes())
-    for seed in range(60):
-        text = some_text(random.Random(seed), 400)
-        assert list(encode(text)) == made.encode(text), repr(text)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), min_size=40, max_size=80))
-def test_any_text_of_the_default_model(smollm2: Path, words: list[str]) -> None:
-    tokenizer = load_tokenizer(smollm2)
-    text = "".join(word + " and" for word in words)
-    assert list(piecewise(tokenizer.encode, tokenizer.token_bytes())(text)) == tokenizer.encode(text)
-
-
-def test_what_texts_begin_with_is_encoded_once(smollm2: Path) -> None:
-    tokenizer = load_tokenizer(smollm2)
-    counted = Counted(tokenizer)
-    encode = piecewise(counted, tokenizer.token_bytes())
-    prefix = "There is a long story that every question is about. " * 200
-    counted.characters = 0  # without the probes
-    for number in range(64):
-        text = f"{prefix}Question {number}: who tells it?"
-        assert list(encode(text)) == tokenizer.encode(text)
-    assert counted.characters < len(prefix) + 64 * 330  # a rest of one piece at most, and the question
-
-
-def test_a_tokenizer_with_tokens_of_several_words_takes_texts_whole(tmp_path: Path) -> None:
-    raw = bpe(None, ["some words to be merged"] * 3)
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    raw.train_from_iterator(["some words to be merged" * 20] * 3, trainer)
-    tokenizer = load(tmp_path, raw)
-    counted = Counted(tokenizer)
-    encode = piecewise(counted, tokenizer.token_bytes())
-    text = "some words to be merged" * 40
-    assert list(encode(text)) == tokenizer.encode(text)
-    assert counted.characters == len(text)
-
-
-def test_a_tokenizer_that_adds_a_space_takes_texts_whole() -> None:
-    raw = bpe(None, ["some words to be merged"])
-    raw.normalizer = normalizers.Prepend(" ")
-
-    def encode_alone(text: str) -> list[int]:
-        return raw.encode(text).ids
-
-    text = "some words to be merged " * 40
-    assert list(piecewise(encode_alone, [b""])(text)) == encode_alone(text)
+def test_the_tokenizer_encodes_in_pieces(smollm2: Path) -> None:
+    tokenizer: LocalTokenizer = load_tokenizer(smollm2)
+    text = "Words, and more words: a text that goes on. " * 50
+    assert tokenizer.encode(text) == whole(tokenizer._raw, text)
+    assert tokenizer._pieces is not None

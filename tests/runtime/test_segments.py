@@ -271,6 +271,58 @@ def test_pins_and_handles_are_all_given_back() -> None:
     assert bench.machine.engine.handles._sequences == {}
 
 
+def test_what_follows_starts_from_the_handle_of_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    engine = bench.machine.engine
+    extended: list[tuple[bool, int]] = []  # whether from a handle, and by how many ids
+    extend = engine.extend
+
+    def seen(base: int | None, ids: Sequence[int], namespace: str = "") -> int:
+        extended.append((base is not None, len(ids)))
+        return extend(base, ids, namespace)
+
+    monkeypatch.setattr(engine, "extend", seen)
+    done = bench.run(
+        OpenNode(), ExtendNode(0, ("cdef",)),  # a thought, and two that go on from it by different literals
+        gen(1), ForkNode(2, 2), ExtendNode(3, (" e",)), gen(4, "y"),
+        ExtendNode(3, ("gh", ControlText("|", (0,)), "f")), gen(6, "z"), select(2, "hh", "ha"), KeepNode(7, 5),
+    )  # fmt: skip
+    first = (*done[2].prompt_ids, *done[2].samples[0].ids)
+    letters = Letters()
+    assert done[5].prompt_ids == (*first, *letters.encode(" e"))
+    assert done[7].prompt_ids == (*first, *letters.encode("gh"), 0, *letters.encode("f"))
+    assert done[8].prompt_ids == first
+    # The prompt; what was generated, twice; what follows it, three times; what is kept has a handle by then.
+    assert sorted(extended) == [(False, 4), (True, 0), (True, 0), (True, 2), (True, 4), (True, 5), (True, 5)]
+    extended.clear()
+    later = bench.run(OpenNode(5), ExtendNode(0, ("e",)), gen(1), ReleaseNode(5), name="later")[2]
+    assert later.prompt_ids == (*done[7].prompt_ids, *done[7].samples[0].ids, *letters.encode("e"))
+    assert extended == [(True, 1)]
+    assert engine.handles._sequences == {}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 6, 9, None])
+def test_handles_are_given_back_whatever_happens(steps: int | None) -> None:
+    """To the end, and stopped on the way; one branch fails."""
+    bench = Bench(depth=2)
+    bench.run(OpenNode(), ExtendNode(0, ("cd",)), gen(1), KeepNode(2, 7), name="first")
+    run = bench.submit(
+        OpenNode(7), ForkNode(0, 2), ExtendNode(1, ("e",)), gen(2), ExtendNode(3, ("f",)), gen(4, "y"),
+        ExtendNode(1, ("g", Result(5))), select(6, "a", "b"), gen(1, "long", max_tokens=200),
+        ExtendNode(8, ("a",)), gen(9, "never"), OpenNode(7), name="second",
+    )  # fmt: skip
+    if steps is not None:
+        for _ in range(steps):
+            bench.machine.step()
+        bench.machine.abort(run)
+    bench.drain()
+    if steps is None:
+        failed = [node for node, event in bench.done("second").items() if isinstance(event, NodeFailed)]
+        assert failed == [8, 9, 10]
+    bench.run(ReleaseNode(7), name="third")
+    assert bench.machine.engine.handles._sequences == {}
+
+
 def test_a_method_that_also_scores_the_choices_alone() -> None:
     bench = Bench(depth=2)
     node = SelectNode(

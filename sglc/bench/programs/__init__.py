@@ -1,0 +1,1 @@
+"""Whole programs as a benchmark: the SGLang paper's list with generated data, passes on and off."""

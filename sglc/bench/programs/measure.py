@@ -1,0 +1,152 @@
+"""Runs batches with passes on and off, in turns, and says what each took."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+
+from sglc.backends.local import LocalBackend
+from sglc.bench.programs.prefixes import fewest_computed
+from sglc.bench.programs.workload import Batch
+from sglc.bench.result import Case, percentile
+from sglc.ir.plan import Event, Segment
+from sglc.ir.target import Target
+from sglc.passes.pipelines import MINIMAL
+from sglc.result import Result
+
+_SEED = 1  # of samples: the same with passes and without
+
+
+class Minimal:
+    """A back end on the same runtime as another one, whose programs get no passes but those that they need."""
+
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
+        self.target: Target = replace(backend.target, passes=MINIMAL)
+
+    def start(self) -> None:
+        """As of `Backend`."""
+        self._backend.start()
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """As of `Backend`."""
+        return self._backend.submit(segment, streams=streams)
+
+    def close(self) -> None:
+        """Nothing: the runtime is the other one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One batch, from the call of `run_batch` to its return."""
+
+    seconds: float
+    latencies: tuple[float, ...]  # of the programs, from when they were begun
+    counts: Mapping[str, int]
+    fewest: int  # prompt tokens that had to be computed
+    texts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]  # by row: (site, what was made there)
+
+
+def run_round(batch: Batch, backend: LocalBackend, passes: bool) -> Round:
+    """One batch on an empty cache.
+
+    Raises:
+        SglcError: a row failed.
+    """
+    backend.flush_cache()
+    side = backend if passes else Minimal(backend)
+    gc.collect()
+    before = backend.server_info()
+    began = perf_counter()
+    results = list(batch.function.run_batch(list(batch.rows), backend=side, seed=_SEED))
+    seconds = perf_counter() - began
+    after = backend.server_info()
+    for result in results:
+        if (error := result.error()) is not None:
+            raise error
+    counts = {name: after[name] - before[name] for name in ("submits", "steps", "rested_us")}
+    return _round(results, seconds, counts)
+
+
+def _round(results: Sequence[Result], seconds: float, counts: Mapping[str, int]) -> Round:
+    calls = [call for result in results for call in result.calls]
+    usages = [call.usage for call in calls]
+    made = [(call, tuple(sample.ids for sample in call.samples) or ((call.choice,),)) for call in calls]
+    by_row: list[dict[str, tuple[int, ...]]] = []
+    for result in results:
+        by_row.append(
+            {str(call.site): call.samples[0].ids if call.samples else (call.choice,) for call in result.calls}
+        )
+    return Round(
+        seconds=seconds,
+        latencies=tuple(result.as_json()["timing"]["total_s"] for result in results),
+        counts={
+            "programs": len(results),
+            "calls": len(calls),
+            "prompt_tokens": sum(usage.prompt for usage in usages),
+            "cached_tokens": sum(usage.cached for usage in usages),
+            "computed_tokens": sum(usage.computed for usage in usages),
+            "scored_tokens": sum(usage.scored for usage in usages),
+            "tokens_out": sum(usage.completion for usage in usages),
+            **counts,
+        },
+        fewest=fewest_computed((call.prompt_ids, ids if call.samples else ()) for call, ids in made),
+        texts=tuple(tuple(sorted(row.items())) for row in by_row),
+    )  # fmt: skip
+
+
+def compare(
+    name: str, batch: Batch, warm_up: Batch, backend: LocalBackend, rounds: int
+) -> tuple[list[Round], list[Round]]:
+    """`rounds` rounds with passes and as many without, in turns, behind a batch that nobody measures."""
+    for passes in (True, False):
+        run_round(warm_up, backend, passes)
+    on: list[Round] = []
+    off: list[Round] = []
+    for number in range(rounds):
+        for passes in (True, False) if number % 2 == 0 else (False, True):
+            (on if passes else off).append(run_round(batch, backend, passes))
+        print(
+            f"sglc: {name}, round {number + 1} of {rounds}: "
+            f"{on[-1].seconds:.3f} s with passes, {off[-1].seconds:.3f} s without",
+            file=sys.stderr,
+            flush=True,
+        )
+    return on, off
+
+
+def case(name: str, rounds: Sequence[Round], **figures: float) -> Case:
+    """What the rounds of one side come to; counts are of the last one."""
+    last = rounds[-1]
+    prompt, computed = last.counts["prompt_tokens"], last.counts["computed_tokens"]
+    middle = median(round.seconds for round in rounds)
+    latencies = [latency for round in rounds for latency in round.latencies]
+    return Case(
+        name=name,
+        unit="programs/s",
+        value=float(f"{last.counts['programs'] / middle:.5g}"),
+        seconds=tuple(round(one.seconds, 4) for one in rounds),
+        median_s=round(middle, 4),
+        counts={**last.counts, "fewest_computed_tokens": last.fewest},
+        figures={
+            "hit_rate": round(1 - computed / prompt, 4),
+            "best_hit_rate": round(1 - last.fewest / prompt, 4),
+            "p50_s": round(percentile(latencies, 50), 4),
+            "p95_s": round(percentile(latencies, 95), 4),
+            **figures,
+        },
+    )
+
+
+def equal_share(on: Round, off: Round) -> float:
+    """Share of the generations and choices that came out the same."""
+    pairs = [
+        one == other
+        for row, other_row in zip(on.texts, off.texts, strict=True)
+        for one, other in zip(row, other_row, strict=True)
+    ]
+    return sum(pairs) / len(pairs)

@@ -1,0 +1,97 @@
+"""Programs that go on turn by turn: an agent with replayed tools, chats, answers from found passages."""
+
+from __future__ import annotations
+
+import random
+
+from sglc.api import function
+from sglc.bench.programs.vocabulary import Words
+from sglc.bench.programs.workload import Batch
+from sglc.frontend.expr import assistant, gen, system, user
+from sglc.frontend.state import State
+
+
+def react(
+    words: Words, generator: random.Random, *, rows: int, examples: int, question: int, rounds: int,
+    outs: tuple[int, int], observation: int,
+) -> Batch:  # fmt: skip
+    """Think, act, observe: what the tool says was recorded before, and waits for the action all the same."""
+    shots = words.text(generator, examples)
+    replies: dict[tuple[str, int], str] = {}
+
+    def replay(question: str, number: int, action: str) -> str:
+        assert isinstance(action, str)
+        return replies[question, number]
+
+    @function
+    def agent(s: State, question: str) -> None:
+        s += f"{shots}\nQuestion:{question}\n"
+        for number in range(rounds):
+            s += f"Thought {number}:"
+            s += gen(f"thought_{number}", max_tokens=outs[0], temperature=0, ignore_eos=True)
+            s += f"\nAction {number}:"
+            s += gen(f"action_{number}", max_tokens=outs[1], temperature=0, ignore_eos=True)
+            s += f"\nObservation {number}:" + replay(question, number, s[f"action_{number}"]) + "\n"
+        s += "Answer:" + gen("answer", max_tokens=outs[1], temperature=0, ignore_eos=True)
+
+    made = []
+    for _ in range(rows):
+        asked = words.text(generator, question)
+        replies.update({(asked, number): words.text(generator, observation) for number in range(rounds)})
+        made.append({"question": asked})
+    return Batch(function=agent, rows=tuple(made))
+
+
+def chat(
+    words: Words, generator: random.Random, *, rows: int, shared: int, turns: int, said: tuple[int, int],
+    answers: tuple[int, int],
+) -> Batch:  # fmt: skip
+    """A conversation whose user's side is known: every turn waits for the answer before it."""
+    manner = words.text(generator, shared)
+
+    @function
+    def talk(s: State, said: list[str], lengths: list[int]) -> None:
+        s += system(manner)
+        for number, (text, length) in enumerate(zip(said, lengths, strict=True)):
+            s += user(text)
+            s += assistant(gen(f"answer_{number}", max_tokens=length, temperature=0, ignore_eos=True))
+
+    made = tuple(
+        {
+            "said": [words.text(generator, generator.randint(*said)) for _ in range(turns)],
+            "lengths": [generator.randint(*answers) for _ in range(turns)],
+        }
+        for _ in range(rows)
+    )
+    return Batch(function=talk, rows=made)
+
+
+def rag(
+    words: Words, generator: random.Random, *, rows: int, examples: int, library: int, passage: int, found: int,
+    question: int, outs: tuple[int, int, int],
+) -> Batch:  # fmt: skip
+    """A query, the passages that it finds (recorded before), reasoning, and an answer."""
+    passages = [words.text(generator, passage) for _ in range(library)]
+    shots = words.text(generator, examples)
+    hits: dict[str, list[int]] = {}
+
+    def retrieve(question: str, query: str) -> str:
+        assert isinstance(query, str)
+        return "".join(f"[{place}]{passages[hit]}\n" for place, hit in enumerate(hits[question], 1))
+
+    @function
+    def answer(s: State, question: str) -> None:
+        with_query = s.fork(1)[0]
+        with_query += f"Write a query.\n{shots}\nQuestion:{question}\nQuery:"
+        with_query += gen("query", max_tokens=outs[0], temperature=0, ignore_eos=True)
+        s += f"Answer from the passages.\n{shots}\n" + retrieve(question, with_query["query"])
+        s += f"Question:{question}\nReasoning:"
+        s += gen("reasoning", max_tokens=outs[1], temperature=0, ignore_eos=True)
+        s += "\nAnswer:" + gen("answer", max_tokens=outs[2], temperature=0, ignore_eos=True)
+
+    made = []
+    for _ in range(rows):
+        asked = words.text(generator, question)
+        hits[asked] = generator.sample(range(library), found)
+        made.append({"question": asked})
+    return Batch(function=answer, rows=tuple(made))
