@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import Commands, Later, add_backend, connect, output
+from sglc.command.options import Commands, Later, add_arguments, add_backend, arguments, connect, output, seed
 from sglc.errors import SglcError, UsageError, render
 
 if TYPE_CHECKING:
@@ -20,22 +20,14 @@ def add_run(commands: Commands) -> None:
     run = commands.add_parser("run", help="run a program", description="Run a program, or a plan.")
     run.add_argument("program", metavar="PROG[:FN] | PLAN.json")
     add_backend(run, "--backend")
-    run.add_argument("--arg", action="append", default=[], metavar="K=V", help="a text argument")
-    run.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
-    run.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
+    add_arguments(run)
     run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
-    run.add_argument("--seed", type=_seed, help="repeats the samples of the run that reported it")
+    run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     for name in ("--record", "--replay", "--trace"):
         run.add_argument(name, action=Later, help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**64:
-        raise argparse.ArgumentTypeError(f"`{text}` is no integer from 0 to 2**64 - 1")
-    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -47,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
     backend = connect(options)
     function = open_function(options.program)
-    given = _arguments(options)
+    given = arguments(options)
     began = time.perf_counter()
     if options.batch:
         rows = [{**given, **row} for row in open_rows(options.batch)]
@@ -70,22 +62,6 @@ def _run(options: argparse.Namespace) -> int:
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
-
-
-def _arguments(options: argparse.Namespace) -> dict[str, Any]:
-    from sglc.program_file import parse_json
-
-    given: dict[str, Any] = {}
-    if options.args:
-        given = parse_json(options.args, "--args")
-        if not isinstance(given, dict):
-            raise UsageError("SGLC008", "`--args` takes a JSON object", hint='`--args \'{"question": "..."}\'`')
-    for pair in options.arg:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = value
-    return given
 
 
 def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:
@@ -176,7 +152,7 @@ def _run_plan(options: argparse.Namespace) -> int:
     plan = open_plan(options.program)
     backend = connect(options)
     run = Run(backend, random_seed() if options.seed is None else options.seed)
-    variables, value = run_plan(plan, {k: str(v) for k, v in _arguments(options).items()}, run)
+    variables, value = run_plan(plan, {k: str(v) for k, v in arguments(options).items()}, run)
     with output(options.output) as out:
         shown = {"vars": variables, "value": value, "usage": asdict(total(run.calls)), "seed": run.seed}
         print(json.dumps(shown, ensure_ascii=False, indent=None if options.json else 2), file=out)
