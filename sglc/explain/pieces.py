@@ -142,7 +142,7 @@ class Counter:
             if item.choices:
                 tokens = self.of_choices(before, item.choices)
             else:
-                less += len(self.encode(_word(_LAST_WORD, before)))
+                less += len(self.encode(last_word(before)))
                 more += 1
         if isinstance(after, str) and not item.hard:
             # The last word of the stretch may become one with the literal's first.
@@ -176,6 +176,11 @@ def common(first: Sequence[Symbol], second: Sequence[Symbol]) -> int:
         if not same(first[index], second[index]):
             return index
     return limit
+
+
+def last_word(text: str) -> str:
+    """What of a text may become one token with what follows: its last word, with the space before it."""
+    return _word(_LAST_WORD, text)
 
 
 def _word(pattern: re.Pattern[str], text: str) -> str:

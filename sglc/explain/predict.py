@@ -32,7 +32,7 @@ from sglc.explain.known import (
     text_of,
 )
 from sglc.explain.limits import completion, kept
-from sglc.explain.pieces import Counter, Item, Line, Marked, Symbol, Unknown, merged, weight
+from sglc.explain.pieces import Counter, Item, Line, Marked, Symbol, Unknown, last_word, merged, weight
 from sglc.explain.prefixes import Arms, Prefixes
 from sglc.explain.spans import ZERO, Span, between, sure
 from sglc.ir.choosing import NEEDS_UNCONDITIONAL
@@ -468,22 +468,22 @@ class _Nodes:
     ) -> tuple[Tally, int]:
         """Enter a prompt among the others; what it counts, and how many symbols others surely begin with."""
         counter = self.counter
-        found, maybe = self.seen.prefixes.add(symbols, self.at.arms, f"{self.going.row}:{site}")
-        least = 1 if counter.exact else 0  # the last token is always computed: what follows it is wanted
-        found, maybe = min(found, len(symbols) - least), min(maybe, len(symbols) - least)
-        sure_, maybe_ = weight(symbols[:found], counter), weight(symbols[:maybe], counter)
-        low, high = sure_.low - _unread(symbols, found), maybe_.high
-        shared = Span(max(low, 0), high, max(sure_.likely - _unread(symbols, found), 0.0))
-        rest, most = weight(symbols[maybe:], counter), weight(symbols[found:], counter)
-        bounded = most.high is not None
-        computed_ = Span(
-            rest.low, (most.high or 0) + _unread(symbols, found) if bounded else None,
-            most.likely + _unread(symbols, found),
-        )  # fmt: skip
+        found, maybe, nested = self.seen.prefixes.add(symbols, self.at.arms, f"{self.going.row}:{site}")
+        least = int(counter.exact)  # the last token is always computed: what follows it is wanted
+        # Of two prompts, one the beginning of the other, the one that comes second has its last token again.
+        either_way = least * nested
+        unread = _unread(symbols, found) + either_way
+        begun = _less(weight(symbols[:found], counter), least if found == len(symbols) else 0)
+        most = _less(weight(symbols[:maybe], counter), least if maybe == len(symbols) else 0).high
+        most = None if most is None else most + either_way
+        shared = Span(max(begun.low - unread, 0), most, begun.likely)
+        rest, whole = weight(symbols[maybe:], counter), weight(symbols[found:], counter)
+        high = None if whole.high is None else max(whole.high, least) + unread
+        computed_ = Span(max(rest.low, least) - either_way, high, max(whole.likely, least))
+        shared = Span(max(shared.low + min(extra.low, 0), 0), shared.high, shared.likely)
         prompt = weight(symbols, counter) + extra
-        floor = least
         return (
-            Tally(sure(1), prompt.floored(floor), shared, (computed_ + extra).floored(floor), new, scored),
+            Tally(sure(1), prompt.floored(least), shared, computed_ + extra, new, scored),
             found,
         )
 
@@ -515,13 +515,15 @@ class _Nodes:
         target = self.seen.target
         if len(spelled) < len(texts):
             text = Unknown(key, between(0, None), shown)
-            return symbols, Span(0, None, 0.0), between(0, None), text, ZERO
+            return symbols, Span(-self.cut(line), None, 0.0), between(0, None), text, ZERO
         tail = line[-1] if line and isinstance(line[-1], str) else ""
         text = Unknown(key, self.counter.of_choices(tail, spelled), shown, tuple(spelled))
         if not target.scores_tokens:
             longest = max(self.counter.of_text(choice).high or 0 for choice in spelled)
             return symbols, ZERO, ZERO, text, between(0, max(longest, len(max(spelled, key=len))) + 1)
         prompt = self.counter.encode(tail)
+        merges = not tail and bool(line) and isinstance(line[-1], Unknown) and not line[-1].hard
+        extra = Span(-self.cut(line), 0, 0.0) if merges else ZERO
         whole = [self.counter.encode(tail + choice) for choice in spelled]
         cut = min(_common(prompt, ids) for ids in whole)
         if not cut and len(prompt) == len(symbols):
@@ -532,8 +534,13 @@ class _Nodes:
         scored = Span(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
         alone = {one[0] for one in ids if len(one) > 1}
         if node.method not in NEEDS_UNCONDITIONAL:
-            return symbols, ZERO, scored, text, ZERO
-        return symbols, sure(len(alone)), replace(scored, high=2 * (scored.high or 0)), text, ZERO
+            return symbols, extra, scored, text, ZERO
+        return symbols, extra + sure(len(alone)), replace(scored, high=2 * (scored.high or 0)), text, ZERO
+
+    def cut(self, line: Line) -> int:
+        """Tokens at the end of a prompt that may become one with a choice, and be scored as a part of it."""
+        last_ = line[-1] if line else ""
+        return len(self.counter.encode(last_word(last_))) if isinstance(last_, str) else 2
 
 
 def _arms(step: CondStep | SwitchStep, form: Form) -> tuple[int, ...]:
@@ -576,10 +583,13 @@ def _prompt(form: Form) -> Prompt:
     return Prompt((Unknown(("stream", form), between(0, None), "{...}"),))
 
 
+def _less(span: Span, count: int) -> Span:
+    return span + Span(-count, -count, -float(count))
+
+
 def _unread(symbols: Sequence[Symbol], found: int) -> int:
-    """1 where a prompt goes on behind a generation that nothing has gone on from: its last id has no KV."""
-    last_ = symbols[found - 1] if found else None
-    return int(isinstance(last_, Unknown) and last_.hard)
+    """1 where a prompt goes on behind a generation, from which nothing went on: its last id may have no KV."""
+    return int(any(isinstance(symbol, Unknown) for symbol in symbols[max(found - 2, 0) : found]))
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

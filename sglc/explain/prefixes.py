@@ -31,17 +31,23 @@ class Prefixes:
     def __init__(self) -> None:
         self.root = Branch(arms=[()])
 
-    def add(self, symbols: Sequence[Symbol], arms: Arms, end: str = "") -> tuple[int, int]:
+    def add(self, symbols: Sequence[Symbol], arms: Arms, end: str = "") -> tuple[int, int, bool]:
         """Enter a prompt; how many of its symbols were surely there before, and how many may have been.
+
+        Where a text that is not known yet stands beside another one, they may turn out to be the same. Last
+        comes whether one of this prompt and another one begins with all of the other.
 
         Args:
             end: what ends here; a text that goes on behind a prompt has none.
         """
         here, at, found, maybe = self.root, 0, 0, 0
         certain = possible = True
+        chance = False
         while True:
             here.passes += bool(end)
             child = here.below.get(_first(symbols[at])) if at < len(symbols) else None
+            others = len(here.below) > (child is not None)
+            chance = chance or (others and at < len(symbols) and _open(here, symbols[at]))
             if child is None:
                 break
             length = common(child.symbols, symbols[at:])
@@ -53,17 +59,25 @@ class Prefixes:
             found, maybe = (at if certain else found), (at if possible else maybe)
             _enter(child, arms)
             here = child
+        whole = at == len(symbols) or bool(here.ends)
         if at < len(symbols):
             rest = Branch(tuple(symbols[at:]), arms=[arms], passes=int(bool(end)))
             here.below[_first(rest.symbols[0])] = rest
             here = rest
         if end:
             here.ends.append(end)
-        return found, maybe
+        return found, len(symbols) if chance else maybe, whole
 
 
 def _first(symbol: Symbol) -> Hashable:
     return ("unknown", symbol.key) if isinstance(symbol, Unknown) else symbol
+
+
+def _open(branch: Branch, symbol: Symbol) -> bool:
+    """Whether one of the symbols that may come next, or `symbol`, is not known."""
+    return isinstance(symbol, Unknown) or any(
+        isinstance(child.symbols[0], Unknown) for child in branch.below.values()
+    )
 
 
 def _split(child: Branch, length: int, above: Branch) -> Branch:
