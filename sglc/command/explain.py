@@ -96,8 +96,13 @@ def _analyze(
     explanation = function.explain(backend, rows=rows, **given)
     _show([explanation], options)
     sys.stdout.flush()
-    each = [given] if rows is None else [{**given, **row} for row in rows]
-    results = list(function.run_batch(each, backend=backend, seed=options.seed))
+    if rows is None:
+        # With pieces as they come, so that it is known when the first one did.
+        results = [function.start(given, backend, options.seed, lambda site, text: None)]
+    else:
+        results = list(
+            function.run_batch([{**given, **row} for row in rows], backend=backend, seed=options.seed)
+        )
     analysis = analyzed(explanation.forecast, results, backend.target.tokenizer)
     match options.emit:
         case "json":

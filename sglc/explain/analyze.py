@@ -85,9 +85,9 @@ def analyzed(forecast: Forecast, results: Sequence[Result], tokenizer: Tokenizer
         tokenizer: shows prompts as texts.
     """
     steps = {step.site: step for step in forecast.steps if step.kind != "tool"}
-    calls: list[Made] = []
+    marks, calls = dict(forecast.marks), list[Made]()
     for result in results:
-        calls += _row(result, steps, tokenizer if len(calls) < _MOST_TEXTS else None)
+        calls += _row(result, steps, tokenizer if len(calls) < _MOST_TEXTS else None, marks)
     found: dict[str, list[Made]] = {site: [] for site in steps}
     for call in calls:
         found.setdefault(call.step, []).append(call)
@@ -100,7 +100,9 @@ def analyzed(forecast: Forecast, results: Sequence[Result], tokenizer: Tokenizer
     return Analysis(each, tuple(calls), chain, seconds, usage, off, results[0].seed, errors)
 
 
-def _row(result: Result, steps: dict[str, Step], tokenizer: Tokenizer | None) -> Iterable[Made]:
+def _row(
+    result: Result, steps: dict[str, Step], tokenizer: Tokenizer | None, marks: dict[int, str]
+) -> Iterable[Made]:
     ended: dict[str, float] = {}
     for call in result.calls:
         site = base_site(str(call.site))
@@ -112,14 +114,15 @@ def _row(result: Result, steps: dict[str, Step], tokenizer: Tokenizer | None) ->
             call.ended_s, step is not None and call.usage.prompt in step.each.prompt,
         )  # fmt: skip
         ended[site] = max(ended.get(site, 0.0), call.ended_s)
-        yield made if tokenizer is None else _texts(made, call, tokenizer)
+        yield made if tokenizer is None else _texts(made, call, tokenizer, marks)
 
 
-def _texts(made: Made, call: Call, tokenizer: Tokenizer) -> Made:
+def _texts(made: Made, call: Call, tokenizer: Tokenizer, marks: dict[int, str]) -> Made:
     spelled, cached = tokenizer.token_bytes(), min(call.usage.cached, len(call.prompt_ids))
 
     def text(ids: Sequence[int]) -> str:
-        return b"".join(spelled[i] for i in ids if i < len(spelled)).decode("utf-8", "replace")
+        known = (marks[i].encode() if i in marks else spelled[i] for i in ids if i < len(spelled))
+        return b"".join(known).decode("utf-8", "replace")
 
     chosen = text(call.choice_ids[call.choice]) if call.choice_ids else ""
     return replace(

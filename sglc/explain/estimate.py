@@ -40,8 +40,9 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         depth=max(plan.estimate.critical_path for plan, _ in plans),
         chain=chain,
         chain_tokens=longest.new if longest else ZERO,
-        tree=tuple(_tree(seen)),
+        tree=tuple(_tree(seen, several=len(plans) > 1)),
         ends=tuple(seen.ends),
+        marks=seen.counter.marks,
     )
 
 
@@ -124,8 +125,13 @@ def _parts(asked: Asked, counter: Counter) -> Iterable[tuple[str, str]]:
         yield kind, counter.spelled(run)
 
 
-def _tree(seen: Seen) -> Iterable[Prefix]:
+def _tree(seen: Seen, *, several: bool) -> Iterable[Prefix]:
     """The tree of prefixes, depth first, without what no prompt goes through."""
+
+    def named(end: str) -> str:
+        row, _, site = end.partition(":")
+        return f"row {row}: {site}" if several else site
+
     stack: list[tuple[int, Branch]] = [(-1, branch) for branch in reversed(seen.prefixes.root.below.values())]
     number = 0
     while stack and number < _MOST_NODES:
@@ -133,6 +139,8 @@ def _tree(seen: Seen) -> Iterable[Prefix]:
         if not branch.passes:
             continue
         tokens = weight(branch.symbols, seen.counter).floored()
-        yield Prefix(above, seen.counter.spelled(branch.symbols), tokens, branch.passes, tuple(branch.ends))
+        yield Prefix(
+            above, seen.counter.spelled(branch.symbols), tokens, branch.passes, tuple(map(named, branch.ends))
+        )
         stack += [(number, child) for child in reversed(branch.below.values())]
         number += 1

@@ -110,6 +110,7 @@ class Forecast:
     chain_tokens: Span
     tree: tuple[Prefix, ...]
     ends: tuple[tuple[str, Loc], ...] = ()
+    marks: tuple[tuple[int, str], ...] = ()  # control tokens of the prompts, and how they are written
 
     def step_of(self, site: str) -> Step | None:
         """The step that a call at `site` belongs to; numbers of iterations are left out."""

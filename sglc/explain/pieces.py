@@ -135,6 +135,11 @@ class Counter:
                 parts.append(chr(-1 - symbol).encode() if known is None else known[symbol])
         return b"".join(parts).decode("utf-8", "replace")
 
+    @property
+    def marks(self) -> tuple[tuple[int, str], ...]:
+        """Control tokens that have stood in lines, and how they are written."""
+        return tuple(self._marks.items())
+
     def _roomy(self, item: Unknown, before: Item | None, after: Item | None) -> Unknown:
         """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise."""
         tokens, less, more = item.tokens, 0, 0

@@ -532,6 +532,8 @@ class _Nodes:
         ids = [choice[cut:] for choice in whole]
         distinct = {one[:end] for one in ids for end in range(1, len(one))}
         scored = Span(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
+        if merges:  # what was cut away is scored as a part of every choice
+            scored = Span(0, (scored.high or 0) + self.cut(line) * len(ids), scored.likely)
         alone = {one[0] for one in ids if len(one) > 1}
         if node.method not in NEEDS_UNCONDITIONAL:
             return symbols, extra, scored, text, ZERO
