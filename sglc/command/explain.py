@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.command.options import Commands, add_arguments, add_backend, arguments, connect, seed
+from sglc.command.options import Commands, add_arguments, add_backend, arguments, connect, output, seed
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,9 +77,8 @@ def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
 def _write(path: str, data: list[dict[str, Any]]) -> None:
     from sglc.explain.page import page
 
-    if not Path(path).parent.is_dir():
-        raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
-    Path(path).write_text(page(data), encoding="utf-8")
+    with output(path) as out:
+        out.write(page(data))
 
 
 def _analyze(

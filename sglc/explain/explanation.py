@@ -106,15 +106,15 @@ def explained(
         SglcError: as of `Function.compile`.
     """
     _check(function.definition, own)
-    first = function.compile(target, **sampling)
     each = [own] if rows is None else [{**own, **_named(function.definition, row)} for row in rows]
-    compiled = [_row(function, first, arguments, sampling) for arguments in each or [own]]
-    goal = first.backend.target
-    forecast = estimated([(made.plan, arguments) for made, arguments in compiled], goal)
-    shown = compiled[0][0]
+    made: list[tuple[_Made, Mapping[str, str]]] = []
+    for arguments in each or [own]:
+        made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
+    first, goal = made[0][0].compiled, made[0][0].backend.target
+    forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
     return Explanation(
-        shown, forecast, price_of(goal.name, forecast.counts), survey(function.definition),
-        tuple(findings(function.definition, first.compiled.source)),
+        first, forecast, price_of(goal.name, forecast.counts), survey(function.definition),
+        tuple(findings(function.definition, first.source)),
     )  # fmt: skip
 
 
@@ -124,29 +124,28 @@ def explained_program(program: Program, target: Target) -> Explanation:
     Raises:
         SglcError: the target cannot do it.
     """
-    compiled = compile_program(program, target)
+    return explained_compiled(compile_program(program, target), target)
+
+
+def explained_compiled(compiled: Compiled, target: Target) -> Explanation:
+    """The explanation of a program that has been compiled for `target`, without its source."""
     forecast = estimated([(compiled.plan, {})], target)
     price = price_of(target.name, forecast.counts)
-    return Explanation(compiled, forecast, price, None, tuple(findings(None, program)))
-
-
-def explained_plan(plan: Plan, target: Target, rows: Sequence[Mapping[str, str]] = ()) -> Forecast:
-    """The estimate of a plan, with the arguments of one run or of many."""
-    return estimated([(plan, row) for row in rows or [{}]], target)
+    return Explanation(compiled, forecast, price, None, tuple(findings(None, compiled.source)))
 
 
 def _row(
-    function: Explained, first: _Made, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
-) -> tuple[Compiled, Mapping[str, str]]:
-    """The plan for one row, and what is left open in it of the row's arguments."""
-    plan = first.compiled.plan
+    function: Explained, target: Any, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
+) -> tuple[_Made, Mapping[str, str]]:
+    """The plan for one row, and what of the row's arguments is left open in it."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-    if len(texts) == len(arguments) and texts.keys() <= set(plan.params) and not _stops(plan):
-        return first.compiled, texts
-    if not arguments:
-        return first.compiled, {}
+    if len(texts) == len(arguments):
+        made = function.compile(target, **sampling)
+        plan = made.compiled.plan
+        if not arguments or (texts.keys() <= set(plan.params) and not _stops(plan)):
+            return made, texts
     # What the body does with them is known only if it is recorded with them.
-    return function.bind(**arguments).compile(first.backend, **sampling).compiled, {}
+    return function.bind(**arguments).compile(target, **sampling), {}
 
 
 def _stops(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
-from sglc.explain.pieces import Counter, Line, Text, Unknown, merged
+from sglc.explain.pieces import Counter, Line, Marked, Text, Unknown, merged
 from sglc.explain.spans import Span, either, total
 from sglc.ir.values import Plain, evaluate
 
@@ -197,7 +197,12 @@ def _one_line(lines: list[Line], key: Hashable, shown: str, counter: Counter) ->
     begin = 0
     while all(len(line) > begin and line[begin] == lines[0][begin] for line in lines):
         begin += 1
-    return (*lines[0][:begin], Unknown(key, either(counted(line[begin:], counter) for line in lines), shown))
+    ends = [line[begin:] for line in lines]
+    hard = all(
+        end and (isinstance(end[0], Marked) or (isinstance(end[0], Unknown) and end[0].hard)) for end in ends
+    )
+    span = either(counted(end, counter) for end in ends)
+    return (*lines[0][:begin], Unknown(key, span, shown, begins_hard=hard))
 
 
 def counted(line: Line | Text, counter: Counter) -> Span:

@@ -144,7 +144,7 @@ function graph(one) {
   const rows = [];
   depth.forEach((layer, index) => (rows[layer] = rows[layer] || []).push(index));
   const widest = Math.max(1, ...rows.map((row) => row.length));
-  const gapX = 14, gapY = 44, height = 56;
+  const gapX = 14, gapY = 40, height = 72;
   const width = Math.min(230, Math.max(150, ($("view").clientWidth - 50) / widest - gapX)), letters = width / 6.6;
   const place = [];
   rows.forEach((row, layer) => row.forEach((index, column) => {
@@ -169,13 +169,14 @@ function graph(one) {
     const kinds = ["node", step.kind, step.critical ? "critical" : "", matches(textOf(step)) ? "" : "dim"];
     const said = step.kind === "tool" ? "declared function" : `${span(step.each.prompt)} in, ${span(step.each.shared)} shared`;
     const calls = step.kind === "tool" ? step.counts.tools : step.counts.calls;
-    const out = step.kind === "gen" ? `, ${span(step.each.new)} new` : "";
+    const out = step.kind === "gen" ? `${span(step.each.new)} new tokens` : step.kind === "select" ? clip(step.asks, letters - 2) : "";
     const times = calls[0] === 1 && calls[1] === 1 ? "" : ` ×${span(calls)}`;
     drawing.append(clickable(make("g", { class: kinds.join(" ").trim(), "data-site": step.site },
       make("title", {}, `${step.site}\n${step.loc}`),
       make("rect", { x, y, width, height, rx: 8 }),
       make("text", { x: x + 10, y: y + 22 }, clip(`${step.name}${forkOf(step.site)}${times}`, letters - 3)),
-      make("text", { x: x + 10, y: y + 42, class: "quiet" }, clip(said + out, letters))), step.site, () => stepDetail(one, step)));
+      make("text", { x: x + 10, y: y + 41, class: "quiet" }, clip(said, letters)),
+      make("text", { x: x + 10, y: y + 59, class: "quiet" }, out)), step.site, () => stepDetail(one, step)));
   });
   return [legend([["hot", "longest chain"]]), drawing];
 }

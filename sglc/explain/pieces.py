@@ -28,7 +28,7 @@ class Unknown:
         tokens: how many it is, encoded by itself.
         shown: what stands for it where a prompt is shown.
         choices: the texts that it can be, if they are known; `tokens` are then theirs.
-        hard: ids that stay as they are, whatever stands beside them.
+        hard: ids that stay as they are, whatever stands beside them; `begins_hard`: the first of them do.
     """
 
     key: Hashable
@@ -36,6 +36,7 @@ class Unknown:
     shown: str
     choices: tuple[str, ...] = ()
     hard: bool = field(default=False, compare=False)
+    begins_hard: bool = field(default=False, compare=False)
 
 
 Piece = str | Unknown
@@ -143,7 +144,7 @@ class Counter:
     def _roomy(self, item: Unknown, before: Item | None, after: Item | None) -> Unknown:
         """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise."""
         tokens, less, more = item.tokens, 0, 0
-        if isinstance(before, str) and not item.hard:
+        if isinstance(before, str) and not item.hard and not item.begins_hard:
             if item.choices:
                 tokens = self.of_choices(before, item.choices)
             else:
@@ -158,7 +159,7 @@ class Counter:
             more += 1
             less += max(item.tokens.low, 1)
         high = None if tokens.high is None else tokens.high + more
-        return replace(item, tokens=Span(tokens.low - less, high, tokens.likely), hard=item.hard)
+        return replace(item, tokens=Span(tokens.low - less, high, tokens.likely))
 
 
 def weight(symbols: Sequence[Symbol], counter: Counter) -> Span:

@@ -327,7 +327,8 @@ class _Going:
         for place, name in enumerate(gives):
             values = [outcome[place] for outcome in outcomes]
             key = (self.row, "joined", number, place)
-            form = one_form([value.form for value in values], key, f"{{{name.name}}}", self.counter)
+            shown = "{one of several ends}" if isinstance(name, Held) else f"{{{name.name}}}"
+            form = one_form([value.form for value in values], key, shown, self.counter)
             at.names[-1][name] = Val(form, last([after, *(value.after for value in values)]))
 
     # -- values ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class Branch:
     below: dict[Hashable, Branch] = field(default_factory=dict)
     arms: list[Arms] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
+    ended: list[Arms] = field(default_factory=list)  # the arms that those stand in
     passes: int = 0  # prompts that go through it
 
 
@@ -46,8 +47,7 @@ class Prefixes:
         while True:
             here.passes += bool(end)
             child = here.below.get(_first(symbols[at])) if at < len(symbols) else None
-            others = len(here.below) > (child is not None)
-            chance = chance or (others and at < len(symbols) and _open(here, symbols[at]))
+            chance = chance or (at < len(symbols) and _open(here, child, symbols[at], arms))
             if child is None:
                 break
             length = common(child.symbols, symbols[at:])
@@ -59,13 +59,14 @@ class Prefixes:
             found, maybe = (at if certain else found), (at if possible else maybe)
             _enter(child, arms)
             here = child
-        whole = at == len(symbols) or bool(here.ends)
+        whole = maybe == len(symbols) or any(_meet(arms, other) for other in here.ended)
         if at < len(symbols):
             rest = Branch(tuple(symbols[at:]), arms=[arms], passes=int(bool(end)))
             here.below[_first(rest.symbols[0])] = rest
             here = rest
         if end:
             here.ends.append(end)
+            here.ended.append(arms)
         return found, len(symbols) if chance else maybe, whole
 
 
@@ -73,11 +74,14 @@ def _first(symbol: Symbol) -> Hashable:
     return ("unknown", symbol.key) if isinstance(symbol, Unknown) else symbol
 
 
-def _open(branch: Branch, symbol: Symbol) -> bool:
-    """Whether one of the symbols that may come next, or `symbol`, is not known."""
-    return isinstance(symbol, Unknown) or any(
-        isinstance(child.symbols[0], Unknown) for child in branch.below.values()
-    )
+def _open(branch: Branch, taken: Branch | None, symbol: Symbol, arms: Arms) -> bool:
+    """Whether something else that comes next may turn out to be the same as `symbol`."""
+    others = [
+        child
+        for child in branch.below.values()
+        if child is not taken and any(_meet(arms, other) for other in child.arms)
+    ]
+    return any(isinstance(symbol, Unknown) or isinstance(child.symbols[0], Unknown) for child in others)
 
 
 def _split(child: Branch, length: int, above: Branch) -> Branch:

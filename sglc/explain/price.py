@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -26,8 +27,14 @@ class Price:
     source: str
 
     def __str__(self) -> str:
-        high = "no bound" if self.high is None else f"${self.high:.4g}"
-        return f"${self.low:.4g} to {high}, about ${self.likely:.4g} ({self.source})"
+        high = "no bound" if self.high is None else dollars(self.high)
+        return f"{dollars(self.low)} to {high}, about {dollars(self.likely)} ({self.source})"
+
+
+def dollars(amount: float) -> str:
+    """An amount with two digits that say something, and at least two behind the point."""
+    digits = 2 if amount >= 0.1 or not amount else 1 - math.floor(math.log10(amount))
+    return f"${amount:.{digits}f}"
 
 
 def price_of(target: str, counts: Tally) -> Price | None:

@@ -43,19 +43,23 @@ def totals(forecast: Forecast) -> Iterator[str]:
     counts = forecast.counts
     about = "" if forecast.exact else "about "
     yield (
-        f"{counts.calls} calls, {forecast.depth} one after another; "
+        f"{many(counts.calls, 'call')}, {forecast.depth} one after another; "
         f"{about}{said(counts.prompt)} prompt tokens: "
         f"{said(counts.shared)} shared with earlier ones, {said(counts.computed)} computed"
     )
     new = "any number of" if counts.new.high is None else f"at most {counts.new.high}"
-    yield f"{new} new tokens, {counts.submits} submits" + (
-        f", {counts.tools} calls of declared functions" if counts.tools.high != 0 else ""
-    )
+    tools = f", {many(counts.tools, 'call')} of declared functions" if counts.tools.high != 0 else ""
+    yield f"{new} new tokens, {many(counts.submits, 'submit')}{tools}"
     if len(forecast.chain) > 1:
         yield (
             f"longest chain (*): {len(forecast.chain)} calls that generate "
             f"{forecast.chain_tokens} tokens, about {forecast.chain_tokens.likely:.0f}"
         )
+
+
+def many(span: Span, name: str) -> str:
+    """A count of what has a name."""
+    return f"{span} {name}{'' if span.low == span.high == 1 else 's'}"
 
 
 def said(span: Span) -> str:
