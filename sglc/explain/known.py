@@ -199,7 +199,7 @@ def _one_line(lines: list[Line], key: Hashable, shown: str, counter: Counter) ->
         begin += 1
     ends = [line[begin:] for line in lines]
     hard = all(
-        end and (isinstance(end[0], Marked) or (isinstance(end[0], Unknown) and end[0].hard)) for end in ends
+        not end or isinstance(end[0], Marked) or (isinstance(end[0], Unknown) and end[0].hard) for end in ends
     )
     span = either(counted(end, counter) for end in ends)
     return (*lines[0][:begin], Unknown(key, span, shown, begins_hard=hard))

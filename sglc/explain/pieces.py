@@ -75,7 +75,8 @@ class Counter:
         self.exact = tokenizer is not None
         encode: Callable[[str], Sequence[int]] = tokenizer.encode if tokenizer else _characters
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(encode(text)))
-        self._spelled = tokenizer.token_bytes() if tokenizer else None
+        self._tokenizer = tokenizer
+        self._spelled: Sequence[bytes] = tokenizer.token_bytes() if tokenizer else ()
         self._widest: dict[frozenset[int], int] = {}
         self._marks: dict[int, str] = {}
 
@@ -99,7 +100,7 @@ class Counter:
 
     def of_bytes(self, least: int, most: int | None, alphabet: frozenset[int]) -> Span:
         """Tokens of `least` to `most` bytes out of `alphabet`."""
-        if self._spelled is None:
+        if not self.exact:
             return between(-(-least // 16), most)
         if alphabet not in self._widest:
             fitting = (len(spelled) for spelled in self._spelled if spelled and alphabet.issuperset(spelled))
@@ -132,9 +133,15 @@ class Counter:
             elif symbol in self._marks:
                 parts.append(self._marks[symbol].encode())
             else:
-                known = self._spelled
-                parts.append(chr(-1 - symbol).encode() if known is None else known[symbol])
+                parts.append(self._bytes(symbol))
         return b"".join(parts).decode("utf-8", "replace")
+
+    def _bytes(self, symbol: int) -> bytes:
+        if self._tokenizer is None:
+            return chr(-1 - symbol).encode()
+        if symbol >= len(self._spelled):  # one that gives ids as words come
+            self._spelled = self._tokenizer.token_bytes()
+        return self._spelled[symbol]
 
     @property
     def marks(self) -> tuple[tuple[int, str], ...]:
