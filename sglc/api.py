@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sglc.compile import Compiled
     from sglc.compiled import CompiledFunction
     from sglc.deadline import Clock
+    from sglc.explain.explanation import Explanation
     from sglc.frontend.guards import Memo
     from sglc.frontend.trail import Tree
     from sglc.ir.target import Backend, Target
@@ -497,18 +498,22 @@ class Function:
         remark = Remark("speculate", message, self.definition.loc)
         return replace(compiled, remarks=(*compiled.remarks, remark))
 
-    def explain(self, target: Backend | str | None = None, **kwargs: Any) -> str:
-        """What the program will do on a back end: its calls, what is shared, where it waits and why, warnings.
+    def explain(
+        self, target: Backend | str | None = None, *, rows: Rows | None = None, **kwargs: Any
+    ) -> Explanation:
+        """What the program will do on a back end, before it does: calls, prompts, bounds, sharing, remarks.
+
+        Args:
+            rows: an estimate for a batch: each row's arguments by name, or in order.
+            kwargs: arguments, as far as they are known, and sampling defaults.
 
         Raises:
-            SglcError: as of `compile`.
+            SglcError: as of `compile`; an argument that the program does not have.
         """
-        from sglc.explain import explanation
-        from sglc.frontend.lint import findings
-        from sglc.frontend.survey import survey
+        from sglc.explain.explanation import explained
 
-        compiled = self.compile(target, **kwargs).compiled
-        return explanation(compiled, survey(self.definition), findings(self.definition, compiled.source))
+        own, _ = _split(self.definition, kwargs, self._not_by_position(()))
+        return explained(self, target, rows, own, {key: kwargs[key] for key in kwargs if key not in own})
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Runs tests/golden/*.md: an `ir` block with what to do, and behind it the block that must come out.
 
-The first line of the input block names passes (or `verify`, or `plan` or `run` last), and `@style` a
+The first line of the input block names passes (or `verify`, or `plan`, `explain` or `run` last), and `@style` a
 chat template of tests/templates.py, or `=model` a model of OpenAI's. `run` is the reference interpreter,
 for what fails in a run.
 `pytest --bless` rewrites the second block of each pair.
@@ -17,7 +17,9 @@ import pytest
 from templates import TEMPLATES, ByteTokenizer
 
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.compile import Compiled
 from sglc.errors import SglcError, render
+from sglc.explain.explanation import explained_compiled
 from sglc.ir.interpret import Model, meaning
 from sglc.ir.plan_text import plan_text
 from sglc.ir.target import Target
@@ -28,7 +30,7 @@ from sglc.passes.lower_plan import lower_plan
 
 FOLDER = Path(__file__).parent / "golden"
 _PAIR = re.compile(
-    r"^```ir (\S.*?)\n(.*?)^```\n(?:\s*)^```(ir|error|plan)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^```ir (\S.*?)\n(.*?)^```\n(?:\s*)^```(ir|error|plan|explain)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
@@ -79,7 +81,11 @@ def outcome(case: Case) -> tuple[str, str]:
     tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
     models = [order[1:] for order in case.orders if order.startswith("=")]
     target = openai_target(models[0]) if models else Target("local", tokenizer)
-    passes = [order for order in case.orders if order[0] not in "@=" and order not in ("verify", "plan", "run")]
+    passes = [
+        order
+        for order in case.orders
+        if order[0] not in "@=" and order not in ("verify", "plan", "run", "explain")
+    ]
     # The source is no file: this is where carets are drawn from.
     linecache.cache["program.sglir"] = (len(case.source), None, case.source.splitlines(True), "program.sglir")
     try:
@@ -87,6 +93,10 @@ def outcome(case: Case) -> tuple[str, str]:
         if "verify" in case.orders:
             verify(program)
         after, remarks = run_pipeline(program, target, passes)
+        if "explain" in case.orders:
+            return "explain", explained_compiled(
+                Compiled(program, after, lower_plan(after, target), remarks), target
+            ).text() + "\n"
         if "plan" in case.orders:
             return "plan", plan_text(lower_plan(after, target))
         if "run" in case.orders:

@@ -231,7 +231,7 @@ def test_programs_compiled_ahead_ask_the_same(server: Server) -> None:
         compiled = program.compile(backend(server, protocol))
         (remark,) = [str(remark) for remark in compiled.remarks if remark.source == "speculate"]
         assert "`name`, `age` and `city` are asked for in one request, 2 calls less" in remark
-        assert "`name`, `age` and `city`" in program.explain(backend(server, protocol))
+        assert "`name`, `age` and `city`" in program.explain(backend(server, protocol)).text()
         result = compiled.run(text=document("wholly"))
         assert (dict(result.variables), result.usage.calls) == (FIELDS, 1)
 

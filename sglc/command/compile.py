@@ -15,12 +15,13 @@ from sglc.command.options import (
     passes_of,
     programs_of,
 )
-from sglc.errors import UsageError
 
 if TYPE_CHECKING:
+    from sglc.compile import Compiled
     from sglc.ir.core import Program
+    from sglc.ir.target import Target
 
-_EMITS = ("ir", "plan", "json", "dot", "mermaid")
+_EMITS = ("ir", "plan", "json", "dot", "mermaid", "html")
 
 
 def add_compile(commands: Commands) -> None:
@@ -33,7 +34,7 @@ def add_compile(commands: Commands) -> None:
         "--dump-ir-after-all", action="store_true", help="the IR as traced, and after every pass"
     )
     add_passes(build)
-    build.add_argument("--emit", choices=(*_EMITS, "html"), help="lowered IR, plan (default), JSON, or a graph")
+    build.add_argument("--emit", choices=_EMITS, help="lowered IR, plan (default), JSON, a graph, or a page")
     build.add_argument("-o", "--output", metavar="FILE")
     build.set_defaults(command=_compile)
 
@@ -43,10 +44,9 @@ def _compile(options: argparse.Namespace) -> int:
     from sglc.frontend.lint import findings, render_finding
     from sglc.ir.text import to_text
 
-    if options.emit == "html":
-        raise UsageError("SGLC018", "`--emit html` is not in this release", note=f"now: {', '.join(_EMITS)}")
     programs = programs_of(options.program)
     passes = passes_of(options)
+    pages: list[dict[str, Any]] = []
     with output(options.output) as out:
         for function, program in programs:
             for finding in findings(function.definition if function else None, program):
@@ -61,9 +61,21 @@ def _compile(options: argparse.Namespace) -> int:
                     print(f"\n# after {name}\n{to_text(made, locs=True)}", file=out, end="")
 
             compiled = compile_program(program, connect(options).target, passes, after)
-            if options.emit is not None or not options.dump_ir_after_all:
+            if options.emit == "html":
+                pages.append(_explained(compiled, connect(options).target))
+            elif options.emit is not None or not options.dump_ir_after_all:
                 print(_emitted(compiled, options.emit or "plan"), file=out)
+        if pages:
+            from sglc.explain.page import page
+
+            print(page(pages), file=out)
     return 0
+
+
+def _explained(compiled: Compiled, target: Target) -> dict[str, Any]:
+    from sglc.explain.explanation import explained_compiled
+
+    return explained_compiled(compiled, target).to_json()
 
 
 def _emitted(compiled: Any, what: str) -> str:

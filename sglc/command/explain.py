@@ -1,18 +1,30 @@
-"""`sglc explain`: what a program will do, and why."""
+"""`sglc explain`: what a program will do, and why; with `--analyze` also what it did then."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from typing import TYPE_CHECKING, Any
 
 from sglc.command.options import (
     Commands,
-    Later,
+    add_arguments,
     add_backend,
     add_passes,
+    arguments,
     connect,
+    output,
     passes_of,
-    programs_of,
+    seed,
 )
+from sglc.errors import UsageError
+
+if TYPE_CHECKING:
+    from sglc.api import Function
+    from sglc.explain.explanation import Explanation
+    from sglc.ir.target import Backend
+
+_EMITS = ("text", "json", "mermaid", "dot")
 
 
 def add_explain(commands: Commands) -> None:
@@ -21,21 +33,98 @@ def add_explain(commands: Commands) -> None:
     explain.add_argument("program", metavar="PROG[:FN] | IR.sglir")
     add_backend(explain, "--target")
     add_passes(explain)
-    for name in ("--analyze", "--html"):
-        explain.add_argument(name, action=Later, nargs="?", help=argparse.SUPPRESS)
+    explain.add_argument("--backend", dest="backend", metavar="B", help=argparse.SUPPRESS)
+    add_arguments(explain)
+    explain.add_argument("--emit", choices=_EMITS, default="text")
+    explain.add_argument("--html", metavar="FILE", help="write a page to look at, too")
+    explain.add_argument(
+        "--analyze",
+        action="store_true",
+        help="run it, and compare: the estimate is written before the first call",
+    )
+    explain.add_argument("--seed", type=seed, help="of the samples of `--analyze`")
     explain.set_defaults(command=_explain)
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sglc.compile import compile_program
-    from sglc.explain import explanation
-    from sglc.frontend.lint import findings
-    from sglc.frontend.survey import survey
+    from sglc.program_file import open_function, open_functions, open_ir, open_rows
 
+    backend = connect(options)
     passes = passes_of(options)
-    for function, program in programs_of(options.program):
-        compiled = compile_program(program, connect(options).target, passes)
-        definition = function.definition if function else None
-        found = survey(definition) if definition else None
-        print(explanation(compiled, found, findings(definition, program)))
+    if passes is not None:
+        from sglc.backends.with_passes import WithPasses
+
+        backend = WithPasses(backend, passes)
+    given = arguments(options)
+    rows = open_rows(options.batch) if options.batch else None
+    if options.program.endswith(".sglir"):
+        from sglc.explain.explanation import explained_program
+
+        if given or rows or options.analyze:
+            raise UsageError(
+                "SGLC061", "a program in IR form is explained without arguments, and not run",
+                hint="give the Python file of the program",
+            )  # fmt: skip
+        explained = [explained_program(open_ir(options.program), backend.target)]
+        return _show(explained, options)
+    if options.analyze:
+        return _analyze(open_function(options.program), backend, given, rows, options)
+    if given or rows:  # they are those of one program
+        return _show([open_function(options.program).explain(backend, rows=rows, **given)], options)
+    return _show([function.explain(backend) for function in open_functions(options.program)], options)
+
+
+def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
+    for explanation in explained:
+        match options.emit:
+            case "json":
+                print(json.dumps(explanation.to_json(), ensure_ascii=False))
+            case "mermaid":
+                print(explanation.to_mermaid())
+            case "dot":
+                print(explanation.to_dot())
+            case _:
+                print(explanation.text())
+    if options.html:
+        _write(options.html, [explanation.to_json() for explanation in explained])
     return 0
+
+
+def _write(path: str, data: list[dict[str, Any]]) -> None:
+    from sglc.explain.page import page
+
+    with output(path) as out:
+        out.write(page(data))
+
+
+def _analyze(
+    function: Function, backend: Backend, given: dict[str, Any], rows: list[dict[str, Any]] | None,
+    options: argparse.Namespace,
+) -> int:  # fmt: skip
+    """The estimate, written and flushed; then the run; then both side by side."""
+    import sys
+
+    from sglc.explain.analyze import analyzed
+    from sglc.explain.analyze_text import analysis_text
+
+    explanation = function.explain(backend, rows=rows, **given)
+    _show([explanation], options)
+    sys.stdout.flush()
+    if rows is None:
+        # With pieces as they come, so that it is known when the first one did.
+        results = [function.start(given, backend, options.seed, lambda site, text: None)]
+    else:
+        results = list(
+            function.run_batch([{**given, **row} for row in rows], backend=backend, seed=options.seed)
+        )
+    analysis = analyzed(explanation.forecast, results, backend.target.tokenizer)
+    match options.emit:
+        case "json":
+            print(json.dumps(analysis.to_json(), ensure_ascii=False))
+        case "text":
+            print(f"\n{analysis_text(explanation.forecast, analysis)}")
+        case _:
+            pass  # the graph has been drawn
+    if options.html:
+        _write(options.html, [{**explanation.to_json(), "analysis": analysis.to_json()}])
+    return 1 if analysis.errors else 0

@@ -50,6 +50,41 @@ def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
     return passes
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a program is given: `--arg`, `--args` and `--batch`."""
+    parser.add_argument("--arg", action="append", default=[], metavar="K=V", help="a text argument")
+    parser.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
+    parser.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
+
+
+def arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """What `--arg` and `--args` give.
+
+    Raises:
+        UsageError: SGLC007, SGLC008, one of them is no argument.
+    """
+    from sglc.program_file import parse_json
+
+    given: dict[str, Any] = {}
+    if options.args:
+        given = parse_json(options.args, "--args")
+        if not isinstance(given, dict):
+            raise UsageError("SGLC008", "`--args` takes a JSON object", hint='`--args \'{"question": "..."}\'`')
+    for pair in options.arg:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
+        given[name] = value
+    return given
+
+
+def seed(text: str) -> int:
+    """The argument of `--seed`."""
+    if not text.isdecimal() or int(text) >= 2**64:
+        raise argparse.ArgumentTypeError(f"`{text}` is no integer from 0 to 2**64 - 1")
+    return int(text)
+
+
 class Later(argparse.Action):
     """An option of the design that this release does not have: refused, never ignored."""
 

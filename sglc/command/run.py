@@ -10,7 +10,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import Commands, add_backend, add_passes, connect, output, passes_of
+from sglc.command.options import (
+    Commands,
+    add_arguments,
+    add_backend,
+    add_passes,
+    arguments,
+    connect,
+    output,
+    passes_of,
+    seed,
+)
 from sglc.errors import RunError, SglcError, UsageError, render
 
 if TYPE_CHECKING:
@@ -26,12 +36,10 @@ def add_run(commands: Commands) -> None:
     run.add_argument("program", metavar="PROG[:FN] | PLAN.json")
     add_backend(run, "--backend")
     add_passes(run)
-    run.add_argument("--arg", action="append", default=[], metavar="K=V", help="a text argument")
-    run.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
-    run.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
+    add_arguments(run)
     run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
-    run.add_argument("--seed", type=_seed, help="repeats the samples of the run that reported it")
+    run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
     run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
@@ -51,12 +59,6 @@ def add_run(commands: Commands) -> None:
         "--max-tokens", type=_limit(int), metavar="N", help="tokens that the run, or each row, may generate"
     )
     run.set_defaults(command=_run)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**64:
-        raise argparse.ArgumentTypeError(f"`{text}` is no integer from 0 to 2**64 - 1")
-    return int(text)
 
 
 def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -97,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         function = open_plan(options.program, options.tools) if is_plan else open_function(options.program)
         backend = connect(options)
-    given = _arguments(options)
+    given = arguments(options)
     watches = _watches(options)
     began = time.perf_counter()
     if options.batch:
@@ -131,22 +133,6 @@ def _run(options: argparse.Namespace) -> int:
 def _watches(options: argparse.Namespace) -> dict[str, Any]:
     asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
     return {name: path for name, path in asked.items() if path is not None}
-
-
-def _arguments(options: argparse.Namespace) -> dict[str, Any]:
-    from sglc.program_file import parse_json
-
-    given: dict[str, Any] = {}
-    if options.args:
-        given = parse_json(options.args, "--args")
-        if not isinstance(given, dict):
-            raise UsageError("SGLC008", "`--args` takes a JSON object", hint='`--args \'{"question": "..."}\'`')
-    for pair in options.arg:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = value
-    return given
 
 
 def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:

@@ -115,4 +115,4 @@ def test_a_file_that_changed_defers_nothing(tmp_path: Path, oracle: OracleBacken
     assert not matches(source_of(program.definition.code))
     _, count = launches(program, oracle, q="why")
     assert count > 1
-    assert "not certainly that of the code" in program.explain(oracle)
+    assert "not certainly that of the code" in program.explain(oracle).text()

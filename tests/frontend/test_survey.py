@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.explain import table
+from sglc.explain.words import table
 from sglc.frontend.survey import survey
 from sglc.ir.text import from_text
 from tests.frontend.programs import (
@@ -35,7 +35,7 @@ def test_explain_names_every_place_by_its_line(tmp_path: Path, oracle: OracleBac
         print("done")
     """
     program = from_file(tmp_path, deferred_source(body))
-    text = program.explain(oracle).replace(str(tmp_path), ".")
+    text = program.explain(oracle).text().replace(str(tmp_path), ".")
     first = program.definition.code.co_firstlineno
     assert f"from ./program.py:{first + 3}:" in text
     assert [line.strip() for line in text.splitlines() if line.startswith("    ./")] == [

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
 from sglc.backends.local import LocalBackend
+from sglc.backends.with_passes import WithPasses
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.workload import Batch
 from sglc.bench.result import Case, percentile
-from sglc.ir.plan import Event, Segment
-from sglc.ir.target import Target
 from sglc.passes.pipelines import MINIMAL
 from sglc.result import Result
 
 _SEED = 1  # of samples: the same with passes and without
-
-
-class Minimal:
-    """A back end on the same runtime as another one, whose programs get no passes but those that they need."""
-
-    def __init__(self, backend: LocalBackend) -> None:
-        self._backend = backend
-        self.target: Target = replace(backend.target, passes=MINIMAL)
-
-    def start(self) -> None:
-        """As of `Backend`."""
-        self._backend.start()
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As of `Backend`."""
-        return self._backend.submit(segment, streams=streams)
-
-    def close(self) -> None:
-        """Nothing: the runtime is the other one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +38,11 @@ def run_round(batch: Batch, backend: LocalBackend, passes: bool) -> Round:
         SglcError: a row failed.
     """
     backend.flush_cache()
-    side = backend if passes else Minimal(backend)
+    side = backend if passes else WithPasses(backend, MINIMAL)
     gc.collect()
     before = backend.server_info()
     began = perf_counter()
-    results = list(batch.function.run_batch(list(batch.rows), backend=side, seed=_SEED))
+    results = list(batch.function.run_batch(list(batch.rows), backend=side, seed=_SEED, hoist_prefix=passes))
     seconds = perf_counter() - began
     after = backend.server_info()
     for result in results:

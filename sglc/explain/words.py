@@ -1,4 +1,4 @@
-"""What a compiled program will do, in words: its calls and their order, what is shared, where it waits."""
+"""A compiled program in words: its decisions with what stands in them, and where a run of it waits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from sglc.compile import Compiled
 from sglc.errors import Loc
-from sglc.frontend.lint import Finding, render_finding
 from sglc.frontend.survey import Point, Survey
 from sglc.ir.core import Op, Program, Region, Value, operands, regions, walk
 from sglc.ir.graph import waves
 from sglc.ir.ops import (
-    Arg,
     Call,
     Cond,
     Gen,
@@ -29,30 +27,23 @@ from sglc.ir.ops import (
 _Row = tuple[str, str, str, str, str]
 
 
-def explanation(compiled: Compiled, found: Survey | None = None, findings: Sequence[Finding] = ()) -> str:
-    """Estimates, one row a generation, the passes' remarks, where a run waits, and where compiling stops.
+def structure(compiled: Compiled) -> Iterator[str]:
+    """The program's decisions and what stands in them, if it has any."""
+    if any(not isinstance(op, Gen | Select) and _shown(op) for op in walk(compiled.lowered.ops)):
+        yield from table(compiled.lowered)
+
+
+def waiting(compiled: Compiled, found: Survey | None) -> Iterator[str]:
+    """Where a run waits, and where compiling stops.
 
     Args:
         found: what the program's source says; None if there is none, as of a program in IR form.
-        findings: warnings to show at the end.
     """
-    program, plan = compiled.lowered, compiled.plan
-    names = [param.name for param in program.params if isinstance(param, Arg)]
-    cost = plan.estimate
-    lines = [
-        f"{program.name}({', '.join(names)}) on `{plan.target}`",
-        f"  {cost.calls} calls, {cost.critical_path} one after another; "
-        f"{cost.literal_tokens} literal tokens, at most {cost.max_new_tokens} new ones",
-    ]
-    lines += [f"  {line}" for line in table(program)]
-    lines += [f"  {remark}" for remark in compiled.remarks]
-    lines += _boundaries(program, found)
+    yield from _boundaries(compiled.lowered, found)
     if found is not None:
-        lines += _points("a run waits for the model at", found.observations)
-        lines += _points("read and not waited for", found.deferred)
-        lines += _points("declared functions called at", found.tools)
-    lines += [render_finding(finding) for finding in findings]
-    return "\n".join(lines)
+        yield from _points("a run waits for the model at", found.observations)
+        yield from _points("read and not waited for", found.deferred)
+        yield from _points("declared functions called at", found.tools)
 
 
 def table(program: Program) -> Iterator[str]:
@@ -73,7 +64,7 @@ def _boundaries(program: Program, found: Survey | None) -> Iterator[str]:
     """Where compiling stops on some path, and where else it would."""
     stops = [op for op in walk(program.ops) if isinstance(op, HostCall)]
     for op in stops:
-        yield f"  from {op.loc} on as ordinary Python, launch by launch: {op.reason}"
+        yield f"from {op.loc} on as ordinary Python, launch by launch: {op.reason}"
     lines = [(op.loc.file, op.loc.line) for op in stops]
     others = [point for point in found.calls if (point.loc.file, point.loc.line) not in lines] if found else []
     yield from _points("more ordinary Python at" if stops else "ordinary Python at", others)
@@ -81,9 +72,9 @@ def _boundaries(program: Program, found: Survey | None) -> Iterator[str]:
 
 def _points(title: str, points: Sequence[Point]) -> Iterator[str]:
     if points:
-        yield f"  {title}"
+        yield title
         for point in points:
-            yield f"    {_line(point.loc)}: {point.what}"
+            yield f"  {_line(point.loc)}: {point.what}"
 
 
 def _line(loc: Loc) -> str:
@@ -137,10 +128,15 @@ def _block(title: str, region: Region, arms: dict[Value, str], indent: str) -> I
 
 
 def _inner(ops: Sequence[Op], arms: dict[Value, str], indent: str) -> Iterator[_Row]:
-    shown = (Gen, Select, Tool, PureCall, HostCall, Call)
     for op in ops:
-        if any(isinstance(inner, shown) for inner in walk((op,))):
+        if _shown(op):
             yield from _rows(op, arms, "", indent + "  ")
+
+
+def _shown(op: Op) -> bool:
+    """Whether an op, or what is in it, has a row of its own."""
+    kinds = (Gen, Select, Tool, PureCall, HostCall, Call)
+    return any(isinstance(inner, kinds) for inner in walk((op,)))
 
 
 def _arms(program: Program) -> dict[Value, str]:

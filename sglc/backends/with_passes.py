@@ -1,0 +1,31 @@
+"""A back end whose programs get other passes than its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from sglc.ir.plan import Event, Segment
+from sglc.ir.target import Backend, Target
+from sglc.passes.pipelines import extended
+
+
+class WithPasses:
+    """`backend`, still its owner's, with `passes` as `pipelines.extended` takes them."""
+
+    def __init__(self, backend: Backend, passes: Sequence[str]) -> None:
+        self._backend = backend
+        self.target: Target = replace(backend.target, passes=extended(passes, backend.target))
+
+    def start(self) -> None:
+        """As of `Backend`."""
+        self._backend.start()
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """As of `Backend`."""
+        if self.target.whole_answers:
+            return self._backend.submit(segment, streams=streams)
+        return self._backend.submit(segment)
+
+    def close(self) -> None:
+        """Nothing: it is another's."""

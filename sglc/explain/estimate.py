@@ -1,0 +1,146 @@
+"""From plans and arguments to a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sglc.explain.forecast import Forecast, Prefix, Step, Tally, one_of
+from sglc.explain.known import Chain
+from sglc.explain.pieces import Counter, Symbol, Unknown, weight
+from sglc.explain.predict import Asked, Called, Seen, base_site, endless, go_through
+from sglc.explain.prefixes import Branch
+from sglc.explain.spans import ZERO, sure
+from sglc.ir.depth import with_room
+from sglc.ir.plan import GenNode, Plan
+from sglc.ir.target import Target
+
+_MOST_NODES = 2_000  # of a prefix tree that is shown
+
+
+@with_room
+def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -> Forecast:
+    """What runs of `plans`, each with its arguments, will do one after another: the rows of a batch.
+
+    Args:
+        plans: at least one; an argument that is not there may be any text.
+    """
+    seen = Seen(target, Counter(target))
+    for row, (plan, arguments) in enumerate(plans):
+        go_through(plan, arguments, row, seen)
+    first = plans[0][0]
+    longest = max((asked.behind.chain for asked in seen.asked if asked.behind.chain), key=_length, default=None)
+    chain = _chain(longest)
+    return Forecast(
+        program=first.program,
+        target=target.name,
+        rows=len(plans),
+        exact=seen.counter.exact,
+        steps=tuple(_steps(seen, chain)),
+        counts=seen.tally,
+        depth=max(plan.estimate.critical_path for plan, _ in plans),
+        chain=chain,
+        chain_tokens=longest.new if longest else ZERO,
+        tree=tuple(_tree(seen, several=len(plans) > 1)),
+        ends=tuple(seen.ends),
+        marks=seen.counter.marks,
+    )
+
+
+def _length(chain: Chain) -> float:
+    return chain.length
+
+
+def _chain(chain: Chain | None) -> tuple[str, ...]:
+    sites: list[str] = []
+    while chain is not None:
+        sites.append(chain.site)
+        chain = chain.before
+    return tuple(reversed(sites))
+
+
+def _steps(seen: Seen, chain: Sequence[str]) -> Iterable[Step]:
+    found: dict[str, list[Asked | Called]] = {}
+    for asked in seen.asked:
+        found.setdefault(base_site(asked.site), []).append(asked)
+    for called in seen.called:
+        found.setdefault(base_site(called.site), []).append(called)
+    for site, calls in found.items():
+        yield _step(site, calls, site in chain, seen)
+
+
+def _step(site: str, calls: Sequence[Asked | Called], critical: bool, seen: Seen) -> Step:
+    first = calls[0]
+    counts = Tally()
+    for call in calls:
+        tally = call.tally if isinstance(call, Asked) else Tally(tools=sure(1))
+        counts = counts + (tally if call.certain else tally.perhaps(call.weight))
+    if site in seen.endless:
+        counts = counts + endless(counts)
+    after = tuple(sorted({base_site(before) for call in calls for before in call.after.sites} - {site}))
+    if isinstance(first, Called):
+        step = first.step
+        asks = "a declared function" if step.effects else "a declared function without effects"
+        name = step.function.rpartition(".")[2]
+        each = Tally(tools=sure(1))
+        return Step(
+            site, name, "tool", step.loc, counts, each, after, first.after.depth, critical, (), asks, ()
+        )
+    each = one_of([call.tally for call in calls if isinstance(call, Asked)])
+    node = first.node
+    kind = "gen" if isinstance(node, GenNode) else "select"
+    unknown = (one.shown for one in first.symbols if isinstance(one, Unknown) and one.tokens.high is None)
+    return Step(
+        site, node.site.name, kind, node.loc, counts, each, after, first.after.depth + 1, critical,
+        tuple(dict.fromkeys(unknown)), _asks(first), tuple(_parts(first, seen.counter)),
+    )  # fmt: skip
+
+
+def _asks(asked: Asked) -> str:
+    node = asked.node
+    if not isinstance(node, GenNode):
+        return "one of " + ", ".join(repr(c) if isinstance(c, str) else "{...}" for c in node.choices)
+    sampling = node.sampling
+    said = [f"at most {sampling.max_tokens} tokens"]
+    said += [f"{sampling.n} samples"] if sampling.n > 1 else []
+    said += [f"until {' or '.join(map(repr, sampling.stop))}"] if sampling.stop else []
+    said += [f"like /{sampling.regex}/"] if sampling.regex is not None else []
+    said += ["JSON of a schema"] if sampling.json_schema is not None else []
+    said += ["text of a grammar"] if sampling.ebnf is not None else []
+    said += [f"temperature {sampling.temperature:g}"]
+    return ", ".join(said)
+
+
+def _parts(asked: Asked, counter: Counter) -> Iterable[tuple[str, str]]:
+    """A prompt cut where what is shared ends, and round what is not known."""
+    run: list[Symbol] = []
+    kind = ""
+    for index, symbol in enumerate(asked.symbols):
+        own = "unknown" if isinstance(symbol, Unknown) else "shared" if index < asked.shared else "computed"
+        if own != kind and run:
+            yield kind, counter.spelled(run)
+            run = []
+        kind = own
+        run.append(symbol)
+    if run:
+        yield kind, counter.spelled(run)
+
+
+def _tree(seen: Seen, *, several: bool) -> Iterable[Prefix]:
+    """The tree of prefixes, depth first, without what no prompt goes through."""
+
+    def named(end: str) -> str:
+        row, _, site = end.partition(":")
+        return f"row {row}: {site}" if several else site
+
+    stack: list[tuple[int, Branch]] = [(-1, branch) for branch in reversed(seen.prefixes.root.below.values())]
+    number = 0
+    while stack and number < _MOST_NODES:
+        above, branch = stack.pop()
+        if not branch.passes:
+            continue
+        tokens = weight(branch.symbols, seen.counter).floored()
+        yield Prefix(
+            above, seen.counter.spelled(branch.symbols), tokens, branch.passes, tuple(map(named, branch.ends))
+        )
+        stack += [(number, child) for child in reversed(branch.below.values())]
+        number += 1

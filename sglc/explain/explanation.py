@@ -1,0 +1,178 @@
+"""What `explain` gives: the compiled program, its estimate, and what else there is to say before a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sglc.compile import Compiled, compile_program
+from sglc.errors import UsageError
+from sglc.explain.estimate import estimated
+from sglc.explain.forecast import Forecast
+from sglc.explain.price import Price, price_of
+from sglc.frontend.function import Definition, describe
+from sglc.frontend.lint import Finding, findings
+from sglc.frontend.survey import Survey, survey
+from sglc.ir.core import Program
+from sglc.ir.plan import HostStep, Plan
+from sglc.ir.target import Target
+
+if TYPE_CHECKING:
+    from sglc.ir.target import Backend
+
+
+class _Made(Protocol):
+    """What `Function.compile` gives."""
+
+    @property
+    def compiled(self) -> Compiled: ...
+    @property
+    def backend(self) -> Backend: ...
+
+
+class Explained(Protocol):
+    """A function that can be compiled."""
+
+    definition: Definition
+
+    def compile(self, target: Any = None, **kwargs: Any) -> _Made:
+        """As `Function.compile`."""
+
+    def bind(self, **kwargs: Any) -> Explained:
+        """As `Function.bind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a program will do on one back end. `price` is None where it is not known, or nobody asks one."""
+
+    compiled: Compiled
+    forecast: Forecast
+    price: Price | None
+    survey: Survey | None
+    findings: tuple[Finding, ...]
+
+    def text(self) -> str:
+        """For people, without a newline at the end."""
+        from sglc.explain.text import explanation_text
+
+        return explanation_text(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""
+        from sglc.explain.data import explanation_data
+
+        return explanation_data(self)
+
+    def to_html(self) -> str:
+        """One page that needs nothing else."""
+        from sglc.explain.page import page
+
+        return page([self.to_json()])
+
+    def to_mermaid(self) -> str:
+        """The graph of steps for Mermaid."""
+        from sglc.explain.draw import to_mermaid
+
+        return to_mermaid(self.forecast)
+
+    def to_dot(self) -> str:
+        """The graph of steps for Graphviz."""
+        from sglc.explain.draw import to_dot
+
+        return to_dot(self.forecast)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def explained(
+    function: Explained,
+    target: Backend | str | None,
+    rows: Sequence[Mapping[str, Any] | Sequence[Any]] | None,
+    own: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+) -> Explanation:
+    """The explanation of a function, for one run or for the rows of a batch.
+
+    Args:
+        own: arguments, of every row.
+        sampling: defaults of generations.
+
+    Raises:
+        UsageError: SGLC060, the function has no such argument.
+        SglcError: as of `Function.compile`.
+    """
+    _check(function.definition, own)
+    each = [own] if rows is None else [{**own, **_named(function.definition, row)} for row in rows]
+    made: list[tuple[_Made, Mapping[str, str]]] = []
+    for arguments in each or [own]:
+        made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
+    first, goal = made[0][0].compiled, made[0][0].backend.target
+    forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
+    return Explanation(
+        first, forecast, price_of(goal.name, forecast.counts), survey(function.definition),
+        tuple(findings(function.definition, first.source)),
+    )  # fmt: skip
+
+
+def explained_program(program: Program, target: Target) -> Explanation:
+    """The explanation of a program in IR form.
+
+    Raises:
+        SglcError: the target cannot do it.
+    """
+    return explained_compiled(compile_program(program, target), target)
+
+
+def explained_compiled(compiled: Compiled, target: Target) -> Explanation:
+    """The explanation of a program that has been compiled for `target`, without its source."""
+    forecast = estimated([(compiled.plan, {})], target)
+    price = price_of(target.name, forecast.counts)
+    return Explanation(compiled, forecast, price, None, tuple(findings(None, compiled.source)))
+
+
+def _row(
+    function: Explained, target: Any, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
+) -> tuple[_Made, Mapping[str, str]]:
+    """The plan for one row, and what of the row's arguments is left open in it."""
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    if len(texts) == len(arguments):
+        made = function.compile(target, **sampling)
+        plan = made.compiled.plan
+        if not arguments or (texts.keys() <= set(plan.params) and not _stops(plan)):
+            return made, texts
+    # What the body does with them is known only if it is recorded with them.
+    return function.bind(**arguments).compile(target, **sampling), {}
+
+
+def _stops(plan: Plan) -> bool:
+    return any(isinstance(step, HostStep) for block in (plan.body, *plan.blocks) for step in block.steps)
+
+
+def _check(definition: Definition, arguments: Iterable[str]) -> None:
+    """Refuse arguments that the function does not have.
+
+    Raises:
+        UsageError: SGLC060.
+    """
+    names = [parameter.name for parameter in definition.parameters]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in definition.parameters):
+        return
+    for name in arguments:
+        if name not in names:
+            raise UsageError(
+                "SGLC060", f"`{definition.name}` has no argument `{name}` to explain it with", definition.loc,
+                note=f"its arguments are: {describe(definition) or 'none'}",
+            )  # fmt: skip
+
+
+def _named(definition: Definition, row: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    """A row's arguments by name."""
+    if isinstance(row, Mapping):
+        _check(definition, row)
+        return row
+    names = [parameter.name for parameter in definition.parameters]
+    return dict(zip(names, row, strict=False))

@@ -1,0 +1,71 @@
+"""How many tokens a generation can make, from its limits and the form that it is held to."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sglc.errors import SglcError
+from sglc.explain.pieces import Counter
+from sglc.explain.spans import Span, between
+from sglc.ir.fsm import DEAD, ByteDfa
+from sglc.ir.regex import compile_regex
+from sglc.ir.sampling import Sampling
+
+
+def kept(sampling: Sampling, counter: Counter) -> Span:
+    """Tokens of the text of one sample."""
+    most = sampling.max_tokens
+    may_end_early = bool(sampling.stop or sampling.stop_regex or sampling.stop_token_ids)
+    least = 0 if may_end_early else min(sampling.min_tokens, most)
+    if sampling.ignore_eos and not may_end_early and sampling.regex is None:
+        return between(most, most)
+    if sampling.regex is not None and (held := _lengths(sampling.regex)) is not None:
+        shortest, longest, alphabet = held
+        bytes_ = counter.of_bytes(shortest, longest, alphabet)
+        if not may_end_early:
+            least = max(least, min(bytes_.low, most))
+        if bytes_.high is not None:
+            most = min(most, bytes_.high)
+    return between(min(least, most), most)
+
+
+def completion(sampling: Sampling, counter: Counter) -> Span:
+    """Tokens that all samples generate, with those that end them."""
+    text = kept(sampling, counter)
+    # Of a text that is not full, one more token says that it has ended.
+    most = max(sampling.max_tokens, 1) if text.high is None else min(text.high + 1, max(sampling.max_tokens, 1))
+    return Span(text.low * sampling.n, most * sampling.n, min(text.likely, most) * sampling.n)
+
+
+@lru_cache(maxsize=256)
+def _lengths(pattern: str) -> tuple[int, int | None, frozenset[int]] | None:
+    """Bytes of the shortest and of the longest text that matches, and which bytes there are in such texts."""
+    try:
+        dfa = compile_regex(pattern)
+    except SglcError:
+        return None
+    alphabet = frozenset(
+        byte for byte in range(256) if any(moves[dfa.classes[byte]] != DEAD for moves in dfa.moves)
+    )
+    return _shortest(dfa), _longest(dfa), alphabet
+
+
+def _shortest(dfa: ByteDfa) -> int:
+    layer, length = {0}, 0
+    while not any(dfa.accepting[state] for state in layer):
+        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
+        length += 1
+    return length
+
+
+def _longest(dfa: ByteDfa) -> int | None:
+    """None where a text may go on for ever."""
+    layer, length, longest = {0}, 0, 0
+    while layer:
+        if length > len(dfa.moves):
+            return None
+        if any(dfa.accepting[state] for state in layer):
+            longest = length
+        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
+        length += 1
+    return longest

@@ -1,0 +1,206 @@
+"""Texts and prompts of which parts are not known yet, and how many tokens they are.
+
+A prompt is a line of symbols: ids that are known, and unknown stretches, each with a key by which two
+prompts that hold the same text recognise it. Every literal run is encoded as one string, as the runtime
+does; where it meets unknown text, tokens may merge with it, and the stretch's bounds give room for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from sglc.explain.spans import Span, between, sure
+from sglc.ir.target import Target
+
+_LAST_WORD = re.compile(r"\s*\S*\Z")
+_FIRST_WORD = re.compile(r"\A\s*\S*")
+_CHARACTERS_A_TOKEN = 4  # about, of English; only where there is no tokenizer to ask
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A stretch that is not known: of a text, or of a prompt. Two with one key are the same text.
+
+    Attributes:
+        tokens: how many it is, encoded by itself.
+        shown: what stands for it where a prompt is shown.
+        choices: the texts that it can be, if they are known; `tokens` are then theirs.
+        hard: ids that stay as they are, whatever stands beside them; `begins_hard`: the first of them do.
+    """
+
+    key: Hashable
+    tokens: Span
+    shown: str
+    choices: tuple[str, ...] = ()
+    hard: bool = field(default=False, compare=False)
+    begins_hard: bool = field(default=False, compare=False)
+
+
+Piece = str | Unknown
+Text = tuple[Piece, ...]
+Symbol = int | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Ids that no neighbour changes: control tokens, and what they are written as."""
+
+    ids: tuple[int, ...]
+    text: str
+
+
+Item = str | Unknown | Marked
+Line = tuple[Item, ...]  # a prompt, its literal runs as they are written
+
+
+def merged(line: Sequence[Item]) -> Line:
+    """Neighbouring literals as one."""
+    made: list[Item] = []
+    for item in line:
+        if isinstance(item, str) and made and isinstance(made[-1], str):
+            made[-1] += item
+        elif item != "":
+            made.append(item)
+    return tuple(made)
+
+
+class Counter:
+    """Counts tokens for one target. Without its tokenizer a character stands for a part of a token."""
+
+    def __init__(self, target: Target) -> None:
+        tokenizer = target.tokenizer if target.protocol == "tokens" else None
+        self.exact = tokenizer is not None
+        encode: Callable[[str], Sequence[int]] = tokenizer.encode if tokenizer else _characters
+        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(encode(text)))
+        self._tokenizer = tokenizer
+        self._spelled: Sequence[bytes] = tokenizer.token_bytes() if tokenizer else ()
+        self._widest: dict[frozenset[int], int] = {}
+        self._marks: dict[int, str] = {}
+
+    def weigh(self, symbols: int) -> Span:
+        """Tokens of so many known symbols."""
+        if self.exact:
+            return sure(symbols)
+        return Span(-(-symbols // 16), symbols, symbols / _CHARACTERS_A_TOKEN)
+
+    def of_text(self, text: str) -> Span:
+        """Tokens of a text by itself."""
+        return self.weigh(len(self.encode(text)))
+
+    def of_choices(self, before: str, choices: Sequence[str]) -> Span:
+        """Tokens that one of `choices` adds behind `before`."""
+        base = len(self.encode(before))
+        counts = [len(self.encode(before + choice)) - base for choice in choices]
+        low, high = self.weigh(min(counts)), self.weigh(max(counts))
+        likely = self.weigh(sum(counts)).likely / len(counts)
+        return Span(low.low, high.high, likely)
+
+    def of_bytes(self, least: int, most: int | None, alphabet: frozenset[int]) -> Span:
+        """Tokens of `least` to `most` bytes out of `alphabet`."""
+        if not self.exact:
+            return between(-(-least // 16), most)
+        if alphabet not in self._widest:
+            fitting = (len(spelled) for spelled in self._spelled if spelled and alphabet.issuperset(spelled))
+            self._widest[alphabet] = max(fitting, default=1)
+        return between(-(-least // self._widest[alphabet]), most)
+
+    def symbols(self, line: Sequence[Item]) -> tuple[Symbol, ...]:
+        """A prompt as ids and unknown stretches, these with room for what merges at their ends."""
+        line = merged(line)
+        made: list[Symbol] = []
+        for index, item in enumerate(line):
+            match item:
+                case str():
+                    made += self.encode(item)
+                case Marked():
+                    made += item.ids
+                    self._marks.update(zip(item.ids, (item.text, *[""] * len(item.ids)), strict=False))
+                case Unknown():
+                    before = line[index - 1] if index else None
+                    after = line[index + 1] if index + 1 < len(line) else None
+                    made.append(self._roomy(item, before, after))
+        return tuple(made)
+
+    def spelled(self, symbols: Sequence[Symbol]) -> str:
+        """The text of a line of symbols, control tokens and unknown stretches as they are shown."""
+        parts: list[bytes] = []
+        for symbol in symbols:
+            if isinstance(symbol, Unknown):
+                parts.append(symbol.shown.encode())
+            elif symbol in self._marks:
+                parts.append(self._marks[symbol].encode())
+            else:
+                parts.append(self._bytes(symbol))
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def _bytes(self, symbol: int) -> bytes:
+        if self._tokenizer is None:
+            return chr(-1 - symbol).encode()
+        if symbol >= len(self._spelled):  # one that gives ids as words come
+            self._spelled = self._tokenizer.token_bytes()
+        return self._spelled[symbol]
+
+    @property
+    def marks(self) -> tuple[tuple[int, str], ...]:
+        """Control tokens that have stood in lines, and how they are written."""
+        return tuple(self._marks.items())
+
+    def _roomy(self, item: Unknown, before: Item | None, after: Item | None) -> Unknown:
+        """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise."""
+        tokens, less, more = item.tokens, 0, 0
+        if isinstance(before, str) and not item.hard and not item.begins_hard:
+            if item.choices:
+                tokens = self.of_choices(before, item.choices)
+            else:
+                less += len(self.encode(last_word(before)))
+                more += 1
+        if isinstance(after, str) and not item.hard:
+            # The last word of the stretch may become one with the literal's first.
+            less += len(self.encode(_word(_FIRST_WORD, after)))
+            less += max((len(self.encode(choice)) - 1 for choice in item.choices), default=0)
+            more += 1
+        elif isinstance(after, Unknown) and not after.hard and not item.hard:
+            more += 1
+            less += max(item.tokens.low, 1)
+        high = None if tokens.high is None else tokens.high + more
+        return replace(item, tokens=Span(tokens.low - less, high, tokens.likely))
+
+
+def weight(symbols: Sequence[Symbol], counter: Counter) -> Span:
+    """Tokens of a line of symbols."""
+    unknown = [symbol.tokens for symbol in symbols if isinstance(symbol, Unknown)]
+    return sum(unknown, counter.weigh(len(symbols) - len(unknown)))
+
+
+def same(first: Symbol, second: Symbol) -> bool:
+    """Whether two symbols stand for the same tokens."""
+    if isinstance(first, Unknown) and isinstance(second, Unknown):
+        return first.key == second.key
+    return first == second and type(first) is type(second)
+
+
+def common(first: Sequence[Symbol], second: Sequence[Symbol]) -> int:
+    """Length of the longest common prefix."""
+    limit = min(len(first), len(second))
+    for index in range(limit):
+        if not same(first[index], second[index]):
+            return index
+    return limit
+
+
+def last_word(text: str) -> str:
+    """What of a text may become one token with what follows: its last word, with the space before it."""
+    return _word(_LAST_WORD, text)
+
+
+def _word(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[0] if found else ""
+
+
+def _characters(text: str) -> list[int]:
+    """One symbol a character, below 0 so that none is taken for an id."""
+    return [-1 - ord(character) for character in text]

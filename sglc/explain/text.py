@@ -1,0 +1,104 @@
+"""An explanation as text: totals, a row for each step, remarks, where a run waits, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sglc.explain.forecast import Forecast, Step
+from sglc.explain.price import is_priced
+from sglc.explain.spans import Span
+from sglc.explain.words import structure, waiting
+from sglc.frontend.lint import render_finding
+from sglc.ir.ops import Arg
+
+if TYPE_CHECKING:
+    from sglc.explain.explanation import Explanation
+
+_HEAD = ("wave", "op", "site", "calls", "prompt", "shared", "computed", "new", "from")
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """The whole explanation, without a newline at the end."""
+    program, forecast = explanation.compiled.lowered, explanation.forecast
+    names = [param.name for param in program.params if isinstance(param, Arg)]
+    lines = [f"{program.name}({', '.join(names)}) on `{forecast.target}`"]
+    if forecast.rows > 1:
+        lines[0] += f", {forecast.rows} rows"
+    inner = [*totals(forecast), *structure(explanation.compiled), *steps_table(forecast)]
+    inner += notes(forecast)
+    if explanation.price is not None:
+        inner.append(f"price: {explanation.price}")
+    elif is_priced(forecast.target):
+        inner.append(f"price: not known for `{forecast.target}`")
+    inner += [str(remark) for remark in explanation.compiled.remarks]
+    inner += waiting(explanation.compiled, explanation.survey)
+    lines += [f"  {line}" for line in inner]
+    lines += [render_finding(finding) for finding in explanation.findings]
+    return "\n".join(lines)
+
+
+def totals(forecast: Forecast) -> Iterator[str]:
+    """What all of it comes to."""
+    counts = forecast.counts
+    about = "" if forecast.exact else "about "
+    yield (
+        f"{many(counts.calls, 'call')}, {forecast.depth} one after another; "
+        f"{about}{said(counts.prompt)} prompt tokens: "
+        f"{said(counts.shared)} shared with earlier ones, {said(counts.computed)} computed"
+    )
+    new = "any number of" if counts.new.high is None else f"at most {counts.new.high}"
+    tools = f", {many(counts.tools, 'call')} of declared functions" if counts.tools.high != 0 else ""
+    yield f"{new} new tokens, {many(counts.submits, 'submit')}{tools}"
+    if len(forecast.chain) > 1:
+        yield (
+            f"longest chain (*): {len(forecast.chain)} calls that generate "
+            f"{forecast.chain_tokens} tokens, about {forecast.chain_tokens.likely:.0f}"
+        )
+
+
+def many(span: Span, name: str) -> str:
+    """A count of what has a name."""
+    return f"{span} {name}{'' if span.low == span.high == 1 else 's'}"
+
+
+def said(span: Span) -> str:
+    """A count, with what is expected where it is not known."""
+    if span.exact:
+        return str(span.low)
+    return f"{span} (about {span.likely:.0f})" if span.high is not None else str(span)
+
+
+def steps_table(forecast: Forecast) -> Iterator[str]:
+    """A row for each step, in the order of the plan."""
+    if forecast.steps:
+        yield from aligned([_HEAD, *(_cells(step) for step in forecast.steps)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows with their cells one below the other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def _cells(step: Step) -> Sequence[str]:
+    counts = step.counts
+    wave = f"{step.wave}{'*' if step.critical else ''}"
+    if step.kind == "tool":
+        return wave, "tool", step.name, str(counts.tools), "", "", "", "", str(step.loc)
+    each = step.each if counts.calls.high == 1 else counts  # in a row for one call, what it is if it is made
+    tokens = (each.prompt, each.shared, each.computed, each.new)
+    return wave, step.kind, step.site, str(counts.calls), *map(str, tokens), str(step.loc)
+
+
+def notes(forecast: Forecast) -> Iterator[str]:
+    """What the numbers do not say by themselves."""
+    unknown = dict.fromkeys(name for step in forecast.steps for name in step.without_bound)
+    if unknown:
+        yield f"+: no bound is known before the run for {', '.join(unknown)}"
+    if not forecast.exact:
+        yield "tokens are guessed from lengths: the model's tokenizer is not here"
+    for why, loc in forecast.ends:
+        yield f"not estimated from {loc} on: {why}"

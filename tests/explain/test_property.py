@@ -1,0 +1,113 @@
+"""Random programs on the oracle: every count lies where the estimate said; broken estimates are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sglc.explain import known, pieces, predict
+from sglc.explain.forecast import Tally
+from sglc.explain.prefixes import Prefixes
+from sglc.explain.spans import ZERO, Span
+from tests.soak_explain import check
+
+PROGRAMS = 100
+
+
+def test_bounds_hold_on_random_programs() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(PROGRAMS):
+        found.update(check(seed))
+    assert found["calls"] > 400
+    assert found["exact prompts"] > 200
+
+
+def test_bounds_hold_when_no_argument_is_known() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(20):
+        found.update(check(seed, given={}))
+    assert found["calls"] > 80
+
+
+def literals_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A literal counts for each op that writes it, not for the whole run."""
+
+    def apart(line: Sequence[pieces.Item]) -> pieces.Line:
+        return tuple(item for item in line if item != "")
+
+    patch.setattr(pieces, "merged", apart)
+    patch.setattr(predict, "merged", apart)
+    patch.setattr(known, "merged", apart)
+
+
+def prefixes_of_forks_twice(patch: pytest.MonkeyPatch) -> None:
+    """What stands before a fork counts as computed in every branch."""
+    add = Prefixes.add
+
+    def alone(self: Prefixes, *args: Any) -> tuple[int, int, bool]:
+        add(self, *args)
+        return 0, 0, False
+
+    patch.setattr(Prefixes, "add", alone)
+
+
+def both_arms(patch: pytest.MonkeyPatch) -> None:
+    """All arms of a choice count."""
+    patch.setattr(predict, "one_of", lambda tallies: sum(tallies, Tally()))
+
+
+def first_arm(patch: pytest.MonkeyPatch) -> None:
+    """Only the first arm of a choice is gone through."""
+    arms = predict._arms
+    patch.setattr(predict, "_arms", lambda step, form: arms(step, form)[:1])
+
+
+def loops_once(patch: pytest.MonkeyPatch) -> None:
+    """A loop is taken to run once."""
+    loop = predict._Going.loop
+    patch.setattr(predict._Going, "loop", lambda self, step, at: loop(self, replace(step, max_iters=1), at))
+
+
+def silent(patch: pytest.MonkeyPatch) -> None:
+    """Generated texts are taken to be empty."""
+    patch.setattr(predict, "kept", lambda sampling, counter: ZERO)
+
+
+def half_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """A generation is taken to make half of what it may."""
+    whole: Callable[..., Span] = predict.completion
+
+    def half(*args: Any) -> Span:
+        span = whole(*args)
+        assert span.high is not None
+        return Span(span.low, span.high // 2, span.likely)
+
+    patch.setattr(predict, "completion", half)
+
+
+def no_room_at_joints(patch: pytest.MonkeyPatch) -> None:
+    """Texts that meet are taken to keep their tokens."""
+    patch.setattr(pieces.Counter, "_roomy", lambda self, item, before, after: item)
+
+
+MUTANTS = (
+    literals_one_by_one, prefixes_of_forks_twice, both_arms, first_arm, loops_once, silent, half_the_limit,
+    no_room_at_joints,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_broken_estimates_are_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    for seed in range(PROGRAMS):
+        try:
+            check(seed)
+        except AssertionError:
+            return
+    pytest.fail("no program shows it")
