@@ -104,6 +104,7 @@ class GenCall:
         emit: Callable[[Event], None],
         *,
         streams: bool = True,
+        place: int | None = None,
     ) -> None:
         """With `streams`, sample 0 is emitted as it comes.
 
@@ -144,6 +145,7 @@ class GenCall:
                 eos_ids=model.eos_ids,
                 constraint=constraint,
                 watch=self._stepwise,
+                place=place,
             )
         except SglcError:
             self._engine.release(self._handle)
@@ -266,11 +268,19 @@ class SelectCall:
     texts alone, those that begin with the same id in one request."""
 
     def __init__(
-        self, model: Model, index: int, node: SelectNode, stream: Stream, texts: tuple[str, ...]
+        self,
+        model: Model,
+        index: int,
+        node: SelectNode,
+        stream: Stream,
+        texts: tuple[str, ...],
+        *,
+        place: int | None = None,
     ) -> None:
         """Raises RunError: an empty choice, no prompt, or more than the engine can take."""
         self.node = node
         self._engine = model.engine
+        self._place = place
         self._index = index
         self._before = stream
         self._texts = texts
@@ -305,7 +315,7 @@ class SelectCall:
 
     def _score(self, prompt: Handle, choices: tuple[tuple[int, ...], ...]) -> None:
         self._handles.append(prompt)
-        self.requests.append(self._engine.score(self._handles[-1], choices))
+        self.requests.append(self._engine.score(prompt, choices, place=self._place))
 
     def take(self, event: EngineEvent) -> Outcome | None:
         """As `GenCall.take`."""

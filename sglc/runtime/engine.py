@@ -24,7 +24,9 @@ from sglc.runtime import scheduler
 from sglc.runtime.constraint import Constraint
 from sglc.runtime.forced import force, land, stretched
 from sglc.runtime.handles import Handles, as_ids
+from sglc.runtime.holds import Holds
 from sglc.runtime.placement import Placement
+from sglc.runtime.radix import DUE
 from sglc.runtime.requests import (
     EngineEvent,
     Flight,
@@ -82,7 +84,11 @@ class Engine:
         self._flights: deque[Flight] = deque()
         self._requests: dict[RequestId, Request] = {}
         self.handles = Handles(self.tree, config.cache)
-        self._waiting = Waiting(self.placement, self.handles, config.token_budget, config.max_rows, config.cost)
+        pool = executor.pages * executor.page_size
+        self.holds = Holds(self.tree, -(-pool // config.token_budget))
+        self._waiting = Waiting(
+            self.placement, self.handles, self.holds, config.token_budget, config.max_rows, config.cost
+        )
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
@@ -108,12 +114,23 @@ class Engine:
         """The handle's ids will be used again in about `steps` steps: the later, the sooner their KV may go."""
         self.handles.expect(handle, self._next_step + steps)
 
+    def hold(self, handle: Handle, steps: int, place: int) -> None:
+        """The program at `place` comes back to the handle's ids in about `steps` steps.
+
+        If that is soon, no program behind it takes their pages meanwhile, as long as others can go on.
+        """
+        self.expect(handle, steps)
+        if self.config.cache and steps <= self.holds.longest:
+            self.holds.add(handle, self.handles.node(handle), place, self._next_step)
+
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
+        self.holds.drop(handle)
         self.handles.release(handle, self._waiting.wanted)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; whether its ids are wanted again is not known."""
+        self.holds.drop(handle)
         self.handles.forget(handle)
 
     def ids(self, handle: Handle) -> tuple[int, ...]:
@@ -121,6 +138,11 @@ class Engine:
         return self.handles.ids(handle)
 
     # -- requests
+
+    @property
+    def next_place(self) -> int:
+        """The place in the queue of a program that begins now: behind all that there are."""
+        return self._next_request + 1
 
     def gen(
         self,
@@ -132,6 +154,7 @@ class Engine:
         fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
+        place: int | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
@@ -149,7 +172,7 @@ class Engine:
         vocab = self.executor.vocab_size
         check_generation(ids, sampling, seeds, vocab)
         self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
-        request = self._request(handle, len(seeds))
+        request = self._request(handle, len(seeds), place)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)
         request.sampling = sampling
@@ -166,7 +189,7 @@ class Engine:
         request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
 
-    def score(self, handle: Handle, choices: Sequence[Sequence[int]]) -> RequestId:
+    def score(self, handle: Handle, choices: Sequence[Sequence[int]], *, place: int | None = None) -> RequestId:
         """Log-probabilities of the ids of each choice after the handle's ids (at least one).
 
         What choices share is passed through once, if the executor takes rows that branch. Choices that
@@ -182,7 +205,7 @@ class Engine:
         self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
         room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
         made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
-        request = self._request(handle, len(made.tries))
+        request = self._request(handle, len(made.tries), place)
         request.choices = made
         request.logprobs = [[0.0] * len(trie.pairs) for trie in made.tries]
         return self._submit(request)
@@ -195,7 +218,7 @@ class Engine:
         """
         ids = self.handles.ids(handle)
         self._check_size(len(ids), len(ids))
-        return self._submit(self._request(handle, 1))
+        return self._submit(self._request(handle, 1, None))
 
     def cut(self, request: RequestId, sample: int, length: int) -> None:
         """The sample ends with its first `length` tokens. Ignored if it has ended already."""
@@ -228,6 +251,11 @@ class Engine:
         return not (self._requests or self._flights or self._events)
 
     @property
+    def steps(self) -> int:
+        """Steps that were launched."""
+        return self._next_step
+
+    @property
     def requests(self) -> int:
         """Requests that have not ended: they run, or wait."""
         return len(self._requests)
@@ -248,6 +276,7 @@ class Engine:
         return events
 
     def _launch(self) -> bool:
+        self.holds.expire(self._next_step)
         self._waiting.make_room()
         ready = self.rows.decoding()
         known = self.rows.known(ready)
@@ -430,6 +459,7 @@ class Engine:
     def _forget(self, request: Request) -> None:
         """A request is over: what it still holds is given back."""
         del self._requests[request.id]
+        self.handles.used(request.handle, request.place + DUE)
         request.live = False
         if request.pending:
             self._waiting.drop(request)
@@ -452,6 +482,7 @@ class Engine:
         self._flights.clear()
         self.placement.reset(self._next_step - 1)
         self.handles.reset()
+        self.holds.reset()
         for request in [request for request in self._requests.values() if request.started]:
             request.pinned = None
             self._forget(request)
@@ -459,17 +490,19 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int) -> Request:
+    def _request(self, handle: Handle, parts: int, place: int | None) -> Request:
         self._next_request += 1
+        place = self._next_request if place is None else place
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return Request(self._next_request, handle, ids, array, root, parts)
+        return Request(self._next_request, handle, ids, array, root, parts, place)
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
 
     def _submit(self, request: Request) -> RequestId:
         self._requests[request.id] = request
+        self.handles.expect(request.handle, request.place + DUE)
         self._waiting.add(first_part(request))
         return request.id
 

@@ -92,6 +92,18 @@ class Handles:
         self._tree.unpin(sequence.node, sequence.next_use)
         sequence.next_use = next_use
 
+    def used(self, handle: Handle, at: int) -> None:
+        """The use expected `at` is over, and no other one is known of, unless it was told of meanwhile."""
+        sequence = self._sequences.get(handle)
+        if sequence is not None and sequence.next_use == at:
+            self.expect(handle, SOME_DAY)
+
+    def node(self, handle: Handle) -> Node:
+        """The deepest node of the handle's ids that is known."""
+        sequence = self._sequences[handle]
+        sequence.node = resolve(sequence.node)
+        return sequence.node
+
     def release(self, handle: Handle, wanted: Wanted = lambda ids, beyond, root: 0) -> None:
         """The handle ends, and nobody comes back to its ids for its sake.
 

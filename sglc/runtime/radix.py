@@ -22,6 +22,7 @@ Key = tuple[int, ...]
 _Rank = tuple[int, int, int, int]  # (worth, -next use, last use, serial): the lowest is evicted first
 
 SOME_DAY = 1 << 62  # a next use that nobody knows: later than any that somebody does
+DUE = -(1 << 40)  # plus the place in a queue: a next use before any that has a time
 
 
 class Worth(IntEnum):

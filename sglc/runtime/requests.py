@@ -127,6 +127,7 @@ class Request:
     array: I32  # the same ids
     root: Node  # where its prefixes are looked up
     pending: int  # parts not done yet
+    place: int  # of its program in the queue: the lowest goes first
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
@@ -229,9 +230,9 @@ class Part:
         return len(self.ids) if self.trie is None else len(self.request.ids)
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int, int]:
         """Its place in the queue."""
-        return self.request.id, self.index
+        return self.request.place, self.request.id, self.index
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from sglc.ir.plan import (
     reads,
 )
 from sglc.ir.target import Tokenizer
+from sglc.runtime.absences import Absences
 from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
 from sglc.runtime.engine import Engine, Handle, RequestId
 from sglc.runtime.kept import Kept
@@ -61,6 +62,21 @@ class _Run:
     pins: dict[int, Handle] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
+    place: int | None = None  # of its program in the engine's queue
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptStream:
+    """A kept stream and the engine's handle on it.
+
+    `place` is that of its program in the engine's queue, `left` where in the program it was kept.
+    """
+
+    stream: Stream
+    handle: Handle
+    place: int
+    left: tuple[str, str]
+    step: int
 
 
 class Machine:
@@ -73,10 +89,11 @@ class Machine:
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
         self._model = Model(engine, tokenizer)
+        self._absences = Absences()
         self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
-        # A stream, and the engine's handle on it. Who waits is an `OpenNode` of a run.
-        self._kept: Kept[tuple[Stream, Handle], tuple[_Run, int]] = Kept(lambda kept: engine.release(kept[1]))
+        # Who waits is an `OpenNode` of a run.
+        self._kept: Kept[_KeptStream, tuple[_Run, int]] = Kept(lambda kept: engine.release(kept.handle))
 
     @property
     def idle(self) -> bool:
@@ -180,7 +197,8 @@ class Machine:
     # -- the dataflow ----------------------------------------------------------------------------
 
     def _advance(self, run: _Run, ready: Sequence[int]) -> None:
-        queue = deque(ready)
+        # What goes on with a stream is on its way before the stream is released.
+        queue = deque(sorted(ready, key=lambda index: isinstance(run.segment.nodes[index], ReleaseNode)))
         while queue:
             index = queue.popleft()
             node = run.segment.nodes[index]
@@ -190,7 +208,7 @@ class Machine:
                 self._fail(run, index, located(error, place_of(node)))
                 continue
             if produced:
-                queue.extend(self._produced(run, index))
+                queue.extendleft(self._produced(run, index))
         self._end_if_done(run)
 
     def _end_if_done(self, run: _Run) -> None:
@@ -238,14 +256,13 @@ class Machine:
                 kept = self._kept.open(handle, (run, index))
                 if kept is None:
                     return False
-                self._begin_at(run, index, kept)
+                self._go_on_with(run, index, kept)
             case ExtendNode():
                 run.made[index] = self._extended(run, run.made[node.stream], node.parts)
             case ForkNode():
                 run.made[index] = run.made[node.stream]
             case KeepNode(source, handle):
-                stream = run.made[source]
-                kept = stream, self._model.extend(stream, ())
+                kept = self._keep(run, source)
                 self._kept.keep(handle, kept, lambda waiter: self._go_on(*waiter, kept))
             case ReleaseNode(handle):
                 self._kept.release(handle)
@@ -260,22 +277,44 @@ class Machine:
     def _call(self, run: _Run, index: int, node: GenNode | SelectNode) -> Call:
         stream = run.made[node.stream]
         if isinstance(node, GenNode):
-            return GenCall(self._model, index, node, stream, run.emit, streams=run.streams)
+            return GenCall(
+                self._model, index, node, stream, run.emit, streams=run.streams, place=self._place(run)
+            )
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
-        return SelectCall(self._model, index, node, stream, texts)
+        return SelectCall(self._model, index, node, stream, texts, place=self._place(run))
 
-    def _begin_at(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+    def _begin_at(self, run: _Run, index: int, kept: _KeptStream) -> None:
         """A kept stream, whose own handle may be released while the segment runs."""
-        stream, handle = kept
+        stream = kept.stream
         if not run.readers[index]:
             run.made[index] = Stream(stream.ids, stream.tail)
             return
-        (pin,) = self.engine.fork(handle, 1)
+        (pin,) = self.engine.fork(kept.handle, 1)
         run.pins[index] = pin
         run.made[index] = stream.held_by(pin)
 
-    def _go_on(self, run: _Run, index: int, kept: tuple[Stream, Handle]) -> None:
+    def _place(self, run: _Run) -> int:
+        """The place of a run's program in the queue, which it takes with its first call."""
+        if run.place is None:
+            run.place = self.engine.next_place
+        return run.place
+
+    def _keep(self, run: _Run, source: int) -> _KeptStream:
+        """A kept stream. Its program comes back to it when it has done as much as it did before."""
+        stream, left = run.made[source], _left_at(run.segment.nodes, source)
+        held = self._model.extend(stream, ())
+        kept = _KeptStream(stream, held, self._place(run), left, self.engine.steps)
+        self.engine.hold(held, self._absences.expected(left), kept.place)
+        return kept
+
+    def _go_on_with(self, run: _Run, index: int, kept: _KeptStream) -> None:
+        """The stream of an `OpenNode` is there: the run goes on with the program that kept it."""
         self._begin_at(run, index, kept)
+        run.place = kept.place if run.place is None else min(run.place, kept.place)
+        self._absences.ended(kept.left, self.engine.steps - kept.step)
+
+    def _go_on(self, run: _Run, index: int, kept: _KeptStream) -> None:
+        self._go_on_with(run, index, kept)
         self._advance(run, self._produced(run, index))
 
     def _break_promise(self, node: Node, error: SglcError) -> None:
@@ -306,3 +345,15 @@ class Machine:
         if pin is not None:
             run.pins[index] = pin
         self._advance(run, self._produced(run, index))
+
+
+def _left_at(nodes: Sequence[Node], index: int) -> tuple[str, str]:
+    """Where in its program a stream stands: function and name of the last generation in it."""
+    while True:
+        match nodes[index]:
+            case GenNode(site=site) | SelectNode(site=site):
+                return site.function, site.name
+            case ExtendNode(stream=stream) | ForkNode(stream=stream):
+                index = stream
+            case _:
+                return "", ""

@@ -10,6 +10,7 @@ from bisect import insort
 
 from sglc.runtime import scheduler
 from sglc.runtime.handles import Handles
+from sglc.runtime.holds import Holds
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Key, Node, common_prefix
 from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
@@ -28,12 +29,14 @@ class Waiting:
         self,
         placement: Placement,
         handles: Handles,
+        holds: Holds,
         token_budget: int,
         max_rows: int,
         cost: scheduler.StepCost | None = None,
     ) -> None:
         self.placement = placement
         self._handles = handles
+        self._holds = holds
         self._token_budget = token_budget
         self._cost = cost
         self._max_rows = max_rows
@@ -42,7 +45,7 @@ class Waiting:
 
     def add(self, part: Part) -> None:
         """`part` waits from now on, behind all that came before."""
-        self._parts.append(part)
+        insort(self._parts, part, key=_order)
 
     def wanted(self, ids: Key, beyond: int, root: Node) -> int:
         """How many of `ids` below `root` those who come next begin with too, if more than `beyond`; else 0."""
@@ -60,7 +63,7 @@ class Waiting:
 
     def withdraw(self, request: Request, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """A sample that gave way will not go on: its ids and their log-probabilities."""
-        at = [part.order for part in self._parts].index((request.id, sample))
+        at = [(part.request.id, part.index) for part in self._parts].index((request.id, sample))
         part = self._parts.pop(at)
         assert part.logprobs is not None, "a cut before the sample began"
         return part.ids[len(request.ids) :], part.logprobs
@@ -70,6 +73,8 @@ class Waiting:
         rows = self.placement.rows
         ready = rows.decoding()
         missing = self.placement.missing(rows.known(ready))
+        while missing and self._holds.give_up():
+            missing = self.placement.missing(rows.known(ready))
         if missing and not self.placement.relief:
             for row in self.placement.giving_way(missing, ready):
                 self._retract(row)
@@ -86,7 +91,7 @@ class Waiting:
         self.placement.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
-        insort(self._parts, resumed(part, ids, logprobs), key=lambda waiting: waiting.order)
+        insort(self._parts, resumed(part, ids, logprobs), key=_order)
         self.retracted += 1
 
     def chunks(self, decoding: int, stalled: int) -> tuple[list[Chunk], list[Request]]:
@@ -160,6 +165,9 @@ class Waiting:
                 continue
             opened = self.placement.open(part, match, room if is_short else min(left, room))
             if opened is None:
+                # Rather than that nobody runs, those ahead give up what they hold, too.
+                if self._holds.give_up(part.request.place if self.placement.work else -1):
+                    continue
                 break
             del self._parts[at]
             row, known, tokens = opened
@@ -224,5 +232,9 @@ class Waiting:
         request.pinned = match.source or match.node
         self.placement.tree.pin(request.pinned)
         for later in later_parts(request, part):
-            insort(self._parts, later, key=lambda waiting: waiting.order)
+            insort(self._parts, later, key=_order)
         request.forked = True
+
+
+def _order(part: Part) -> tuple[int, int, int]:
+    return part.order

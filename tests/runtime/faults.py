@@ -15,6 +15,8 @@ import pytest
 from sglc.ir.sampling import Sampling
 from sglc.runtime import engine, forced, requests, scores, steering, tries
 from sglc.runtime.engine import Engine
+from sglc.runtime.handles import Handles
+from sglc.runtime.holds import Holds
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.pages import PagePool
 from sglc.runtime.placement import Placement, Work
@@ -785,6 +787,48 @@ def release_kills_what_others_use(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RadixTree, "demote", demote)
 
 
+def hold_never_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """What a program has left stays held, whoever needs its pages, and for however long."""
+    patch.setattr(Holds, "expire", lambda self, step: None)
+    patch.setattr(Holds, "give_up", lambda self, place=-1: False)
+
+
+def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
+    """A hold stays when its handle ends."""
+    original = Engine.release
+
+    def release(self: Engine, handle: int) -> None:
+        hold = self.holds._holds.pop(handle, None)
+        original(self, handle)
+        if hold is not None:
+            self.holds._holds[handle] = hold
+
+    patch.setattr(Engine, "release", release)
+    patch.setattr(Holds, "expire", lambda self, step: None)
+
+
+def hold_ends_with_the_lock_kept(patch: pytest.MonkeyPatch) -> None:
+    """A hold that ends leaves its lock behind."""
+    patch.setattr(Holds, "drop", lambda self, handle: self._holds.pop(handle, None))
+
+
+def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A handle that has ended is still expected to be used."""
+    original = Handles.release
+
+    def release(self: Handles, handle: int) -> None:
+        node = self.node(handle)
+        original(self, handle)
+        self._tree.pin(node, 5)
+
+    patch.setattr(Handles, "release", release)
+
+
+def program_goes_behind_new_ones(patch: pytest.MonkeyPatch) -> None:
+    """Who comes last is served first, so that a program waits for as long as there are new ones."""
+    patch.setattr(Part, "order", property(lambda self: (-self.request.place, self.request.id, self.index)))
+
+
 FAULTS: tuple[Fault, ...] = (
     no_copy_on_write,
     copy_one_token_short,
@@ -849,4 +893,9 @@ FAULTS: tuple[Fault, ...] = (
     dead_node_outlives_a_pinned_one,
     nearest_use_goes_first,
     release_kills_what_others_use,
+    hold_never_taken_back,
+    hold_outlives_its_handle,
+    hold_ends_with_the_lock_kept,
+    expected_after_its_end,
+    program_goes_behind_new_ones,
 )

@@ -138,6 +138,7 @@ class Driver:
 
     def __init__(self, setup: Setup, seed: int) -> None:
         self.rng = random.Random(seed)
+        self.programs = random.Random(seed + 2)  # which requests are one program's, and when it comes back
         self.setup = setup
         self.oracle = ShakyOracle(setup, random.Random(seed + 1))
         self.engine = Engine(
@@ -180,6 +181,10 @@ class Driver:
         calls += [self.forget, self.expect]
         calls += [self.gen] * (8 * self.setup.bold)
         self.rng.choice(calls)()
+        if self.programs.random() < 0.1:
+            self.hold()
+        if self.setup.bold and self.programs.random() < 0.05:
+            self.retract()
 
     def new(self) -> None:
         text = self.rng.choice(self.texts)
@@ -225,6 +230,27 @@ class Driver:
         if self.handles:
             self.engine.expect(self.rng.choice(list(self.handles)), self.rng.randrange(20))
 
+    def hold(self) -> None:
+        if self.handles:
+            rng = self.programs
+            self.engine.hold(rng.choice(list(self.handles)), rng.randrange(20), self._place())
+
+    def retract(self) -> None:
+        """A row gives way, whether or not anybody lacks its pages; rather one with a run on its way."""
+        rows = self.engine.rows.decoding().tolist()
+        parts = [self.engine.placement.work[row].part for row in rows]
+        runs = [row for row, part in zip(rows, parts, strict=True) if part.request.samples[part.index].run]
+        if rows:
+            self.engine._waiting._retract(self.programs.choice(runs or rows))
+            self._gave_way()
+
+    def _place(self) -> int:
+        """Of a program that begins now, or of one that began not long ago."""
+        return max(1, self.engine.next_place - self.programs.choice((0, 0, 1, 4, 15)))
+
+    def _place_of_request(self) -> int | None:
+        return self.programs.choice((None, self._place()))
+
     def _keep(self, handle: int, ids: tuple[int, ...], space: str) -> None:
         assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
         self.handles[handle] = ids
@@ -263,8 +289,9 @@ class Driver:
         watch = self.rng.random() < self.setup.watched
         try:
             request = self.engine.gen(
-                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint, watch=watch
-            )
+                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint, watch=watch,
+                place=self._place_of_request(),
+            )  # fmt: skip
         except RunError:
             assert not fits, "a request that fits is refused"
             return
@@ -288,7 +315,7 @@ class Driver:
         longest = max(map(len, choices))
         fits = self._fits(len(ids) + longest, min(longest, 1))
         try:
-            request = self.engine.score(handle, choices)
+            request = self.engine.score(handle, choices, place=self._place_of_request())
         except RunError:
             assert not fits, "a request that fits is refused"
             return
@@ -351,7 +378,16 @@ class Driver:
         for event in self.engine.step():
             self._event(event)
         self._gave_way()
+        self._queue()
         self.check()
+
+    def _queue(self) -> None:
+        """Who began first is served first, and nothing is held for longer than is worth it."""
+        orders = [(part.request.place, part.request.id, part.index) for part in self.engine._waiting._parts]
+        assert orders == sorted(orders), "the queue is out of order"
+        holds = self.engine.holds
+        assert all(hold.until >= self.engine.steps for hold in holds._holds.values()), "a hold has no end"
+        assert all(hold.until <= self.engine.steps + holds.longest for hold in holds._holds.values())
 
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
@@ -552,6 +588,7 @@ class Driver:
         refs = {id(node): 0 for node in nodes}
         holders = [work.node for work in placement.work.values()]
         holders += [work.source for work in placement.work.values() if work.source is not None]
+        holders += engine.holds.nodes()
         for holder in holders + [node for _, node in placement._unlocks]:
             node: Node | None = holder
             while node is not None and node.parent is not None:
