@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.backends.with_passes import WithPasses
 from sglc.bench.options import Options
 from sglc.bench.programs import run
-from sglc.bench.programs.measure import Minimal, Round, case, compare, equal_share, run_round
+from sglc.bench.programs.measure import Round, case, compare, equal_share, run_round
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.vocabulary import Words, shape_folder
 from sglc.bench.programs.workload import Batch, Workload
@@ -115,10 +116,12 @@ def test_a_pool_without_room_shows(words: Words) -> None:
 
 
 def test_without_passes_nothing_is_folded(oracle: OnOracle, words: Words) -> None:
-    assert pipeline_for(Minimal(oracle).target) == MINIMAL
+    assert pipeline_for(WithPasses(oracle, MINIMAL).target) == MINIMAL
     assert set(MINIMAL) < set(pipeline_for(oracle.target))
     program = BY_NAME["judge"].batch(words, 0, "smallest").function
-    off, on = (len(list(walk(program.compile(side).lowered.ops))) for side in (Minimal(oracle), oracle))
+    off, on = (
+        len(list(walk(program.compile(side).lowered.ops))) for side in (WithPasses(oracle, MINIMAL), oracle)
+    )
     assert off > on
 
 
