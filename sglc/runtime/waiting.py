@@ -15,6 +15,8 @@ from sglc.runtime.radix import Key, Node, common_prefix
 from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
+_NEXT = 64  # parts in the queue that come soon, however few rows there are
+
 
 class Waiting:
     """The queue of one engine.
@@ -47,7 +49,7 @@ class Waiting:
     def wanted(self, ids: Key, beyond: int, root: Node) -> int:
         """How many of `ids` below `root` those who come next begin with too, if more than `beyond`; else 0."""
         most = 0
-        for part in self._parts[: self._max_rows] if len(ids) > beyond else ():
+        for part in self._parts[: max(self._max_rows, _NEXT)] if len(ids) > beyond else ():
             if part.request.root is root and len(part.ids) > beyond and part.ids[beyond] == ids[beyond]:
                 most = max(most, common_prefix(part.ids, ids))
                 if most == len(ids):
