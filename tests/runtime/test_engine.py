@@ -575,7 +575,7 @@ def test_what_a_handle_names_is_evicted_last() -> None:
 
 
 @pytest.mark.parametrize("looks", [True, False])
-@pytest.mark.parametrize("shared", [12, 11])
+@pytest.mark.parametrize("shared", [8, 12])
 def test_a_prefix_that_somebody_waits_for_outlives_its_first_user(
     looks: bool, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
