@@ -15,7 +15,7 @@ from sglc.runtime.radix import Key, Node, common_prefix
 from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
-_NEXT = 64  # parts in the queue that come soon, however few rows there are
+_NEXT = 64  # parts in the queue that come soon
 
 
 class Waiting:
@@ -54,7 +54,7 @@ class Waiting:
         page = ids[beyond : beyond + self.placement.page_size]
         if len(page) < self.placement.page_size:
             return 0
-        for part in self._parts[: max(self._max_rows, _NEXT)]:
+        for part in self._parts[:_NEXT]:
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
             if part.ids[beyond : beyond + len(page)] == page and part.request.root is root:
                 common = common_prefix(part.ids, ids)
