@@ -9,8 +9,8 @@ Three batches, all shuffled, with a pool that holds all prompts and with smaller
   together   two programs, 256 rows each, that begin with the same 8 rules of 1,500 tokens
 The bound is the trie: each token of each prompt once. Goal: few-shot within 3 % of it, with a pool of all of it
 and with one of a quarter. `--rounds` repeats, since rows come from threads; the worst round counts. Also, how
-long finding the order takes for 10,000 rows, and the look at the queue when a row is released. Writes benchmarks/results/batch-sharing.json; fails if the
-goal is missed.
+long finding the order takes for 10,000 rows, and the look at the queue when a row is released.
+Writes benchmarks/results/batch-sharing.json; fails if the goal is missed.
 """
 
 from __future__ import annotations
