@@ -50,6 +50,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.forced
 	$(PY) benchmarks/program_side.py
 	$(PY) benchmarks/programs.py
+	$(PY) -m benchmarks.batch_sharing
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

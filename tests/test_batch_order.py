@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from sglc import batch_order
 from sglc.batch_order import begins, common, depth_first, order, plan_order, trie_size
 from sglc.ir.plan import Derived, Slot
+from sglc.runtime.tokenizer import load_tokenizer
 from tests.oracle_backend import OracleBackend
 from tests.passes.test_leads import asked
 
@@ -158,3 +160,23 @@ def test_an_order_of_ten_thousand_long_prompts_compares_little(monkeypatch: pyte
     assert calls == 9_999
     groups = [texts[number][:6_000] for number in found]
     assert sum(a != b for a, b in pairwise(groups)) == 7
+
+
+def test_texts_stand_in_for_tokens(smollm2: Path) -> None:
+    """Where beginnings part inside a token, what tokens share ends a little before what characters do."""
+    tokenizer = load_tokenizer(smollm2)
+    rng = random.Random(8)
+    words = (Path(__file__).parent.parent / "docs" / "language.md").read_text().split()
+    some = [" ".join(rng.choices(words, k=60)) for _ in range(4)]
+    starts = [start[: rng.randint(150, len(start))] for start in some for _ in range(4)]
+    texts = [start + " ".join(rng.choices(words, k=8)) for start in starts for _ in range(6)]
+    rng.shuffle(texts)
+    ids = ["".join(map(chr, tokenizer.encode(text))) for text in texts]
+
+    def computed(numbers: Sequence[int]) -> int:
+        """By a cache that holds the path to one prompt."""
+        path = [ids[number] for number in numbers]
+        return sum(map(len, path)) - sum(common(a, b) for a, b in pairwise(path))
+
+    assert computed(depth_first(texts)) <= 1.02 * trie_size(ids)
+    assert computed(range(len(texts))) > 3 * trie_size(ids)

@@ -12,6 +12,7 @@ import pytest
 
 import sglc as sgl
 from sglc import batch
+from sglc.backends.local import LocalBackend
 from sglc.batch_leads import beginnings, remark
 from sglc.batch_order import trie_size
 from sglc.errors import UsageError
@@ -504,3 +505,16 @@ def test_faults_are_found(fault: Callable[[pytest.MonkeyPatch], None] | None) ->
     listed = kept(chat.run_batch(rows, backend=plain, seed=7, num_threads=1, hoist_prefix=False))
     plain.close()
     assert (found == listed) == (fault is None)
+
+
+def test_on_a_real_model(local: LocalBackend) -> None:
+    """The default model, its template and its tokenizer: each beginning is computed once."""
+    rng = random.Random(12)
+    words = ["please", "answer", "briefly", "kindly", "truly", "never", "guess", "always", "think"]
+    rules = [" ".join(rng.choices(words, k=120)) for _ in range(3)]
+    rows = [(rule, f"What is {number} and {number}?") for number in range(4) for rule in rules]
+    local.flush_cache()
+    results = chat.run_batch(rows, backend=local, seed=2)
+    assert [result.row for result in results] == list(range(12))
+    assert computed(results) <= 1.03 * least(results)
+    assert sum(result.usage.prompt for result in results) > 2.5 * least(results)

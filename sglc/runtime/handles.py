@@ -122,7 +122,7 @@ class Handles:
         kept = wanted(sequence.ids, alone.end, sequence.root) if alone is not node else 0
         if kept > alone.end:
             shared = node
-            while shared.parent is not None and shared.parent.end >= kept:
+            while shared.parent is not None and shared.end > kept:  # of a page in part there will be others
                 shared = shared.parent
             shared.shared = True
         self._tree.demote(node, Worth.DEAD)

@@ -16,6 +16,8 @@ from sglc.runtime.radix import Key, Node, common_prefix
 from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
+_NEXT = 64  # parts in the queue that come soon
+
 
 class Waiting:
     """The queue of one engine.
@@ -48,14 +50,20 @@ class Waiting:
         insort(self._parts, part, key=_order)
 
     def wanted(self, ids: Key, beyond: int, root: Node) -> int:
-        """How many of `ids` below `root` those who come next begin with too, if more than `beyond`; else 0."""
-        most = 0
-        for part in self._parts[: self._max_rows] if len(ids) > beyond else ():
-            if part.request.root is root and len(part.ids) > beyond and part.ids[beyond] == ids[beyond]:
-                most = max(most, common_prefix(part.ids, ids))
-                if most == len(ids):
-                    break
-        return most if most > beyond else 0
+        """How many of `ids` below `root` the next one begins with who needs a page more than `beyond` of them.
+
+        0 if nobody does of those who come soon.
+        """
+        page = ids[beyond : beyond + self.placement.page_size]
+        if len(page) < self.placement.page_size:
+            return 0
+        for part in self._parts[:_NEXT]:
+            # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
+            if part.ids[beyond : beyond + len(page)] == page and part.request.root is root:
+                common = common_prefix(part.ids, ids)
+                if common > beyond:
+                    return common
+        return 0
 
     def drop(self, request: Request) -> None:
         """Nothing of `request` waits any more."""

@@ -24,6 +24,7 @@ from sglc.runtime.engine import (
 from sglc.runtime.mirror import Mirror
 from sglc.runtime.oracle import Oracle
 from sglc.runtime.step import Step, StepResult
+from sglc.runtime.waiting import Waiting
 
 EOS = (3,)
 LONG = tuple(4 + i * 7 % 23 for i in range(64))  # no end id in it
@@ -571,6 +572,30 @@ def test_what_a_handle_names_is_evicted_last() -> None:
     request = bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
     bench.run()
     assert bench.usage(request)[:2] == (7, 1)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("shared", [8, 12])
+def test_a_prefix_that_somebody_waits_for_outlives_its_first_user(
+    looks: bool, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not looks:  # as if nobody waited
+        monkeypatch.setattr(Waiting, "wanted", lambda self, ids, beyond, root: 0)
+    bench = Bench(page_size=4, pages=8, max_rows=1)
+    one = Sampling(max_tokens=1, ignore_eos=True)
+    old = bench.engine.extend(None, LONG[40:52])  # three pages, used before all others
+    bench.engine.warm(old)
+    bench.run()
+    bench.engine.forget(old)
+    first = bench.engine.extend(None, (*LONG[:shared], 1, 1))
+    request = bench.engine.gen(first, one, [1], eos_ids=EOS)
+    bench.gen(LONG[20:36], Sampling(max_tokens=4, ignore_eos=True))  # wants five pages
+    last = bench.gen((*LONG[:shared], 2, 2), one)
+    while not any(isinstance(event, RequestDone) and event.request == request for event in bench.events):
+        bench.step(1)
+    bench.engine.release(first)
+    bench.run()
+    assert bench.usage(last)[:2] == ((shared, 2) if looks else (0, shared + 2))
 
 
 def test_requests_start_in_the_order_of_arrival() -> None:

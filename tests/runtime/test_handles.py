@@ -68,6 +68,37 @@ def test_only_the_private_tail_dies() -> None:
     assert worths == [Worth.NORMAL, Worth.NORMAL, Worth.DEAD, Worth.DEAD]
 
 
+@pytest.mark.parametrize(("wanted", "alive"), [(0, 0), (2, 1), (3, 1), (4, 2), (6, 3)])
+def test_what_others_want_of_a_released_sequence_stays(wanted: int, alive: int) -> None:
+    bench = Bench()
+    bench.add((1, 2, 3, 4, 5, 6))
+    handle = bench.handles.extend(None, (1, 2, 3, 4, 5, 6))
+    asked: list[tuple[Key, int]] = []
+
+    def wants(ids: Key, beyond: int, root: Node) -> int:
+        assert root is bench.tree.root
+        asked.append((ids, beyond))
+        return wanted
+
+    bench.handles.release(handle, wants)
+    assert asked == [((1, 2, 3, 4, 5, 6), 0)]
+    node, worths = bench.tree.root, []
+    while node.children:
+        node = node.children[0]
+        worths.append(node.worth)
+    assert worths == [Worth.NORMAL] * alive + [Worth.DEAD] * (3 - alive)
+
+
+def test_of_what_others_have_gone_through_nobody_is_asked() -> None:
+    bench = Bench()
+    bench.add((1, 2, 3, 4))
+    bench.add((1, 2, 5, 6))
+    handle = bench.handles.extend(None, (1, 2, 3, 4))
+    beyond: list[int] = []
+    bench.handles.release(handle, lambda ids, known, root: beyond.append(known) or 0)
+    assert beyond == [2]
+
+
 def test_a_page_that_matches_in_part_belongs_to_another_sequence() -> None:
     bench = Bench(page_size=4)
     other = bench.add((1, 2, 3, 4))
