@@ -104,7 +104,7 @@ def _check(plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools) -> 
             case HostStep():
                 raise UsageError(
                     "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
-                    hint="run the program's own file",
+                    hint="run the program's own file, without `--passes`",
                 )  # fmt: skip
             case FunctionStep() if step.function not in tools:
                 raise UsageError(
