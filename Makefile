@@ -48,6 +48,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/five_shot.py
 	$(PY) benchmarks/host.py
 	$(PY) -m benchmarks.forced
+	$(PY) benchmarks/passes.py
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

@@ -71,7 +71,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
             name = str(site).encode()
             return lambda own: GenNode(
-                stream, site, sampling, loc, _seed(own.seeds, name), ahead, own.cache_keys.get(site, key)
+                stream, site, sampling, loc, _seed(own.seeds, name), ahead, _key(own.cache_keys, site, key)
             )
         case SelectNode(stream, site, choices, method, loc) if any(isinstance(one, Slot) for one in choices):
             return lambda own: SelectNode(
@@ -80,7 +80,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 tuple([_choice(choice, own.texts) for choice in choices]),
                 method,
                 loc,
-                own.cache_keys.get(site, ""),
+                _key(own.cache_keys, site, ""),
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -88,6 +88,10 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: KeepNode(stream, own.kept[handle])
         case _:
             return None
+
+
+def _key(keys: Mapping[Site, str], site: Site, usual: str) -> str:
+    return keys.get(site, usual) if keys else usual  # most back ends have none, and a site takes time to hash
 
 
 def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:
