@@ -30,7 +30,7 @@ from templates import TEMPLATES, ByteTokenizer
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
 from sglc.ir.ops import Append, Call, Cond, Gen, ScopeEnd, Select, Switch, Tool
-from sglc.ir.target import Target
+from sglc.ir.target import Takes, Target
 from sglc.ir.text import to_text
 from sglc.ir.verify import verify
 from sglc.passes import cache_hints as cache_hints_pass
@@ -84,6 +84,14 @@ def test_dead_code_takes_what_called_programs_generate_for_nobody() -> None:
 def test_prompts_of_one_cache_key_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_hints_pass, "LEAST_TOKENS", 1)
     assert sum(check_cache_hints(program, 4) for program in programs()) > 10
+
+
+@pytest.mark.parametrize("name", ["check_constraints", "legalize"])
+def test_passes_that_only_look_change_nothing(name: str) -> None:
+    api = Target("api", protocol="chat", scores_tokens=True, takes=Takes(samples=1))
+    for program in programs():
+        for target in (PLAIN, api):
+            assert run_pipeline(program, target, [name])[0] == program
 
 
 def test_aggressive_passes_run_only_when_they_are_asked_for() -> None:

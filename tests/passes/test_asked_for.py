@@ -35,7 +35,7 @@ def ask(s, question):
     ("asked", "target", "expected"),
     [
         (("fold_text",), PLAIN, ("fold_text",)),
-        ((), PLAIN, LOCAL),
+        ((), PLAIN, ()),
         (("+reorder",), PLAIN, (*LOCAL[:2], "reorder", *LOCAL[2:])),
         (("+dead_code", "+reorder"), PLAIN, (*LOCAL[:2], "dead_code", "reorder", *LOCAL[2:])),
         (("+reorder",), API, (*CHAT[:5], "reorder", *CHAT[5:])),
