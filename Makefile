@@ -51,6 +51,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/program_side.py
 	$(PY) benchmarks/programs.py
 	$(PY) -m benchmarks.batch_sharing
+	$(PY) benchmarks/passes.py
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

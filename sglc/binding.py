@@ -81,7 +81,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
             name = str(site).encode()
             return lambda own: GenNode(
-                stream, site, sampling, loc, _seed(own.seeds, name), ahead, own.cache_keys.get(site, key)
+                stream, site, sampling, loc, _seed(own.seeds, name), ahead, _key(own.cache_keys, site, key)
             )
         case SelectNode(stream, site, choices, method, loc, key):
             return lambda own: SelectNode(
@@ -90,7 +90,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 tuple([_choice(choice, own.texts) for choice in choices]),
                 method,
                 loc,
-                own.cache_keys.get(site, key),
+                _key(own.cache_keys, site, key),
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -121,6 +121,10 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
             )
         case _:
             return _filler(node)
+
+
+def _key(keys: Mapping[Site, str], site: Site, usual: str) -> str:
+    return keys.get(site, usual) if keys else usual  # most back ends have none, and a site takes time to hash
 
 
 def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:

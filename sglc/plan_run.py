@@ -140,7 +140,7 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
             case HostStep():
                 raise UsageError(
                     "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
-                    hint="run the program's own file",
+                    hint="run the program's own file, without `--passes`",
                 )  # fmt: skip
             case FunctionStep() if step.function not in tools:
                 missing.setdefault(step.function, step.loc)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import sglc.passes  # noqa: F401  registers sglc's own
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.passes.base import PASSES
 from sglc.runtime.models import prepare
 
 # Without a CUDA device kernels run in Triton's interpreter. It is asked for where a kernel is defined, so
@@ -29,6 +31,15 @@ def local() -> Iterator[LocalBackend]:
     backend = LocalBackend(LocalOptions("smollm2"))
     yield backend
     backend.close()
+
+
+@pytest.fixture(autouse=True)
+def same_passes() -> Iterator[None]:
+    """Passes that a test registers are gone behind it."""
+    before = dict(PASSES)
+    yield
+    PASSES.clear()
+    PASSES.update(before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -47,6 +47,11 @@ def chat_program(seed: int) -> Program:
     return random_program(seed, chat=True, regions=True, images=False, python=False, resumed=False)
 
 
+def raw_program(seed: int) -> Program:
+    """The same with turns as text, so that no template is needed."""
+    return without_turns(random_program(seed, regions=True, images=False, python=False, resumed=False))
+
+
 def ids_of(program: Program, tokenizer: Tokenizer, passes: Sequence[str]) -> tuple[Ids, object, int] | None:
     """Of every generation the ids of its prompt, what the program gives, and how often work was handed over.
 
@@ -65,15 +70,17 @@ def ids_of(program: Program, tokenizer: Tokenizer, passes: Sequence[str]) -> tup
     return backend.asked, given, backend.submits
 
 
-def check_ids(program: Program, tokenizer: Tokenizer, name: str) -> tuple[int, int] | None:
-    """The pass changes no id; how many prompts there are, and hand-overs less.
+def check_ids(
+    program: Program, tokenizer: Tokenizer, name: str, behind: tuple[str, ...] = ("lower_roles",)
+) -> tuple[int, int] | None:
+    """The pass changes no id; how many prompts there are, and hand-overs less. `behind`: what follows it.
 
     None if they cannot be written. Where something fails, what does not read it may or may not have begun.
     """
-    before = ids_of(program, tokenizer, ("lower_roles",))
+    before = ids_of(program, tokenizer, behind)
     if before is None:
         return None
-    after = ids_of(program, tokenizer, (name, "lower_roles"))
+    after = ids_of(program, tokenizer, (name, *behind))
     assert after is not None, to_text(program)
     failed = isinstance(before[1], Failure)
     assert failed or after[0].keys() == before[0].keys(), to_text(program)

@@ -49,11 +49,14 @@ _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
 def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
     """Passes as they are asked for: `+name` stands before the first `fold_text` of the others.
 
-    Without others these are the target's own. There calls are inlined, and turns are still turns.
+    Without others these are the target's own. There calls are inlined, and turns are still turns. Nothing
+    that is asked for is nothing.
     """
     asked = tuple(passes)
-    others = tuple(name for name in asked if not name.startswith("+")) or pipeline_for(target)
     more = tuple(name[1:] for name in asked if name.startswith("+"))
+    others = tuple(name for name in asked if not name.startswith("+"))
+    if more and not others:
+        others = pipeline_for(target)
     at = others.index("fold_text") if "fold_text" in others else len(others)
     return (*others[:at], *more, *others[at:])
 

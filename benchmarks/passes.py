@@ -1,0 +1,213 @@
+"""What each pass of the compiler saves, counted on the local runtime.
+
+Writes benchmarks/results/passes.json. Each program runs as a plan with the pass and without it, on a back
+end of its own whose prefix tree is empty, with everything else alike: the tokenizer and template of the default
+model, the runtime's scheduler, pages and prefix tree. In the model's place is the runtime's oracle, because no
+count depends on what a model answers. Counted are hand-overs to the back end, steps of the model, prompt
+tokens that were computed, generations and generated tokens. Two passes of the design are measured that
+sglc does not have: `hoist_prefix` inside a program, as the same program with its common prefix written once
+by hand, and removal of ops that feed nothing.
+
+    python benchmarks/passes.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import sglc
+from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.calls import total
+from sglc.compile import compile_program
+from sglc.executor import Run
+from sglc.ir.core import Program
+from sglc.ir.plan import Plan, Segment, Usage
+from sglc.ir.target import Target, Tokenizer
+from sglc.ir.text import from_text
+from sglc.passes.lower_plan import lower_plan
+from sglc.passes.pipelines import LOCAL
+from sglc.plan_run import run_plan
+from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.oracle import Oracle
+from sglc.runtime.segments import Machine
+from sglc.runtime.step import Step
+
+ROWS = 16
+SIBLINGS = 8
+ESSAY = "Tea is made from leaves, and it takes as long as it takes. " * 8
+RULES = "Answer in one word. Name no source. Where two answers fit, give the older one. " * 20
+Rows = Sequence[Mapping[str, str]]
+
+
+@sglc.function
+def judge(s: Any, text: str, aspect: str) -> Any:
+    s += f"You are a judge.\nText: {text}\nAspect: {aspect}\n"
+    forks = s.fork(2)
+    forks[0] += "Score:" + sglc.gen("score", max_tokens=2, temperature=0, ignore_eos=True)
+    forks[1] += "Reason:" + sglc.gen("reason", max_tokens=16, temperature=0, ignore_eos=True)
+    return forks[0]["score"]
+
+
+@sglc.function
+def reviewed(s: Any, essay: str) -> None:
+    """A chain of calls: a summary, three marks of it, a verdict. Only the scores are read."""
+    s += f"Essay: {essay}\nSummary:"
+    s += sglc.gen("summary", max_tokens=12, temperature=0, ignore_eos=True)
+    for aspect in ("style", "facts", "length"):
+        s += f"\n{aspect}: " + judge(s["summary"], aspect).ret_value
+    s += "\nVerdict:"
+    s += sglc.gen("verdict", max_tokens=4, temperature=0, ignore_eos=True)
+
+
+@sglc.function
+def answered(s: Any, question: str) -> None:
+    """The question stands before rules that are the same for all; both may move."""
+    s += sglc.section(f"Question: {question}\n", name="question", movable=True)
+    s += sglc.section(f"Rules: {RULES}\n", name="rules", movable=True)
+    s += "Answer:"
+    s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+def siblings(shared: bool) -> Program:
+    """Prompts that begin alike: each with its own literal, or with the common part written once."""
+    lines = ["def f():", "    s0 = root()"]
+    branches = [f"s{number + 2}" for number in range(SIBLINGS)]
+    if shared:
+        lines += [f"    s1 = append(s0, {RULES!r})", f"    {', '.join(branches)} = fork(s1)"]
+    else:
+        lines += [f"    {branch} = root()" for branch in branches]
+    for number, branch in enumerate(branches):
+        text = f"{'' if shared else RULES}Question {number}: how much is it?"
+        at, made = f"s{number + 100}", f"s{number + 200}, t{number}"
+        lines += [
+            f"    {at} = append({branch}, {text!r})",
+            f"    {made} = gen({at}, 'x{number}', max_tokens=2, ignore_eos=True)",
+        ]
+    return from_text("\n".join([*lines, "    return", ""]), "siblings.sglir")
+
+
+class CountedOracle(Oracle):
+    """An oracle that counts its steps."""
+
+    steps = 0
+
+    def launch(self, step: Step) -> int:
+        self.steps += 1
+        return super().launch(step)
+
+
+class Counted(LocalBackend):
+    """The local back end with the oracle for a model."""
+
+    def __init__(self) -> None:
+        super().__init__(LocalOptions("smollm2", device="cpu"))
+        vocabulary = len(self.tokenizer.token_bytes())
+        self.oracle = CountedOracle(pages=4_000, page_size=16, vocab_size=vocabulary, eos_ids=())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self.target.tokenizer is not None
+        return self.target.tokenizer
+
+    def _load(self) -> Machine:
+        return Machine(Engine(self.oracle, EngineConfig(max_rows=16, max_len=8_000)), self.tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of all rows together."""
+
+    submits: int
+    steps: int
+    computed_tokens: int
+    prompt_tokens: int
+    generations: int
+    generated_tokens: int
+
+
+def measured(plan: Plan, rows: Rows) -> Figures:
+    """Run the rows one after another from an empty prefix tree."""
+    backend = Counted()
+    runs = []
+    for number, row in enumerate(rows):
+        run = Run(backend, 0, row=number)
+        run_plan(plan, row, run)
+        runs.append(run)
+    used = sum((total(run.calls) for run in runs), Usage())
+    submits = sum(run.submits for run in runs)
+    backend.close()
+    return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)
+
+
+def without(name: str) -> tuple[str, ...]:
+    return tuple(other for other in LOCAL if other != name)
+
+
+def report() -> dict[str, Any]:
+    """All figures as plain data."""
+    target = Counted().target
+
+    def both(program: Program, rows: Rows, off: Sequence[str], on: Sequence[str]) -> dict[str, Any]:
+        ways = (("off", off), ("on", on))
+        plans = {name: compile_program(program, target, list(passes)).plan for name, passes in ways}
+        return {name: asdict(measured(plan, rows)) for name, plan in plans.items()}
+
+    essays = [{"essay": f"{number}. {ESSAY}"} for number in range(4)]
+    questions = [{"question": f"what is {number} times {number}?"} for number in range(ROWS)]
+    hoisted = {
+        name: compile_program(siblings(way), target).plan for name, way in (("off", False), ("on", True))
+    }
+    return {
+        "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
+        "dead_code": both(reviewed.trace(), essays, LOCAL, ["+dead_code"]),
+        "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
+        "hoist_prefix inside a program (left out)": {
+            name: asdict(measured(plan, [{}])) for name, plan in hoisted.items()
+        },
+        "ops that feed nothing (left out)": dead_ops(target),
+    }
+
+
+def dead_ops(target: Target) -> dict[str, Any]:
+    """What is left in the plan of ops that feed nothing, with no pass that removes them."""
+    program = reviewed.trace()
+    dead = from_text(
+        "def f(a):\n    s0 = root()\n    s1 = append(s0, a)\n    s2 = append(s1, 'x')\n    b0 = eq(a, 'x')\n"
+        "    t0 = lower(a)\n    l0 = concat((t0, a))\n    s3 = cond(b0):\n        s4 = append(s2, 'y')\n"
+        "        yield s4\n    else:\n        yield s2\n    s5, t1 = gen(s1, 'x')\n    return\n", "dead.sglir",
+    )  # fmt: skip
+    live = from_text(
+        "def f(a):\n    s0 = root()\n    s1 = append(s0, a)\n    s2, t0 = gen(s1, 'x')\n    return\n",
+        "live.sglir",
+    )
+    counts = {}
+    for name, made in (("off", dead), ("on", live)):
+        plan = lower_plan(replace(made, name=program.name), target)
+        nodes = sum(len(step.nodes) for step in plan.steps if isinstance(step, Segment))
+        counts[name] = {"steps": len(plan.steps), "nodes": nodes, "blocks": len(plan.blocks)}
+    return counts
+
+
+def main() -> int:
+    from machine import ROOT, setting  # beside this file, which tests import too
+
+    found = report()
+    result = {
+        "what": "programs with a pass and without it: counts of all rows on the local runtime",
+        "rows": {"inline_calls": 4, "dead_code": 4, "reorder": ROWS, "hoist_prefix": 1},
+        "figures": found,
+        **setting(),
+    }
+    path = ROOT / "benchmarks" / "results" / "passes.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    for name, figures in found.items():
+        print(name, *(f"\n  {way}: {counts}" for way, counts in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
