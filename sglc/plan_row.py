@@ -123,13 +123,17 @@ class PlanRow:
         self._clock = clock
         self._alarm: Alarm | None = None
         self._over = False
+        self._outer = context.get(ENCLOSING)
         self._enclosing: Enclosing | None = None
         if tools:
-            self._enclosing = Enclosing(backend, result.seed, result.row, lambda: self._run.why_over)
+            run = self._run  # and not the row, which would hold itself
+            self._enclosing = Enclosing(backend, result.seed, result.row, lambda: run.why_over)
             context.run(self._enter, self._enclosing)
         self._going = None if prepared.single else PlanRun(prepared, self._run, tools, context)
         dict.update(result.feed.variables, prepared.early)
         result.begin(self.stop)
+        if self._outer is not None:
+            self._outer.begin(self)
 
     def _enter(self, enclosing: Enclosing) -> None:
         ENCLOSING.set(enclosing)
@@ -154,8 +158,7 @@ class PlanRow:
         """Stop what runs, and the runs of programs that tools called; let nothing begin any more."""
         self._run.stop(reason)
         if self._enclosing is not None:
-            for row in tuple(self._enclosing.inner.values()):
-                row.stop(reason)
+            self._enclosing.stop_inner(reason)
 
     # -- a plan that is one segment --------------------------------------------------------------
 
@@ -219,6 +222,8 @@ class PlanRow:
         self._over = True
         if self._alarm is not None:
             self._alarm.off()
+        if self._outer is not None:
+            self._outer.end(self)
         feed = self.result.feed
         feed.error = error
         early, errors = values(feed, feed.variables)
