@@ -90,7 +90,8 @@ def run_plan(
 
     Raises:
         UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
-            SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that is not in `tools`.
+            SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that is not in `tools`, SGLC046
+            a plan for another back end.
         RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
         SglcError: the first failure, in program order.
     """
@@ -126,13 +127,18 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
     """Refuse what cannot run to its end, before anything runs.
 
     Raises:
-        UsageError: SGLC015, SGLC016, SGLC025, as of `run_plan`.
+        UsageError: SGLC015, SGLC016, SGLC025, SGLC046, as of `run_plan`.
     """
     tokenizer = backend.target.tokenizer
     if plan.tokenizer and (tokenizer is None or tokenizer.hash != plan.tokenizer):
         raise UsageError(
             "SGLC015", "the plan was made for another tokenizer than the back end's",
             hint="compile the program again for this model",
+        )  # fmt: skip
+    if not plan.tokenizer and plan.target != backend.target.name:
+        raise UsageError(
+            "SGLC046", f"the plan was made for `{plan.target}`, and runs on no other back end",
+            note=f"this one is `{backend.target.name}`", hint="compile the program again for this one",
         )  # fmt: skip
     missing: dict[str, Loc] = {}
     for step in steps_of(plan):

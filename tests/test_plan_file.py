@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,19 @@ def test_a_name_that_two_functions_of_the_plan_have_is_refused() -> None:
     assert both.run(a="x", backend=backend).ret_value == "x12"
     with pytest.raises(UsageError, match=r"`one.get`, `two.get`, which are not there"):
         LoadedPlan(plan).run(a="x", backend=backend)
+
+
+def test_a_plan_for_an_api_runs_on_no_other_back_end() -> None:
+    backend = ScriptedBackend(answering)
+    plan = replace(loud.compile(backend).plan, target="openai:gpt-4o", tokenizer="")
+    with pytest.raises(UsageError) as caught:
+        LoadedPlan(plan).run(word="a", backend=backend)
+    assert caught.value.code == "SGLC046"
+    assert caught.value.message == "the plan was made for `openai:gpt-4o`, and runs on no other back end"
+    with pytest.raises(UsageError) as caught:
+        LoadedPlan(replace(plan, tokenizer="another")).run(word="a", backend=backend)
+    assert caught.value.code == "SGLC015"
+    assert backend.submits == 0
 
 
 # -- batches from the command line -------------------------------------------------------------------
