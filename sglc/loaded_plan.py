@@ -13,14 +13,15 @@ from sglc.budget import Budget, budget_of
 from sglc.current import ENCLOSING, resolve
 from sglc.deadline import Clock, clock_of_batch, clock_of_run
 from sglc.errors import SglcError, UsageError
+from sglc.event_loop import executor_loop
 from sglc.frontend.locate import here
 from sglc.frontend.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan import FunctionStep, Plan
 from sglc.ir.plan_file import plan_from_text, plan_hash
 from sglc.ir.target import Backend
+from sglc.plan_ready import Tools, check_arguments, check_plan_runs, steps_of
 from sglc.plan_row import PlanRow, PreparedRows
-from sglc.plan_run import Tools, check_arguments, check_plan_runs, steps_of
 from sglc.progress import bar
 from sglc.result import Result
 
@@ -94,7 +95,8 @@ class LoadedPlan:
         chosen.start()
         result = Result(self.plan.program, random_seed() if seed is None else seed, live=live)
         context = contextvars.copy_context()
-        PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock).run()
+        row = PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock)
+        executor_loop().call_soon_threadsafe(row.run)
         return result
 
     def run_batch(

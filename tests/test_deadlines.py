@@ -36,6 +36,7 @@ def gate() -> Iterator[None]:
     WOKEN.clear()
     yield
     GATE.set()
+    settled(lambda: not {"sglc-sleeper", "sglc-program"} & {thread.name for thread in threading.enumerate()})
 
 
 def line_of(text: str) -> int:
