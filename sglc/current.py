@@ -40,6 +40,22 @@ class Enclosing:
     inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
     watch: RowWatch | None = None
 
+    def begin(self, run: Stoppable) -> None:
+        """A program is called: it stops when this one does, at once if that has happened."""
+        self.inner[id(run)] = run
+        error = self.why_over()  # behind the entry, so that a stop meanwhile finds it
+        if error is not None:
+            run.stop(error)
+
+    def end(self, run: Stoppable) -> None:
+        """It has ended."""
+        self.inner.pop(id(run), None)
+
+    def stop_inner(self, reason: RunError | None) -> None:
+        """Stop what was called."""
+        for run in tuple(self.inner.values()):
+            run.stop(reason)
+
     def may_call(self) -> None:
         """Called before a declared function is.
 

@@ -12,17 +12,19 @@ from sglc.api import NOTHING, watch_of, watches_of
 from sglc.batch import run_batch, window_of
 from sglc.batch_order import plan_order
 from sglc.budget import Budget, budget_of
-from sglc.current import resolve
+from sglc.current import ENCLOSING, resolve
 from sglc.deadline import Clock, clock_of_batch, clock_of_run
 from sglc.errors import SglcError, UsageError
+from sglc.event_loop import executor_loop
 from sglc.frontend.locate import here
 from sglc.frontend.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan import FunctionStep, Plan
 from sglc.ir.plan_file import plan_from_text, plan_hash
 from sglc.ir.target import Backend
+from sglc.plan_ready import Tools, check_arguments, check_plan_runs, steps_of
 from sglc.plan_row import PlanRow, PreparedRows
-from sglc.plan_run import Tools, check_arguments, check_plan_runs, steps_of
+from sglc.progress import bar
 from sglc.result import Result
 
 if TYPE_CHECKING:
@@ -96,16 +98,23 @@ class LoadedPlan:
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         given = self._texts(arguments)
+        enclosing = ENCLOSING.get()
+        if enclosing is not None:  # a plan that a program runs
+            backend = enclosing.backend if backend is None else backend
+            seed = enclosing.seed_of(self.plan.program) if seed is None else seed
         watch, run_seed = watch_of(self.plan.program, seed, None, watches)
         chosen = self._ready(backend, watch)
         chosen.start()
         result = Result(self.plan.program, run_seed, live=live)
         own = None if watch is None else watch.row(0, given)
         context = contextvars.copy_context()
-        PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock, own).run()
+        row = PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock, own)
+        executor_loop().call_soon_threadsafe(row.run)
         return result
 
-    def run_batch(self, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[Result]:
+    def run_batch(
+        self, rows: Sequence[Mapping[str, Any]], *, progress_bar: bool = False, **options: Any
+    ) -> list[Result]:
         """Run every row (its arguments by name); gives results in row order, when all have ended.
 
         A row that fails keeps its error in its own result. Ctrl-C stops all rows, as of `Function.run_batch`.
@@ -113,7 +122,8 @@ class LoadedPlan:
         Args:
             options: as of `stream_batch`.
         """
-        return list(self.stream_batch(rows, **options))
+        results = self.stream_batch(rows, **options)
+        return list(bar(results, total=len(rows), label=self.__name__) if progress_bar else results)
 
     def stream_batch(
         self,

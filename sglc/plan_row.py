@@ -15,7 +15,7 @@ from sglc.binding import Own, Template, asked_in
 from sglc.budget import Budget
 from sglc.current import ENCLOSING, Enclosing
 from sglc.deadline import Alarm, Clock, Deadline
-from sglc.errors import Loc, RunError, SglcError
+from sglc.errors import Loc, RunError
 from sglc.event_loop import start
 from sglc.executor import Run
 from sglc.feed import values
@@ -27,7 +27,8 @@ from sglc.ir.core import Site
 from sglc.ir.plan import GenNode, KeepNode, Named, OutputTree, Plan, Segment, SelectNode, Slot
 from sglc.ir.target import Backend
 from sglc.ir.uses import Name
-from sglc.plan_run import PlanRun, Prepared, Tools
+from sglc.plan_ready import Prepared, Tools
+from sglc.plan_run import PlanRun
 from sglc.plan_segments import value_of
 from sglc.plan_values import Value, as_python, read
 from sglc.result import Outcome, Result
@@ -131,20 +132,24 @@ class PlanRow:
         self._clock = clock
         self._alarm: Alarm | None = None
         self._over = False
+        self._outer = context.get(ENCLOSING)
         self._enclosing: Enclosing | None = None
         if tools:
-            self._enclosing = Enclosing(backend, result.seed, result.row, lambda: self._run.why_over)
+            run = self._run  # and not the row, which would hold itself
+            self._enclosing = Enclosing(backend, result.seed, result.row, lambda: run.why_over)
             context.run(self._enter, self._enclosing)
         self._going = None if prepared.single else PlanRun(prepared, self._run, tools, context)
         dict.update(result.feed.variables, prepared.early)
         result.begin(self.stop)
+        if self._outer is not None:
+            self._outer.begin(self)
 
     def _enter(self, enclosing: Enclosing) -> None:
         ENCLOSING.set(enclosing)
         MAY_CALL.set(enclosing.may_call)
 
     def run(self) -> None:
-        """Begin it; returns at once."""
+        """Begin it; returns at once. Called in the loop's thread."""
         self._run.begin()
         deadline = None if self._clock is None else self._clock.deadline()
         if deadline is not None:
@@ -168,16 +173,15 @@ class PlanRow:
         """Stop what runs, and the runs of programs that tools called; let nothing begin any more."""
         self._run.stop(reason)
         if self._enclosing is not None:
-            for row in tuple(self._enclosing.inner.values()):
-                row.stop(reason)
+            self._enclosing.stop_inner(reason)
 
     # -- a plan that is one segment --------------------------------------------------------------
 
     def _submit(self, single: Single) -> None:
-        error: SglcError | None = None
+        error: Exception | None = None
         try:
             self._run.submit(single.template.bind(Own(self._arguments, {}, {}, self._run.seeds)))
-        except SglcError as problem:
+        except Exception as problem:
             error = problem
         self._run.when_idle(lambda: self._end(single, error))
 
@@ -186,12 +190,15 @@ class PlanRow:
         error = error or self._run.failure
         variables: dict[str, Any] = {}
         value = None
-        if error is None:
-            cells = self.result.feed.cells
-            known: dict[Name, Value] = {Slot(name): text for name, text in self._arguments.items()}
-            known.update({slot: value_of(cells[site]) for slot, site in single.gives})
-            variables = {late.name: as_python(read(late.value, known)) for late in single.late}
-            value = as_python(read(self._prepared.plan.returns, known))
+        try:
+            if error is None:
+                cells = self.result.feed.cells
+                known: dict[Name, Value] = {Slot(name): text for name, text in self._arguments.items()}
+                known.update({slot: value_of(cells[site]) for slot, site in single.gives})
+                variables = {late.name: as_python(read(late.value, known)) for late in single.late}
+                value = as_python(read(self._prepared.plan.returns, known))
+        except Exception as problem:  # a bug of ours: nobody may be left waiting for it
+            error = problem
         self._finish(variables, value, error)
         self._run.forget()
 
@@ -200,11 +207,15 @@ class PlanRow:
     async def _walk(self) -> None:
         assert self._going is not None
         value, error = None, None
+        variables: dict[str, Any] = {}
         try:
-            _, value = await self._going.execute(self._arguments)
+            try:
+                _, value = await self._going.execute(self._arguments)
+            finally:
+                variables = self._going.variables
         except Exception as problem:
             error = problem
-        self._finish(self._going.variables, value, error)
+        self._finish(variables, value, error)
         self._run.forget()
 
     # -- the end ---------------------------------------------------------------------------------
@@ -233,6 +244,8 @@ class PlanRow:
         self._over = True
         if self._alarm is not None:
             self._alarm.off()
+        if self._outer is not None:
+            self._outer.end(self)
         feed, total_s = self.result.feed, self._run.elapsed_s
         if self._watch is not None:
             try:

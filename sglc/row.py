@@ -80,14 +80,12 @@ class Row:
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._going: _Going | None = None  # the body, while it may be asked where it is
         self._context = context or contextvars.copy_context()
-        self._enclosing = Enclosing(backend, result.seed, result.row, self._why_over, watch=watch)
+        run = self._run  # and not the row, which would hold itself
+        self._enclosing = Enclosing(backend, result.seed, result.row, lambda: run.why_over, watch=watch)
         self._outer = self._context.get(ENCLOSING)
         result.begin(self.stop)
         if self._outer is not None:
-            self._outer.inner[id(self)] = self
-            reason = self._outer.why_over()
-            if reason is not None:  # after it can be seen there: nothing is missed
-                self.stop(reason)
+            self._outer.begin(self)
 
     def run(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
@@ -103,11 +101,7 @@ class Row:
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that the body called; let nothing begin any more."""
         self._run.stop(reason)
-        for row in tuple(self._enclosing.inner.values()):
-            row.stop(reason)
-
-    def _why_over(self) -> RunError | None:
-        return self._run.why_over
+        self._enclosing.stop_inner(reason)
 
     def _run_body(self) -> None:
         recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
@@ -212,7 +206,7 @@ class Row:
             self._alarm.off()
         self._going = None
         if self._outer is not None:
-            self._outer.inner.pop(id(self), None)
+            self._outer.end(self)
         if self._watch is not None:
             outcome = self._watched(outcome, self._watch)
         if global_config.verbosity >= 2:

@@ -22,7 +22,7 @@ from sglc.frontend.tools import AROUND
 from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan import FunctionStep, Plan
 from sglc.ir.target import Backend
-from sglc.plan_run import steps_of
+from sglc.plan_ready import steps_of
 from sglc.record import RecordedTape, Recorder
 from sglc.replay import ReplayedTape, Replayer
 from sglc.result import Result

@@ -36,6 +36,7 @@ def gate() -> Iterator[None]:
     WOKEN.clear()
     yield
     GATE.set()
+    settled(lambda: not {"sglc-sleeper", "sglc-program"} & {thread.name for thread in threading.enumerate()})
 
 
 def line_of(text: str) -> int:
@@ -166,7 +167,11 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
         s += "a" + sgl.gen("x")
         assert s["x"]
         GATE.wait()
-        for begin in (act, lambda: leaver.run().text(), lambda: leaver.run_batch([{}])[0].text()):
+        begins = (
+            act, lambda: leaver.run().text(), lambda: leaver.run_batch([{}])[0].text(),
+            lambda: plan.run().ret_value, lambda: plan.run_batch([{}])[0].ret_value,
+        )  # fmt: skip
+        for begin in begins:
             try:
                 begin()
             except RunError as error:
@@ -174,6 +179,7 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
         WOKEN.append("over")
 
     backend = slow()
+    plan = LoadedPlan(leaver.compile(backend).plan)
     assert program.run(backend=backend, timeout=0.3).error() is not None
     calls = backend.calls
     sgl.set_default_backend(backend)  # a batch in a body goes there
@@ -183,7 +189,7 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
     finally:
         sgl.set_default_backend(None)
     assert WOKEN == ["over"]
-    assert [error.code for error in errors if isinstance(error, RunError)] == ["SGLC411"] * 3
+    assert [error.code for error in errors if isinstance(error, RunError)] == ["SGLC411"] * 5
     assert backend.calls == calls
 
 
@@ -200,6 +206,22 @@ def test_the_model_stops_at_the_deadline() -> None:
     assert oracle.oracle.launched < 1_000
     assert result.usage.calls == 0
     oracle.close()
+
+
+def test_a_run_in_the_caller_s_thread_has_its_deadline_too() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+        assert s["x"]
+        settled(lambda: ended.is_set())
+
+    ended = threading.Event()
+    threading.Timer(0.8, ended.set).start()
+    result = program.run(backend=slow(), timeout=0.3, use_thread=False)
+    assert ended.is_set()
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC411"
 
 
 class Stuck(ScriptedBackend):

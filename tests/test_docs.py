@@ -26,7 +26,10 @@ def on_local(local: LocalBackend) -> Iterator[None]:
     sglc.set_default_backend(None)
 
 
-def test_every_example_prints_what_stands_below_it(on_local: None, request: pytest.FixtureRequest) -> None:
+def test_every_example_prints_what_stands_below_it(
+    on_local: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # they write files
     page = PAGE.read_text()
     examples = _EXAMPLE.findall(page)
     assert len(examples) == page.count("```python")

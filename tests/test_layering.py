@@ -31,7 +31,7 @@ _DRIVE = {
         "explain",
         "feed",
     ),
-    *("plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
+    *("plan_ready", "plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
     *("progress", "result", "row", "streams", "warm"),
     *("inputs", "record", "recording", "replay", "spans", "trace", "watch"),
 }

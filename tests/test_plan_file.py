@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from sglc.ir.plan_file import plan_from_text, plan_hash, plan_to_text
 from sglc.ir.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
 from sglc.loaded_plan import LoadedPlan, tools_for
+from tests.oracle_backend import OracleBackend
 
 EVERYTHING = Target("scripted", Words(), continues_text=True, images=True)
 
@@ -261,6 +264,66 @@ def test_a_plan_is_saved_and_loaded(tmp_path: Path) -> None:
     assert caught.value.code == "SGLC002"
 
 
+@sgl.function
+def sampled(s: Any, word: str) -> Any:
+    s += word + sgl.gen("x", max_tokens=12)
+    forks = s.fork(3)
+    for number, fork in enumerate(forks):
+        fork += f"{number}:" + sgl.gen("tip", max_tokens=8, n=2 if number == 1 else 1)
+    forks.join()
+    s += sgl.gen("end", max_tokens=8)
+    return {"end": s["end"], "first": [s["x"], word]}
+
+
+def test_rows_of_a_plan_draw_the_samples_of_the_function_s() -> None:
+    oracle = OracleBackend()
+    plan = LoadedPlan(sampled.compile(oracle).plan)
+    rows = [{"word": "same"}] * 6 + [{"word": f"w{i}"} for i in range(6)]
+    shown = []
+    for runs in (sampled, plan):
+        for seed in (1, 2):
+            results = runs.run_batch(rows, backend=oracle, seed=seed)
+            shown.append([(dict(result.variables), result.ret_value) for result in results])
+            one = runs.run(**rows[0], backend=oracle, seed=seed)
+            assert (dict(one.variables), one.ret_value) == shown[-1][0]
+    assert shown[0] == shown[2]
+    assert shown[1] == shown[3]
+    assert shown[0] != shown[1]
+    assert len({json.dumps(row) for row in shown[0][:6]}) == 6  # equal rows differ
+    oracle.close()
+
+
+def test_a_plan_s_result_is_read_while_it_runs() -> None:
+    backend = ScriptedBackend(lambda asked: " one two three" if asked.site.name == "x" else " 4", word_s=0.02)
+    plan = LoadedPlan(sampled.compile(backend).plan)
+    result = plan.run(word="a", backend=backend, stream=True)
+    assert list(result.text_iter("x")) == [" one", " two", " three"]
+    assert not result.ended
+    assert result["x"] == " one two three"
+    assert result["tip"] == [" 4", [" 4", " 4"], " 4"]
+    assert [site.name for site, _ in result.pieces()] == ["x"] * 3 + ["tip"] * 3 + ["end"]
+    meta = result.get_meta_info("x")
+    assert meta is not None
+    assert meta["completion_tokens"] == 3
+    assert (result.text(), result.messages()) == ("", [])
+    late = asyncio.run(plan.run(word="a", backend=backend).sync_async())
+    assert late.variables == {"x": " one two three", "tip": [" 4", [" 4", " 4"], " 4"], "end": " 4"}
+    assert list(late.text_iter("x")) == [" one two three"]
+
+
+def test_a_program_runs_a_plan_where_it_runs_itself() -> None:
+    backend = ScriptedBackend(answering)
+    plan = LoadedPlan(loud.compile(backend).plan)
+
+    @sgl.function
+    def outer(s: Any) -> Any:
+        s += "a" + sgl.gen("z")
+        return [plan.run(word=s["z"]).ret_value, s["z"]]
+
+    first, second = (outer.run(backend=backend, seed=7).ret_value for _ in range(2))
+    assert first == second == [{"y": " y9"}, " z1"]
+
+
 def test_tools_are_found_by_the_last_part_of_their_names(tmp_path: Path) -> None:
     backend = ScriptedBackend(answering)
     plan = loud.compile(backend).plan
@@ -293,6 +356,19 @@ def test_a_name_that_two_functions_of_the_plan_have_is_refused() -> None:
     assert both.run(a="x", backend=backend).ret_value == "x12"
     with pytest.raises(UsageError, match=r"`one.get`, `two.get`, which are not there"):
         LoadedPlan(plan).run(a="x", backend=backend)
+
+
+def test_a_plan_for_an_api_runs_on_no_other_back_end() -> None:
+    backend = ScriptedBackend(answering)
+    plan = replace(loud.compile(backend).plan, target="openai:gpt-4o", tokenizer="")
+    with pytest.raises(UsageError) as caught:
+        LoadedPlan(plan).run(word="a", backend=backend)
+    assert caught.value.code == "SGLC046"
+    assert caught.value.message == "the plan was made for `openai:gpt-4o`, and runs on no other back end"
+    with pytest.raises(UsageError) as caught:
+        LoadedPlan(replace(plan, tokenizer="another")).run(word="a", backend=backend)
+    assert caught.value.code == "SGLC015"
+    assert backend.submits == 0
 
 
 # -- batches from the command line -------------------------------------------------------------------

@@ -35,7 +35,8 @@ from sglc.ir.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Backend
 from sglc.ir.text import from_text, to_text
 from sglc.ir.verify import verify
-from sglc.plan_run import Tools, run_compiled, run_plan
+from sglc.plan_ready import Tools
+from sglc.plan_run import run_compiled, run_plan
 from tests.oracle_backend import OracleBackend
 from tests.soak_ir import declared
 

@@ -1,0 +1,94 @@
+"""What is found out about a plan before it runs: whether it can, and what all of its runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sglc.errors import Loc, UsageError
+from sglc.ir.plan import FunctionStep, Held, HostStep, Plan, Step
+from sglc.ir.target import Backend
+from sglc.ir.uses import Uses, names_in
+from sglc.plan_scope import Facts
+from sglc.plan_segments import Bindings
+
+Tools = Mapping[str, Callable[..., Any]]
+NO_TOOLS: Tools = MappingProxyType({})
+
+
+class Prepared:
+    """A plan, and what is found out about it once for all of its runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.body = plan.body
+        self.uses = Uses(plan.blocks)
+        self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
+        self.bindings = Bindings()
+        self._facts: dict[int, Facts] = {}  # by block; -1 is the plan's own
+
+    def facts(self, number: int) -> Facts:
+        """What is known of a block before it runs."""
+        if number not in self._facts:
+            block = self.body if number < 0 else self.plan.blocks[number]
+            self._facts[number] = Facts(block, self.uses)
+        return self._facts[number]
+
+
+def check_arguments(plan: Plan, arguments: Mapping[str, str]) -> None:
+    """Refuse arguments that are not the plan's.
+
+    Raises:
+        UsageError: SGLC014.
+    """
+    missing = [name for name in plan.params if name not in arguments]
+    unknown = [name for name in arguments if name not in plan.params]
+    if missing or unknown:
+        wrong = f"misses `{missing[0]}`" if missing else f"has no argument `{unknown[0]}`"
+        raise UsageError(
+            "SGLC014", f"the plan {wrong}", note=f"its arguments: {', '.join(plan.params) or 'none'}"
+        )
+
+
+def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
+    """Refuse what cannot run to its end, before anything runs.
+
+    Raises:
+        UsageError: SGLC015, SGLC016, SGLC025, SGLC046, as of `run_plan`.
+    """
+    tokenizer = backend.target.tokenizer
+    if plan.tokenizer and (tokenizer is None or tokenizer.hash != plan.tokenizer):
+        raise UsageError(
+            "SGLC015", "the plan was made for another tokenizer than the back end's",
+            hint="compile the program again for this model",
+        )  # fmt: skip
+    if not plan.tokenizer and plan.target != backend.target.name:
+        raise UsageError(
+            "SGLC046", f"the plan was made for `{plan.target}`, and runs on no other back end",
+            note=f"this one is `{backend.target.name}`", hint="compile the program again for this one",
+        )  # fmt: skip
+    missing: dict[str, Loc] = {}
+    for step in steps_of(plan):
+        match step:
+            case HostStep():
+                raise UsageError(
+                    "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
+                    hint="run the program's own file, without `--passes`",
+                )  # fmt: skip
+            case FunctionStep() if step.function not in tools:
+                missing.setdefault(step.function, step.loc)
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise UsageError(
+            "SGLC025", f"the plan calls {names}, which {'is' if len(missing) == 1 else 'are'} not there",
+            next(iter(missing.values())), note=f"functions that were given: {', '.join(tools) or 'none'}",
+            hint="give a file that declares them: `--tools FILE.py`, or run the program's own file",
+        )  # fmt: skip
+
+
+def steps_of(plan: Plan) -> Iterator[Step]:
+    """Every step of a plan, those in its blocks too."""
+    yield from plan.steps
+    for block in plan.blocks:
+        yield from block.steps
