@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +180,18 @@ def _damaged(path: Path, number: int, reason: str) -> UsageError:
 
 def answer_json(event: GenDone | SelectDone) -> Json:
     """An event as plain data, without what has its default; `answer_of` reads it."""
-    return {
-        key: value
-        for key, value in asdict(event).items()
-        if key not in ("node", "usage") and not (isinstance(value, tuple) and not value)
-    } | {"usage": {key: value for key, value in asdict(event.usage).items() if value}}
+    made = {key: value for key, value in _shallow(event).items() if key != "node" and value != ()}
+    made["usage"] = {key: value for key, value in _shallow(event.usage).items() if value}
+    if isinstance(event, GenDone):
+        made["samples"] = [
+            {key: value for key, value in _shallow(one).items() if value not in ((), None)}
+            for one in event.samples
+        ]
+    return made
+
+
+def _shallow(data: Any) -> Json:
+    return {one.name: getattr(data, one.name) for one in fields(data)}
 
 
 def answer_of(data: Json, node: int) -> GenDone | SelectDone:
@@ -196,7 +203,10 @@ def answer_of(data: Json, node: int) -> GenDone | SelectDone:
         empty = dict.fromkeys(("prompt_ids", "scores", "choice_ids", "logprobs"), ())
         return SelectDone(node=node, usage=usage, **{**empty, **given})
     samples = tuple(
-        [Sample(**{name: _tuples(value) for name, value in one.items()}) for one in data["samples"]]
+        [
+            Sample(**{"ids": (), **{name: _tuples(value) for name, value in one.items()}})
+            for one in data["samples"]
+        ]
     )
     return GenDone(node=node, usage=usage, samples=samples, **{"prompt_ids": (), **given})
 
