@@ -265,7 +265,7 @@ class ScriptedBackend:
         for number in range(max(map(len, words.values()), default=0)):
             await asyncio.sleep(self._word_s)
             for index, said in words.items():
-                if number < len(said):
+                if number < len(said) and isinstance(asked[index][0], GenDone):  # a choice comes as one
                     yield Delta(index, said[number])
         for event, _ in asked.values():
             yield event
