@@ -53,7 +53,7 @@ class Recorder:
                 return known[1]
             key, data = described(target)
             if key not in [name for _, name in self._targets.values()]:
-                self.writer.write({"target": key, "described": data})
+                self.writer.write({"target": key, "described": data}, later=True)
             self._targets[id(target)] = target, key  # kept, so that no other target gets its id
             return key
 
@@ -165,7 +165,8 @@ class RecordedTape:
         self._write("answer", site=str(cell.site), loc=str(cell.node.loc), **asked, **answer)
 
     def _write(self, what: str, **line: Any) -> None:
-        self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line})
+        later = what in ("begin", "end")  # nothing is lost with them that was paid for
+        self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line}, later=later)
 
 
 class RecordingBackend:

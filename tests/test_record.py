@@ -638,10 +638,10 @@ def test_what_a_stream_showed_is_shown_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("quick.py").write_text(QUICK)
+    Path("shown.py").write_text(QUICK)
     rules = [{"name": "sure", "text": "no"}, {"name": "c", "text": "7"}, {"text": "some words here"}]
     Path("script.json").write_text(json.dumps({"rules": rules, "word_s": 0.001}))
-    command = ["run", "quick.py", "--arg", "question=x", "--stream"]
+    command = ["run", "shown.py", "--arg", "question=x", "--stream"]
     assert main([*command, "--backend", "scripted:script.json", "--record", "r"]) == 0
     first = capsys.readouterr().out
     assert main([*command, "--replay", "r"]) == 0
