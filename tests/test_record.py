@@ -152,7 +152,7 @@ def observing(s: Any, q: str) -> Any:
 @sgl.function
 def tooled(s: Any, q: str) -> Any:
     s += q + sgl.gen("a")
-    facts = [lookup(s["a"]), lookup(s["a"]), shout(q)]
+    facts = [lookup(s["a"]), lookup(s["a"]), shout(q), shout(q)]
     s += "".join(facts) + sgl.gen("b")
     try:
         divide(1, 0)
