@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -63,7 +64,7 @@ class Followed:
         assert isinstance(node, GenNode | SelectNode)
         pieces = _pieces(self.prompt(node.stream))
         if isinstance(node, GenNode):
-            options: dict[str, Any] = _not_default(node.sampling)
+            options = _not_default(node.sampling)
         else:
             options = {"choices": [self._text(choice) for choice in node.choices], "method": node.method}
         digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
@@ -168,7 +169,8 @@ def _pieces(prompt: Prompt) -> list[tuple[str, str]]:
     return pieces
 
 
-def _not_default(sampling: Sampling) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _not_default(sampling: Sampling) -> Mapping[str, Any]:
     """The fields that are no defaults, as JSON has them; `max_tokens` and `temperature` always."""
     shown = {
         key: value

@@ -15,7 +15,7 @@ from sglc.binding import Own, Template, asked_in
 from sglc.budget import Budget
 from sglc.current import ENCLOSING, Enclosing
 from sglc.deadline import Alarm, Clock, Deadline
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, RunError, SglcError
 from sglc.event_loop import start
 from sglc.executor import Run
 from sglc.feed import values

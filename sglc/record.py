@@ -32,7 +32,7 @@ class Recorder:
         header = {"program": name, "seed": seed, "rows": rows, **_versions()}
         self.writer = Writer(folder, header)
         self.streams = Streams()
-        self._targets: dict[str, None] = {}
+        self._targets: dict[int, tuple[Target, str]] = {}
         self._lock = threading.Lock()
         self._going = 0
         self._closed = False
@@ -47,12 +47,15 @@ class Recorder:
 
     def described(self, target: Target) -> str:
         """The short name of a target, which is written down once."""
-        key, data = described(target)
         with self._lock:
-            if key not in self._targets:
-                self._targets[key] = None
-                self.writer.write({"target": key, "described": data})
-        return key
+            known = self._targets.get(id(target))
+            if known is not None:
+                return known[1]
+            key, data = described(target)
+            if key not in [name for _, name in self._targets.values()]:
+                self.writer.write({"target": key, "described": data}, later=True)
+            self._targets[id(target)] = target, key  # kept, so that no other target gets its id
+            return key
 
     def going(self, more: int) -> None:
         """So many rows more are going on, or programs that they call."""
@@ -162,7 +165,8 @@ class RecordedTape:
         self._write("answer", site=str(cell.site), loc=str(cell.node.loc), **asked, **answer)
 
     def _write(self, what: str, **line: Any) -> None:
-        self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line})
+        later = what in ("begin", "end")  # nothing is lost with them that was paid for
+        self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line}, later=later)
 
 
 class RecordingBackend:

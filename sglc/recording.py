@@ -1,9 +1,9 @@
 """A recording on disk: `recording.jsonl` in a folder of its own, one JSON object a line, only ever appended.
 
-The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of a
-model or of a declared function with everything that was asked, or that it ended. A line is written as
-soon as it is known, so whatever ends the process, what was answered before can be read; a last line
-that was cut short is left out. Neither keys nor addresses of back ends are in it: prompts and answers are.
+The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of
+a model or of a declared function with everything that was asked, or that it ended. An answer is written as
+soon as it is known (that a row begins or ends, together with the next answer), so whatever ends the process,
+what was answered before can be read; a last line that was cut short is left out. No keys are in it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Writer:
         self._path = Path(folder) / FILE
         self._header = header
         self._file = -1
+        self._waiting: list[str] = []
         self._lock = threading.Lock()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,30 +52,44 @@ class Writer:
         if not os.access(self._path.parent, os.W_OK):
             raise UsageError("SGLC051", f"nothing can be recorded in `{folder}`: it cannot be written")
 
-    def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line: at once, and whole.
+    def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
+        """Append one line: at once and whole, or together with the next one that is.
 
         Raises:
             RunError: SGLC423, it cannot be written.
         """
         text = json.dumps(line, ensure_ascii=False) + "\n"
+        with self._lock:
+            self._waiting.append(text)
+            if not later:
+                self._flush()
+
+    def _flush(self) -> None:
         try:
-            with self._lock:
-                if self._file < 0:
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-                    self._file = os.open(self._path, flags, 0o644)
-                    text = json.dumps({"recording": RECORDING_VERSION, **self._header}) + "\n" + text
-                rest = memoryview(text.encode("utf-8", "surrogatepass"))
-                while rest:
-                    rest = rest[os.write(self._file, rest) :]
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                self._file = os.open(self._path, flags, 0o644)
+                head = json.dumps({"recording": RECORDING_VERSION, **self._header}) + "\n"
+                self._waiting.insert(0, head)
+            rest = memoryview("".join(self._waiting).encode("utf-8", "surrogatepass"))
+            self._waiting.clear()
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise RunError("SGLC423", f"the recording cannot be written: {error.strerror or error}") from None
 
     def close(self) -> None:
-        """Nothing more is written. Idempotent."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        """Nothing more is written. Idempotent.
+
+        Raises:
+            RunError: SGLC423, what waited cannot be written.
+        """
+        with self._lock:
+            if self._waiting:
+                self._flush()
+            file, self._file = self._file, -1
+            if file >= 0:
+                os.close(file)
 
 
 @dataclass(slots=True)
@@ -180,11 +195,18 @@ def _damaged(path: Path, number: int, reason: str) -> UsageError:
 
 def answer_json(event: GenDone | SelectDone) -> Json:
     """An event as plain data, without what has its default; `answer_of` reads it."""
-    return {
-        key: value
-        for key, value in asdict(event).items()
-        if key not in ("node", "usage") and not (isinstance(value, tuple) and not value)
-    } | {"usage": {key: value for key, value in asdict(event.usage).items() if value}}
+    made = {key: value for key, value in _shallow(event).items() if key != "node" and value != ()}
+    made["usage"] = {key: value for key, value in _shallow(event.usage).items() if value}
+    if isinstance(event, GenDone):
+        made["samples"] = [
+            {key: value for key, value in _shallow(one).items() if value not in ((), None)}
+            for one in event.samples
+        ]
+    return made
+
+
+def _shallow(data: Any) -> Json:
+    return {one.name: getattr(data, one.name) for one in fields(data)}
 
 
 def answer_of(data: Json, node: int) -> GenDone | SelectDone:
@@ -196,7 +218,10 @@ def answer_of(data: Json, node: int) -> GenDone | SelectDone:
         empty = dict.fromkeys(("prompt_ids", "scores", "choice_ids", "logprobs"), ())
         return SelectDone(node=node, usage=usage, **{**empty, **given})
     samples = tuple(
-        [Sample(**{name: _tuples(value) for name, value in one.items()}) for one in data["samples"]]
+        [
+            Sample(**{"ids": (), **{name: _tuples(value) for name, value in one.items()}})
+            for one in data["samples"]
+        ]
     )
     return GenDone(node=node, usage=usage, samples=samples, **{"prompt_ids": (), **given})
 

@@ -45,6 +45,7 @@ from sglc.recording import (
 
 _SHOWN = 40  # characters before and behind the first difference
 _AGAIN = "record it again"
+_STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}  # stops, budgets, deadlines
 
 
 class Replayer:
@@ -175,15 +176,17 @@ class ReplayedTape:
         given, by_name = given_json(args, named)
         calls = self.recorded.calls.get((self.within, name), {})
         if pure:
-            same = (one for one in calls.values() if (one.line["args"], one.line["named"]) == (given, by_name))
-            answered = next(same, None)
+            same = [one for one in calls.values() if (one.line["args"], one.line["named"]) == (given, by_name)]
+            for one in same:
+                one.used = True
+            answered = same[0] if same else None
         else:
             place = self._called.get(name, 0)
             self._called[name] = place + 1
             answered = calls.get(place)
         if answered is None:
             what = "with these arguments" if pure else f"number {place + 1}"
-            raise self.end_error() or RecordingError(
+            raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
                 note=f"it is given {_call(given, by_name)}", hint=_AGAIN,
             )  # fmt: skip
@@ -218,21 +221,20 @@ class ReplayedTape:
         return error, total_s
 
     def _missing(self, site: Site, loc: Loc) -> SglcError:
-        ended = self.end_error()
-        if ended is not None:
-            return ended
-        return RecordingError(
+        return self._stop() or RecordingError(
             "SGLC421", f"`{site}` is not in the recording of row {self.number}", loc,
             note=self._why_missing(), hint=_AGAIN,
         )  # fmt: skip
 
     def end_error(self) -> SglcError | None:
-        """What ended this row from outside when it was recorded: no answer failed with it, and no Python."""
+        """The error that this row ended with when it was recorded."""
         end = self.recorded.ends.get(self.within)
-        if end is None or end["error"] is None or "code" not in end["error"]:
-            return None
-        failed = [one.line.get("error") for one in self.recorded.answers.values()]
-        return None if end["error"] in failed else error_of(end["error"])
+        return None if end is None or end["error"] is None else error_of(end["error"])
+
+    def _stop(self) -> SglcError | None:
+        """What ended this row from outside when it was recorded, so that it came to no further step."""
+        ended = self.end_error()
+        return ended if ended is not None and ended.code in _STOPS else None
 
     def _why_missing(self) -> str:
         if self.within not in self.recorded.ends:

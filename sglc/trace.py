@@ -145,20 +145,21 @@ class Trace:
         Raises:
             UsageError: SGLC057, it cannot be written.
         """
-        with self._lock:
+        with self._lock:  # until it is there: the end of the process waits for it
             if self._written:
                 return
-            self._written = True
-            atexit.unregister(self.write)
             data = {"traceEvents": list(events(self._rows, self.now_s)), "displayTimeUnit": "ms"}
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            beside.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
-            beside.replace(self.path)
-        except OSError as error:
-            raise UsageError(
-                "SGLC057", f"the trace `{self.path}` cannot be written: {error.strerror or error}"
-            ) from None
+            beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+            try:
+                beside.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+                beside.replace(self.path)
+            except OSError as error:
+                raise UsageError(
+                    "SGLC057", f"the trace `{self.path}` cannot be written: {error.strerror or error}"
+                ) from None
+            finally:
+                self._written = True
+                atexit.unregister(self.write)
 
 
 def events(rows: Sequence[RowTrace], now_s: float) -> Iterator[dict[str, Any]]:

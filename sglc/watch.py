@@ -106,10 +106,9 @@ def open_watch(
     if record is not None and replay is not None:
         raise UsageError("SGLC056", "a run is recorded or replayed, not both")
     inside = outer if record is None and replay is None and "trace" not in asked else None
-    spans = Spans.begun(name, rows)
     if inside is not None:
         seed = draw() if seed is None else seed
-        watch = inside.watch
+        watch, spans = inside.watch, Spans.begun(name, rows)
         return Watch(name, watch.tape, watch.trace, spans, single, inside, inside.call_path(name)), seed
     trace = Trace(asked["trace"]) if "trace" in asked else None
     tape: Recorder | Replayer | None = None
@@ -119,6 +118,7 @@ def open_watch(
     seed = draw() if seed is None else seed
     if record is not None:
         tape = Recorder(record, name, seed, rows)
+    spans = Spans.begun(name, rows)
     if tape is None and trace is None and spans is None:
         return None, seed
     return Watch(name, tape, trace, spans, single), seed

@@ -32,6 +32,7 @@ from sglc.program_file import open_function
 from sglc.recording import FILE, read_recording
 from sglc.watch import open_watch
 from tests.oracle_backend import OracleBackend
+from tests.serving import serving as server_of
 from tests.test_plan_run import Recorded, begun, outcome, plain, tupled
 
 ROOT = Path(__file__).parent.parent
@@ -151,7 +152,7 @@ def observing(s: Any, q: str) -> Any:
 @sgl.function
 def tooled(s: Any, q: str) -> Any:
     s += q + sgl.gen("a")
-    facts = [lookup(s["a"]), lookup(s["a"]), shout(q)]
+    facts = [lookup(s["a"]), lookup(s["a"]), shout(q), shout(q)]
     s += "".join(facts) + sgl.gen("b")
     try:
         divide(1, 0)
@@ -620,6 +621,40 @@ def test_an_api_s_run_is_replayed_when_the_api_is_gone_and_its_key_is_nowhere(tm
     text = (tmp_path / FILE).read_text()
     assert "secret" not in text
     assert "127.0.0.1" not in text
+
+
+def test_a_server_s_run_is_replayed_when_the_server_is_gone(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"name": "a", "text": "tea"}, {"text": "later"}]')
+    with server_of("--model", f"scripted:{script}") as server:
+        backend = sgl.RuntimeEndpoint(server.url)
+        first = chain.run("Tea?", backend=backend, record=str(tmp_path / "r")).sync()
+        backend.close()
+    assert first.error() is None
+    same(first, chain.run("Tea?", backend=REFUSING, replay=str(tmp_path / "r")).sync())
+
+
+def test_what_a_stream_showed_is_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shown.py").write_text(QUICK)
+    rules = [{"name": "sure", "text": "no"}, {"name": "c", "text": "7"}, {"text": "some words here"}]
+    Path("script.json").write_text(json.dumps({"rules": rules, "word_s": 0.001}))
+    command = ["run", "shown.py", "--arg", "question=x", "--stream"]
+    assert main([*command, "--backend", "scripted:script.json", "--record", "r"]) == 0
+    first = capsys.readouterr().out
+    assert main([*command, "--replay", "r"]) == 0
+    assert capsys.readouterr().out == first.replace("called some words here\n", "")
+    assert "[a] some words here" in first
+
+
+def test_a_password_in_a_server_s_address_is_not_written(tmp_path: Path) -> None:
+    backend = ScriptedBackend(echoing)
+    backend.__dict__["target"] = replace(backend.target, name="http://me:secret@host:1")
+    first, again = both(helper, tmp_path, backend, text="x")
+    same(first, again)
+    assert "secret" not in (tmp_path / FILE).read_text()
 
 
 # -- random programs -------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ def described(target: Target) -> tuple[str, dict[str, Any]]:
         UsageError: SGLC054, its tokenizer does not say what its template is.
     """
     data = {one.name: getattr(target, one.name) for one in fields(target) if one.name != "tokenizer"}
+    data["name"] = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
     data["takes"] = {**asdict(target.takes), "temperature": _finite(target.takes.temperature)}
     tokenizer: Any = target.tokenizer
     if tokenizer is not None:
