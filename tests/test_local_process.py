@@ -206,6 +206,8 @@ def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -
         assert shared.machine is None
         for info in (there, here):
             assert info.pop("submits") >= len(everything())
+            assert info.pop("steps") >= len(everything())
+            assert info.pop("rested_us") > 0
             assert info.pop("free_pages") + info.pop("cached_pages") == info["pages"]
         assert there == here
     finally:
