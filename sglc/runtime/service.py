@@ -15,8 +15,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from sglc.runtime.segments import Machine
 
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
+_PUT_OFF_S = 0.004  # a step, for commands that go on coming
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -47,6 +50,7 @@ class Link:
             socket.set_hwm(0)  # nothing is ever dropped, and nobody blocks
             socket.connect(f"ipc://{folder / name}")
         self._batch: list[tuple[int, Event | None]] = []
+        self._come: deque[bytes] = deque()  # commands that nobody has taken yet
 
     def say(self, report: wire.Report) -> None:
         """Send a report, behind the events so far."""
@@ -66,11 +70,13 @@ class Link:
             self._batch.clear()
 
     def commands(self, *, wait: bool) -> Iterator[bytes]:
-        """What has come; with `wait`, at least one."""
-        if wait:
-            yield from self._commands.recv_multipart()
-        while self._commands.poll(0):
-            yield from self._commands.recv_multipart()
+        """What has come; with `wait`, at least one. Who stops in the middle finds the rest next time."""
+        if wait and not self._come:
+            self._come.extend(self._commands.recv_multipart())
+        while self._come or self._commands.poll(0):
+            if not self._come:
+                self._come.extend(self._commands.recv_multipart())
+            yield self._come.popleft()
 
 
 class Service:
@@ -85,15 +91,21 @@ class Service:
     def serve(self) -> None:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
 
+        But a step is not put off for long: commands may come as fast as they are obeyed.
+
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
             while True:
+                begun = 0.0
                 for frame in self._link.commands(wait=self._machine.idle):
+                    begun = begun or perf_counter()  # not before: it may have waited for the first one
                     if not self._obey(frame):
                         self._machine.fail_all(closed())
                         return
+                    if perf_counter() - begun > _PUT_OFF_S and not self._machine.idle:
+                        break
                 self._link.flush()
                 if not self._machine.idle:
                     self._machine.step()
