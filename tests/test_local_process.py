@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 import sglc as sgl
 from sglc.backends import local
@@ -39,8 +40,9 @@ from sglc.ir.plan import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
+from sglc.runtime import service as runtime_service
 from sglc.runtime import wire
-from sglc.runtime.service import Service
+from sglc.runtime.service import Link, Service
 from tests.runtime.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.timeout(60)
@@ -206,6 +208,8 @@ def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -
         assert shared.machine is None
         for info in (there, here):
             assert info.pop("submits") >= len(everything())
+            assert info.pop("steps") >= len(everything())
+            assert info.pop("rested_us") > 0
             assert info.pop("free_pages") + info.pop("cached_pages") == info["pages"]
         assert there == here
     finally:
@@ -643,3 +647,45 @@ def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: P
     assert err.count("Traceback") == 1
     assert err.rstrip().endswith("KeyboardInterrupt")
     wait(lambda: not alive(pid), "the process outlives the program")
+
+
+class _Steps:
+    """In the place of a machine: what was submitted when each step began. Idle without rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.before_steps: list[int] = []
+
+    @property
+    def idle(self) -> bool:
+        return self.rows == 0 or len(self.before_steps) == 4
+
+    def submit(self, *_: object, **__: object) -> object:
+        self.rows += 1
+        return None
+
+    def step(self) -> None:
+        self.before_steps.append(self.rows)
+
+    def fail_all(self, error: SglcError) -> None:
+        pass
+
+
+def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one message start together, as far as a step may be put off; no command is lost."""
+    clock = iter(range(1, 1_000_000))
+    monkeypatch.setattr(runtime_service, "perf_counter", lambda: next(clock) * 1e-3)
+    submits = [wire.encode_submit(number, asks("abc")) for number in range(12)]
+    with zmq.Context() as context:
+        commands, reports = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+        commands.bind(f"ipc://{tmp_path / wire.COMMANDS}")
+        reports.bind(f"ipc://{tmp_path / wire.REPORTS}")
+        link = Link(context, tmp_path)
+        commands.send_multipart([*submits, wire.encode(wire.Close())])
+        machine = _Steps()
+        Service(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
+        context.destroy(linger=0)
+    assert machine.rows == 12
+    assert machine.before_steps == [5, 10]  # a millisecond each

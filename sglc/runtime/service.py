@@ -18,6 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,8 +34,8 @@ from sglc.runtime.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from sglc.runtime.segments import Machine
 
-_TURN = 16  # commands between two steps: the work of a host that keeps a device busy
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
+_PUT_OFF_S = 0.004  # a step, for commands that go on coming
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -48,8 +49,8 @@ class Link:
         for socket, name in ((self._commands, wire.COMMANDS), (self._reports, wire.REPORTS)):
             socket.set_hwm(0)  # nothing is ever dropped, and nobody blocks
             socket.connect(f"ipc://{folder / name}")
-        self._arrived: deque[bytes] = deque()  # commands that nobody has looked at
         self._batch: list[tuple[int, Event | None]] = []
+        self._come: deque[bytes] = deque()  # commands that nobody has taken yet
 
     def say(self, report: wire.Report) -> None:
         """Send a report, behind the events so far."""
@@ -69,13 +70,13 @@ class Link:
             self._batch.clear()
 
     def commands(self, *, wait: bool) -> Iterator[bytes]:
-        """The next commands of those that have come; with `wait`, at least one."""
-        if not self._arrived and wait:
-            self._arrived += self._commands.recv_multipart()
-        while len(self._arrived) < _TURN and self._commands.poll(0):
-            self._arrived += self._commands.recv_multipart()
-        for _ in range(min(_TURN, len(self._arrived))):
-            yield self._arrived.popleft()
+        """What has come; with `wait`, at least one. Who stops in the middle finds the rest next time."""
+        if wait and not self._come:
+            self._come.extend(self._commands.recv_multipart())
+        while self._come or self._commands.poll(0):
+            if not self._come:
+                self._come.extend(self._commands.recv_multipart())
+            yield self._come.popleft()
 
 
 class Service:
@@ -88,17 +89,23 @@ class Service:
         self._runs: dict[int, object] = {}
 
     def serve(self) -> None:
-        """Obey until a `Close`. Some of what has come goes before each step, the rest while the device works.
+        """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
+
+        But a step is not put off for long: commands may come as fast as they are obeyed.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
             while True:
+                begun = 0.0
                 for frame in self._link.commands(wait=self._machine.idle):
+                    begun = begun or perf_counter()  # not before: it may have waited for the first one
                     if not self._obey(frame):
                         self._machine.fail_all(closed())
                         return
+                    if perf_counter() - begun > _PUT_OFF_S and not self._machine.idle:
+                        break
                 self._link.flush()
                 if not self._machine.idle:
                     self._machine.step()
