@@ -120,8 +120,9 @@ class Counter:
                     self._marks.update(zip(item.ids, (item.text, *[""] * len(item.ids)), strict=False))
                 case Unknown():
                     before = line[index - 1] if index else None
+                    shifted = index > 1 and soft(line[index - 2])
                     after = line[index + 1] if index + 1 < len(line) else None
-                    made.append(self._roomy(item, before, after))
+                    made.append(self._roomy(item, before, after, shifted))
         return tuple(made)
 
     def spelled(self, symbols: Sequence[Symbol]) -> str:
@@ -148,12 +149,16 @@ class Counter:
         """Control tokens that have stood in lines, and how they are written."""
         return tuple(self._marks.items())
 
-    def _roomy(self, item: Unknown, before: Item | None, after: Item | None) -> Unknown:
-        """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise."""
+    def _roomy(self, item: Unknown, before: Item | None, after: Item | None, shifted: bool) -> Unknown:
+        """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise.
+
+        `shifted`: what stands before may be cut otherwise, too.
+        """
         tokens, less, more = item.tokens, 0, 0
         if isinstance(before, str) and not item.hard and not item.begins_hard:
             if item.choices:
                 tokens = self.of_choices(before, item.choices)
+                less, more = less + shifted, more + shifted
             else:
                 less += len(self.encode(last_word(before)))
                 more += 1
@@ -167,6 +172,11 @@ class Counter:
             less += max(item.tokens.low, 1)
         high = None if tokens.high is None else tokens.high + more
         return replace(item, tokens=Span(tokens.low - less, high, tokens.likely))
+
+
+def soft(item: Item) -> bool:
+    """Whether an item is text of which no token is sure."""
+    return isinstance(item, Unknown) and not item.hard
 
 
 def weight(symbols: Sequence[Symbol], counter: Counter) -> Span:

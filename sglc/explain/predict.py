@@ -32,7 +32,7 @@ from sglc.explain.known import (
     text_of,
 )
 from sglc.explain.limits import completion, kept
-from sglc.explain.pieces import Counter, Item, Line, Marked, Symbol, Unknown, last_word, merged, weight
+from sglc.explain.pieces import Counter, Item, Line, Marked, Symbol, Unknown, last_word, merged, soft, weight
 from sglc.explain.prefixes import Arms, Prefixes
 from sglc.explain.spans import ZERO, Span, between, sure
 from sglc.ir.choosing import NEEDS_UNCONDITIONAL
@@ -481,7 +481,9 @@ class _Nodes:
         rest, whole = weight(symbols[maybe:], counter), weight(symbols[found:], counter)
         high = None if whole.high is None else max(whole.high, least) + unread
         computed_ = Span(max(rest.low, least) - either_way, high, max(whole.likely, least))
-        shared = Span(max(shared.low + min(extra.low, 0), 0), shared.high, shared.likely)
+        # What a cut takes from the end is taken from what is shared, where there is no more behind that.
+        cut = max(-extra.low - max(whole.low, 0), 0)
+        shared = Span(max(shared.low - cut, 0), shared.high, shared.likely)
         prompt = weight(symbols, counter) + extra
         return (
             Tally(sure(1), prompt.floored(least), shared, computed_ + extra, new, scored),
@@ -502,7 +504,12 @@ class _Nodes:
             # The text before a stop may end within a token: that part is read again as text.
             made.append(Unknown((self.going.row, "tail", site), Span(0, 2, 0.0), ""))
         symbols = self.counter.symbols(made)
-        self.seen.prefixes.add(symbols, self.at.arms)
+        found, maybe, _ = self.seen.prefixes.add(symbols, self.at.arms)
+        if found < maybe == len(symbols):
+            # Another prompt goes on where this text begins: if it comes later, it may begin with the text.
+            most = text.tokens.high
+            chance = Tally(shared=Span(0, most, 0.0), computed=Span(-(most or 0), 0, 0.0))
+            self.tally = self.tally + chance
         return tuple(made)
 
     def chosen(
@@ -523,7 +530,7 @@ class _Nodes:
             longest = max(self.counter.of_text(choice).high or 0 for choice in spelled)
             return symbols, ZERO, ZERO, text, between(0, max(longest, len(max(spelled, key=len))) + 1)
         prompt = self.counter.encode(tail)
-        merges = not tail and bool(line) and isinstance(line[-1], Unknown) and not line[-1].hard
+        merges = not tail and bool(line) and soft(line[-1])
         extra = Span(-self.cut(line), 0, 0.0) if merges else ZERO
         whole = [self.counter.encode(tail + choice) for choice in spelled]
         cut = min(_common(prompt, ids) for ids in whole)
@@ -535,6 +542,9 @@ class _Nodes:
         scored = Span(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
         if merges:  # what was cut away is scored as a part of every choice
             scored = Span(0, (scored.high or 0) + self.cut(line) * len(ids), scored.likely)
+        if tail and len(line) > 1 and soft(line[-2]):  # what stands before may shift where its tokens begin
+            scored = Span(max(scored.low - len(ids), 0), (scored.high or 0) + len(ids), scored.likely)
+            extra = Span(-1, 1, 0.0)
         alone = {one[0] for one in ids if len(one) > 1}
         if node.method not in NEEDS_UNCONDITIONAL:
             return symbols, extra, scored, text, ZERO
