@@ -19,7 +19,7 @@ from sglc.errors import RunError
 from sglc.executor import Run
 from sglc.explain.estimate import estimated
 from sglc.explain.forecast import Forecast
-from sglc.explain.predict import base_site
+from sglc.explain.seen import base_site
 from sglc.ir.plan import Plan, Usage
 from sglc.ir.target import Target
 from sglc.ir.text import from_text, to_text

@@ -49,6 +49,13 @@ def add_explain(commands: Commands) -> None:
 def _explain(options: argparse.Namespace) -> int:
     from sglc.program_file import open_function, open_functions, open_ir, open_rows
 
+    if options.seed is not None and not options.analyze:
+        raise UsageError("SGLC062", "`--seed` is of a run, and nothing runs", hint="add `--analyze`")
+    if options.program.endswith(".json"):
+        raise UsageError(
+            "SGLC063", f"`{options.program}` is a plan, and a program is explained",
+            hint="give the file that the plan was made of",
+        )  # fmt: skip
     backend = connect(options)
     passes = passes_of(options)
     if passes is not None:

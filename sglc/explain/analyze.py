@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.calls import Call
 from sglc.explain.forecast import Forecast, Step
-from sglc.explain.predict import base_site
+from sglc.explain.seen import base_site
 from sglc.explain.spans import Span
 from sglc.ir.plan import Usage
 from sglc.ir.target import Tokenizer

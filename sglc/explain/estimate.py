@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from sglc.explain.forecast import Forecast, Prefix, Step, Tally, one_of
 from sglc.explain.known import Chain
 from sglc.explain.pieces import Counter, Symbol, Unknown, weight
-from sglc.explain.predict import Asked, Called, Seen, base_site, endless, go_through
+from sglc.explain.predict import endless, go_through
 from sglc.explain.prefixes import Branch
+from sglc.explain.seen import Asked, Called, Seen, base_site
 from sglc.explain.spans import ZERO, sure
 from sglc.ir.depth import with_room
 from sglc.ir.plan import GenNode, Plan

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
-from sglc.explain.pieces import Counter, Line, Marked, Text, Unknown, merged
+from sglc.explain.pieces import Counter, Item, Line, Marked, Text, Unknown, first_word, last_word, merged, soft
 from sglc.explain.spans import Span, either, total
 from sglc.ir.values import Plain, evaluate
 
@@ -197,12 +197,35 @@ def _one_line(lines: list[Line], key: Hashable, shown: str, counter: Counter) ->
     begin = 0
     while all(len(line) > begin and line[begin] == lines[0][begin] for line in lines):
         begin += 1
-    ends = [line[begin:] for line in lines]
-    hard = all(
-        not end or isinstance(end[0], Marked) or (isinstance(end[0], Unknown) and end[0].hard) for end in ends
-    )
+    known, ends = lines[0][:begin], [line[begin:] for line in lines]
+    literals = [end[0] if end and isinstance(end[0], str) else "" for end in ends]
+    if common := _common_text(literals):
+        known = (*known, common)
+        ends = [merged([literal[len(common) :], *end[1:]]) for literal, end in zip(literals, ends, strict=True)]
     span = either(counted(end, counter) for end in ends)
-    return (*lines[0][:begin], Unknown(key, span, shown, begins_hard=hard))
+    hard = all(not end or _is_hard(end[0]) for end in ends)
+    edges = [_edges(end, counter) for end in ends if end]
+    most = None if None in edges else max((edge for edge in edges if edge is not None), default=0)
+    return (*known, Unknown(key, span, shown, begins_hard=hard, edges=most))
+
+
+def _common_text(texts: list[str]) -> str:
+    """What all of them begin with."""
+    first, last_ = min(texts), max(texts)
+    pairs = enumerate(zip(first, last_, strict=False))
+    return first[: next((index for index, (one, other) in pairs if one != other), len(first))]
+
+
+def _is_hard(item: Item) -> bool:
+    return isinstance(item, Marked) or (isinstance(item, Unknown) and item.hard)
+
+
+def _edges(end: Line, counter: Counter) -> int | None:
+    """Tokens at both ends of a line that may become one with what stands beside it; None if not known."""
+    if soft(end[0]) or soft(end[-1]):
+        return None
+    first = len(counter.encode(first_word(end[0]))) if isinstance(end[0], str) else 0
+    return first + (len(counter.encode(last_word(end[-1]))) if isinstance(end[-1], str) else 0)
 
 
 def counted(line: Line | Text, counter: Counter) -> Span:

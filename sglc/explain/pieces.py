@@ -16,7 +16,7 @@ from sglc.explain.spans import Span, between, sure
 from sglc.ir.target import Target
 
 _LAST_WORD = re.compile(r"\s*\S*\Z")
-_FIRST_WORD = re.compile(r"\A\s*\S*")
+_FIRST_WORD = re.compile(r"\A(?:\s+|\S+)")
 _CHARACTERS_A_TOKEN = 4  # about, of English; only where there is no tokenizer to ask
 
 
@@ -29,6 +29,7 @@ class Unknown:
         shown: what stands for it where a prompt is shown.
         choices: the texts that it can be, if they are known; `tokens` are then theirs.
         hard: ids that stay as they are, whatever stands beside them; `begins_hard`: the first of them do.
+        edges: how many of its tokens may become one with what stands beside it; None: all.
     """
 
     key: Hashable
@@ -37,6 +38,7 @@ class Unknown:
     choices: tuple[str, ...] = ()
     hard: bool = field(default=False, compare=False)
     begins_hard: bool = field(default=False, compare=False)
+    edges: int | None = field(default=None, compare=False)
 
 
 Piece = str | Unknown
@@ -120,8 +122,9 @@ class Counter:
                     self._marks.update(zip(item.ids, (item.text, *[""] * len(item.ids)), strict=False))
                 case Unknown():
                     before = line[index - 1] if index else None
+                    shifted = index > 1 and soft(line[index - 2])
                     after = line[index + 1] if index + 1 < len(line) else None
-                    made.append(self._roomy(item, before, after))
+                    made.append(self._roomy(item, before, after, shifted))
         return tuple(made)
 
     def spelled(self, symbols: Sequence[Symbol]) -> str:
@@ -148,25 +151,37 @@ class Counter:
         """Control tokens that have stood in lines, and how they are written."""
         return tuple(self._marks.items())
 
-    def _roomy(self, item: Unknown, before: Item | None, after: Item | None) -> Unknown:
-        """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise."""
+    def _roomy(self, item: Unknown, before: Item | None, after: Item | None, shifted: bool) -> Unknown:
+        """`item` where it stands: what it may swallow of its neighbours, and what may be cut otherwise.
+
+        `shifted`: what stands before may be cut otherwise, too.
+        """
         tokens, less, more = item.tokens, 0, 0
         if isinstance(before, str) and not item.hard and not item.begins_hard:
             if item.choices:
                 tokens = self.of_choices(before, item.choices)
+                less, more = less + shifted, more + shifted
             else:
                 less += len(self.encode(last_word(before)))
                 more += 1
         if isinstance(after, str) and not item.hard:
             # The last word of the stretch may become one with the literal's first.
-            less += len(self.encode(_word(_FIRST_WORD, after)))
-            less += max((len(self.encode(choice)) - 1 for choice in item.choices), default=0)
+            less += len(self.encode(first_word(after)))
             more += 1
         elif isinstance(after, Unknown) and not after.hard and not item.hard:
             more += 1
-            less += max(item.tokens.low, 1)
+            less += 1
+        if less and not item.choices:
+            less += max(tokens.low, 0) if item.edges is None else min(item.edges, max(tokens.low, 0))
+        elif less:
+            less += max(len(self.encode(choice)) - 1 for choice in item.choices)
         high = None if tokens.high is None else tokens.high + more
         return replace(item, tokens=Span(tokens.low - less, high, tokens.likely))
+
+
+def soft(item: Item) -> bool:
+    """Whether an item is text of which no token is sure."""
+    return isinstance(item, Unknown) and not item.hard
 
 
 def weight(symbols: Sequence[Symbol], counter: Counter) -> Span:
@@ -194,6 +209,11 @@ def common(first: Sequence[Symbol], second: Sequence[Symbol]) -> int:
 def last_word(text: str) -> str:
     """What of a text may become one token with what follows: its last word, with the space before it."""
     return _word(_LAST_WORD, text)
+
+
+def first_word(text: str) -> str:
+    """What of a text may become one token with what stands before: its first word, or the space before that."""
+    return _word(_FIRST_WORD, text)
 
 
 def _word(pattern: re.Pattern[str], text: str) -> str:

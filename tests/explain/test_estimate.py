@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from sglc.compile import compile_program
 from sglc.errors import UsageError
 from sglc.explain.estimate import estimated
 from sglc.explain.forecast import Forecast
+from sglc.explain.pieces import Counter, Unknown, weight
 from sglc.explain.price import price_of
 from sglc.explain.spans import Span
+from sglc.explain.spans import sure as exactly
 from sglc.ir.target import Target, Tokenizer
 from sglc.ir.text import from_text
 from tests.oracle_backend import Characters, OracleBackend
@@ -93,6 +96,25 @@ def f(q):
     low, high = prompts(of(text, tokenizer))["y"]
     assert low <= together
     assert high is None
+
+
+def test_what_is_not_known_leaves_room_where_it_meets_literals() -> None:
+    """Wherever a text is cut, its tokens lie between the bounds that its parts have with an unknown middle."""
+    backend, tokenizer = small()
+    counter, random = Counter(backend.target), Random(0)
+    texts = [row["essay"] for row in ESSAYS] + [Path("examples/react.py").read_text()]
+    for _ in range(3_000):
+        text = random.choice(texts)
+        begin = random.randrange(len(text))
+        end = min(len(text), begin + random.randrange(30))
+        left, right = text[max(0, begin - 60) : begin], text[end : end + random.randrange(60)]
+        middle = Unknown("x", exactly(len(tokenizer.encode(text[begin:end]))), "{x}")
+        line = [part for part in (left, middle, right) if part != ""]
+        whole = weight(counter.symbols(line), counter)
+        assert len(tokenizer.encode(left + text[begin:end] + right)) in whole, (left, text[begin:end], right)
+        assert whole.high - whole.low <= 2 + sum(
+            len(tokenizer.encode(p)) for p in (left, text[begin:end], right)
+        )
 
 
 def test_what_two_prompts_begin_with_is_shared_once() -> None:

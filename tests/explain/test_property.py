@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglc.explain import known, pieces, predict
+from sglc.explain import known, nodes, pieces, predict
 from sglc.explain.forecast import Tally
 from sglc.explain.prefixes import Prefixes
 from sglc.explain.spans import ZERO, Span
@@ -41,6 +41,7 @@ def literals_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(pieces, "merged", apart)
     patch.setattr(predict, "merged", apart)
+    patch.setattr(nodes, "merged", apart)
     patch.setattr(known, "merged", apart)
 
 
@@ -74,24 +75,24 @@ def loops_once(patch: pytest.MonkeyPatch) -> None:
 
 def silent(patch: pytest.MonkeyPatch) -> None:
     """Generated texts are taken to be empty."""
-    patch.setattr(predict, "kept", lambda sampling, counter: ZERO)
+    patch.setattr(nodes, "kept", lambda sampling, counter: ZERO)
 
 
 def half_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A generation is taken to make half of what it may."""
-    whole: Callable[..., Span] = predict.completion
+    whole: Callable[..., Span] = nodes.completion
 
     def half(*args: Any) -> Span:
         span = whole(*args)
         assert span.high is not None
         return Span(span.low, span.high // 2, span.likely)
 
-    patch.setattr(predict, "completion", half)
+    patch.setattr(nodes, "completion", half)
 
 
 def no_room_at_joints(patch: pytest.MonkeyPatch) -> None:
     """Texts that meet are taken to keep their tokens."""
-    patch.setattr(pieces.Counter, "_roomy", lambda self, item, before, after: item)
+    patch.setattr(pieces.Counter, "_roomy", lambda self, item, *_: item)
 
 
 MUTANTS = (

@@ -1,0 +1,268 @@
+"""One segment of a plan, gone through without running it: of each node the stream behind it, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from sglc.explain.forecast import Tally
+from sglc.explain.known import (
+    START,
+    After,
+    Chain,
+    Form,
+    Prompt,
+    Said,
+    Val,
+    form_of,
+    last,
+    text_of,
+)
+from sglc.explain.limits import completion, kept
+from sglc.explain.pieces import Item, Line, Marked, Symbol, Unknown, last_word, merged, soft, weight
+from sglc.explain.seen import Asked, Place, Seen, base_site
+from sglc.explain.spans import ZERO, Span, between, sure
+from sglc.ir.choosing import NEEDS_UNCONDITIONAL
+from sglc.ir.plan import (
+    ControlText,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    Held,
+    ImagePart,
+    KeepNode,
+    OpenNode,
+    Part,
+    ReleaseNode,
+    Result,
+    RoleMark,
+    Segment,
+    SelectNode,
+    Slot,
+    TextPart,
+)
+
+_TURN = Span(0, 8, 4.0)  # tokens by which an API marks a turn
+
+
+class Nodes:
+    """One segment: of each node the stream behind it, and the text that it made."""
+
+    def __init__(self, row: int, seen: Seen, segment: Segment, at: Place) -> None:
+        self.row = row
+        self.counter = seen.counter
+        self.seen = seen
+        self.segment = segment
+        self.at = at
+        self.made: list[tuple[Val, Val | None]] = []
+        self.tally = Tally(submits=sure(1)) if segment.nodes else Tally()
+
+    def go(self) -> Tally:
+        here = self.at.names[-1]
+        for node in self.segment.nodes:
+            match node:
+                case OpenNode(handle=None):
+                    self.made.append((Val(Prompt(()), self.at.after), None))
+                case OpenNode():
+                    kept_ = self.at.find(Held(str(node.handle)))
+                    self.made.append((Val(_prompt(kept_.form), last([self.at.after, kept_.after])), None))
+                case ExtendNode():
+                    self.made.append((self.extended(node), None))
+                case ForkNode():
+                    self.made.append(self.made[node.stream])
+                case KeepNode():
+                    self.made.append(self.made[node.stream])
+                    here[Held(str(node.handle))] = self.made[node.stream][0]
+                case GenNode() | SelectNode():
+                    self.made.append(self.asked(node))
+                case ReleaseNode():
+                    self.made.append((Val(Prompt(())), None))
+                case _:
+                    assert_never(node)
+        for name, index in self.segment.gives:
+            text = self.made[index][1]
+            assert text is not None
+            here[Slot(name)] = text
+        return self.tally
+
+    def line(self, node: int) -> Line:
+        form = self.made[node][0].form
+        assert isinstance(form, Prompt)
+        return form.line
+
+    def extended(self, node: ExtendNode) -> Val:
+        items: list[Item] = list(self.line(node.stream))
+        afters = [self.made[node.stream][0].after]
+        for number, part in enumerate(node.parts):
+            found, after = self.part(part, number)
+            items += found
+            afters.append(after)
+        return Val(Prompt(merged(items)), last(afters))
+
+    def part(self, part: Part, number: int) -> tuple[Sequence[Item], After]:
+        match part:
+            case ControlText(text, ids):
+                return [Marked(ids, text)], START
+            case RoleMark():
+                return [Unknown(("turn", part.role, part.begins), _TURN, part.text, hard=True)], START
+            case ImagePart():
+                picture = self.text(part.data)
+                key = ("picture", text_of(picture.form))
+                return [Unknown(key, between(0, None), "{picture}", hard=True)], picture.after
+            case _:
+                value = self.text(part)
+                return text_of(value.form), value.after
+
+    def text(self, part: TextPart) -> Val:
+        match part:
+            case str():
+                return Val(form_of(part))
+            case Slot():
+                return self.at.find(part)
+            case Result(node):
+                value = self.made[node][1]
+                assert value is not None
+                return value
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def asked(self, node: GenNode | SelectNode) -> tuple[Val, Val]:
+        """Note a call; gives the stream behind it, and its text."""
+        at, row = self.at, self.row
+        site = str(node.site.inside(at.call, at.iterations))
+        stream = self.made[node.stream][0]
+        line = self.line(node.stream)
+        symbols = self.counter.symbols(line)
+        after = last([at.after, stream.after])
+        if isinstance(node, GenNode):
+            extra, scored, text = ZERO, ZERO, self.generated(node, site)
+            new = completion(node.sampling, self.counter)
+        else:
+            choices = [self.text(choice) for choice in node.choices]
+            after = last([after, *(choice.after for choice in choices)])
+            symbols, extra, scored, text, new = self.chosen(node, site, line, symbols, choices)
+        tally, shared = self.counts(site, symbols, extra, scored, new)
+        if getattr(node, "ahead", 0) and self.seen.target.guesses:
+            tally = replace(tally, calls=between(0, 1))  # the request of an earlier one may answer it
+        earlier = after.chain
+        chain = Chain(base_site(site), 1, new, None)
+        if earlier is not None:
+            chain = Chain(chain.site, earlier.calls + 1, earlier.new + new, earlier)
+        behind = After(frozenset({base_site(site)}), after.depth + 1, chain)
+        self.seen.asked.append(
+            Asked(site, node, row, symbols, line, shared, tally, at.certain, at.weight, after, behind)
+        )
+        self.tally = self.tally + tally
+        return Val(Prompt(self.behind(node, line, text, site)), behind), Val(Said((text,)), behind)
+
+    def counts(
+        self, site: str, symbols: tuple[Symbol, ...], extra: Span, scored: Span, new: Span
+    ) -> tuple[Tally, int]:
+        """Enter a prompt among the others; what it counts, and how many symbols others surely begin with."""
+        counter = self.counter
+        found, maybe, nested = self.seen.prefixes.add(symbols, self.at.arms, f"{self.row}:{site}")
+        least = int(counter.exact)  # the last token is always computed: what follows it is wanted
+        # Of two prompts, one the beginning of the other, the one that comes second has its last token again.
+        either_way = least * nested
+        unread = _unread(symbols, found) + either_way
+        begun = _less(weight(symbols[:found], counter), least if found == len(symbols) else 0)
+        most = _less(weight(symbols[:maybe], counter), least if maybe == len(symbols) else 0).high
+        most = None if most is None else most + either_way
+        shared = Span(max(begun.low - unread, 0), most, begun.likely)
+        rest, whole = weight(symbols[maybe:], counter), weight(symbols[found:], counter)
+        high = None if whole.high is None else max(whole.high, least) + unread
+        computed_ = Span(max(rest.low, least) - either_way, high, max(whole.likely, least))
+        # What a cut takes from the end is taken from what is shared, where there is no more behind that.
+        cut = max(-extra.low - max(whole.low, 0), 0)
+        shared = Span(max(shared.low - cut, 0), shared.high, shared.likely)
+        prompt = weight(symbols, counter) + extra
+        return (
+            Tally(sure(1), prompt.floored(least), shared, computed_ + extra, new, scored),
+            found,
+        )
+
+    def generated(self, node: GenNode, site: str) -> Unknown:
+        key = (self.row, "text", site)
+        return Unknown(key, kept(node.sampling, self.counter), f"{{{node.site.name}}}")
+
+    def behind(self, node: GenNode | SelectNode, line: Line, text: Unknown, site: str) -> Line:
+        """The stream that goes on behind a call."""
+        if isinstance(node, SelectNode):
+            return merged([*line, text])
+        key = (self.row, "ids", site)
+        made: list[Item] = [*line, replace(text, key=key, hard=True)]
+        if node.sampling.stop or node.sampling.stop_regex:
+            # The text before a stop may end within a token: that part is read again as text.
+            made.append(Unknown((self.row, "tail", site), Span(0, 2, 0.0), ""))
+        symbols = self.counter.symbols(made)
+        found, maybe, _ = self.seen.prefixes.add(symbols, self.at.arms)
+        if found < maybe == len(symbols):
+            # Another prompt goes on where this text begins: if it comes later, it may begin with the text.
+            most = text.tokens.high
+            chance = Tally(shared=Span(0, most, 0.0), computed=Span(-(most or 0), 0, 0.0))
+            self.tally = self.tally + chance
+        return tuple(made)
+
+    def chosen(
+        self, node: SelectNode, site: str, line: Line, symbols: tuple[Symbol, ...], choices: Sequence[Val]
+    ) -> tuple[tuple[Symbol, ...], Span, Span, Unknown, Span]:
+        """A choice: its prompt, what is passed through besides, its text, and what is generated for it."""
+        texts = [text_of(choice.form) for choice in choices]
+        spelled = [text[0] for text in texts if len(text) == 1 and isinstance(text[0], str)]
+        key = (self.row, "text", site)
+        shown = f"{{{node.site.name}}}"
+        target = self.seen.target
+        if len(spelled) < len(texts):
+            text = Unknown(key, between(0, None), shown)
+            return symbols, Span(-self.cut(line), None, 0.0), between(0, None), text, ZERO
+        tail = line[-1] if line and isinstance(line[-1], str) else ""
+        text = Unknown(key, self.counter.of_choices(tail, spelled), shown, tuple(spelled))
+        if not target.scores_tokens:
+            longest = max(self.counter.of_text(choice).high or 0 for choice in spelled)
+            return symbols, ZERO, ZERO, text, between(0, max(longest, len(max(spelled, key=len))) + 1)
+        prompt = self.counter.encode(tail)
+        merges = not tail and bool(line) and soft(line[-1])
+        extra = Span(-self.cut(line), 0, 0.0) if merges else ZERO
+        whole = [self.counter.encode(tail + choice) for choice in spelled]
+        cut = min(_common(prompt, ids) for ids in whole)
+        if not cut and len(prompt) == len(symbols):
+            cut, whole = len(prompt), [(*prompt, *self.counter.encode(choice)) for choice in spelled]
+        symbols = symbols[: len(symbols) - len(prompt) + cut]
+        ids = [choice[cut:] for choice in whole]
+        distinct = {one[:end] for one in ids for end in range(1, len(one))}
+        scored = Span(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
+        if merges:  # what was cut away is scored as a part of every choice
+            scored = Span(0, (scored.high or 0) + self.cut(line) * len(ids), scored.likely)
+        if tail and len(line) > 1 and soft(line[-2]):  # what stands before may shift where its tokens begin
+            scored = Span(max(scored.low - len(ids), 0), (scored.high or 0) + len(ids), scored.likely)
+            extra = Span(-1, 1, 0.0)
+        alone = {one[0] for one in ids if len(one) > 1}
+        if node.method not in NEEDS_UNCONDITIONAL:
+            return symbols, extra, scored, text, ZERO
+        return symbols, extra + sure(len(alone)), replace(scored, high=2 * (scored.high or 0)), text, ZERO
+
+    def cut(self, line: Line) -> int:
+        """Tokens at the end of a prompt that may become one with a choice, and be scored as a part of it."""
+        last_ = line[-1] if line else ""
+        return len(self.counter.encode(last_word(last_))) if isinstance(last_, str) else 2
+
+
+def _prompt(form: Form) -> Prompt:
+    if isinstance(form, Prompt):
+        return form
+    return Prompt((Unknown(("stream", form), between(0, None), "{...}"),))
+
+
+def _less(span: Span, count: int) -> Span:
+    return span + Span(-count, -count, -float(count))
+
+
+def _unread(symbols: Sequence[Symbol], found: int) -> int:
+    """1 where a prompt goes on behind a generation, from which nothing went on: its last id may have no KV."""
+    return int(any(isinstance(symbol, Unknown) for symbol in symbols[max(found - 2, 0) : found]))
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

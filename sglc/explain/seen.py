@@ -1,0 +1,114 @@
+"""What going through plans finds, and where a block of them stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sglc.errors import Loc
+from sglc.explain.forecast import Tally
+from sglc.explain.known import (
+    START,
+    After,
+    Open,
+    Prompt,
+    Val,
+    last,
+)
+from sglc.explain.pieces import Counter, Line, Symbol
+from sglc.explain.prefixes import Arms, Prefixes
+from sglc.ir.plan import (
+    FunctionStep,
+    GenNode,
+    Held,
+    SelectNode,
+    Slot,
+)
+from sglc.ir.target import Target
+
+Name = Slot | Held
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that may be made."""
+
+    site: str
+    node: GenNode | SelectNode
+    row: int
+    symbols: tuple[Symbol, ...]
+    line: Line
+    shared: int  # symbols of it that are surely there before
+    tally: Tally  # if it is made
+    certain: bool
+    weight: float
+    after: After
+    behind: After
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One call of a declared function."""
+
+    site: str
+    step: FunctionStep
+    certain: bool
+    weight: float
+    after: After
+
+
+@dataclass(slots=True)
+class Seen:
+    """What going through plans has found; several of them share prefixes."""
+
+    target: Target
+    counter: Counter
+    prefixes: Prefixes = field(default_factory=Prefixes)
+    asked: list[Asked] = field(default_factory=list)
+    called: list[Called] = field(default_factory=list)
+    ends: dict[tuple[str, Loc], None] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    endless: set[str] = field(default_factory=set)  # sites that run nobody knows how often
+
+    def begun(self) -> tuple[int, int]:
+        """How much has been found."""
+        return len(self.asked), len(self.called)
+
+    def no_end(self, since: tuple[int, int]) -> None:
+        """What was found since then runs nobody knows how often."""
+        self.endless.update(base_site(asked.site) for asked in self.asked[since[0] :])
+        self.endless.update(base_site(called.site) for called in self.called[since[1] :])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block stands: the names it sees, what makes its sites distinct, and how sure it is to run."""
+
+    names: list[dict[Name, Val]]
+    call: str = ""
+    iterations: tuple[int, ...] = ()
+    arms: Arms = ()
+    certain: bool = True
+    weight: float = 1.0
+    after: After = START  # what decides that it runs
+
+    def inner(self, given: Mapping[Name, Val], *iteration: int) -> Place:
+        return replace(self, names=[*self.names, dict(given)], iterations=(*self.iterations, *iteration))
+
+    def perhaps(self, arm: tuple[int, int], weight: float, after: After) -> Place:
+        return replace(
+            self, arms=(*self.arms, arm), certain=False, weight=self.weight * weight,
+            after=last([self.after, after]),
+        )  # fmt: skip
+
+    def find(self, name: Name) -> Val:
+        for names in reversed(self.names):
+            if name in names:
+                return names[name]
+        return Val(Prompt(())) if isinstance(name, Held) else Val(Open(("name", name), f"{{{name.name}}}"))
+
+
+def base_site(site: str) -> str:
+    """A site at run time as it is written: without the numbers of iterations."""
+    return re.sub(r"@\d+", "", site)
