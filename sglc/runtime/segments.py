@@ -35,8 +35,9 @@ from sglc.ir.plan import (
 from sglc.ir.target import Tokenizer
 from sglc.runtime.absences import Absences
 from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
-from sglc.runtime.engine import Engine, Handle, RequestId
+from sglc.runtime.engine import Engine, Handle, RequestId, Turn
 from sglc.runtime.kept import Kept
+from sglc.runtime.remaining import remaining_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,7 @@ class _Run:
     calls: dict[int, Call] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     place: int | None = None  # of its program in the engine's queue
+    left: list[int] | None = None  # tokens still to come behind each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,6 @@ class Machine:
                 self._fail(run, index, located(error, call.node.loc))
                 continue
             if outcome is not None:
-                self._drop(run, index)
                 self._finish(run, index, outcome)
 
     def _drop(self, run: _Run, index: int) -> None:
@@ -245,16 +246,21 @@ class Machine:
         stream = run.made[node.stream]
         if isinstance(node, GenNode):
             return GenCall(
-                self._model, index, node, stream, run.emit, streams=run.streams, place=self._place(run)
+                self._model, index, node, stream, run.emit, streams=run.streams, turn=self._turn(run, index)
             )
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
-        return SelectCall(self._model, index, node, stream, texts, place=self._place(run))
+        return SelectCall(self._model, index, node, stream, texts, turn=self._turn(run, index))
 
     def _place(self, run: _Run) -> int:
         """The place of a run's program in the queue, which it takes with its first call."""
         if run.place is None:
             run.place = self.engine.next_place
         return run.place
+
+    def _turn(self, run: _Run, index: int) -> Turn:
+        if run.left is None:
+            run.left = remaining_tokens(run.segment.nodes, run.readers)
+        return Turn(self._place(run), run.left[index])
 
     def _keep(self, run: _Run, source: int) -> _KeptStream:
         """A kept stream. Its program comes back to it when it has done as much as it did before."""
@@ -297,12 +303,14 @@ class Machine:
         return Stream(ids, tail)
 
     def _finish(self, run: _Run, index: int, outcome: Outcome) -> None:
+        if run.readers[index]:
+            # What follows begins with this stream: its pages stay until the last reader has them.
+            pin = run.pins[index] = self.engine.extend(None, outcome.stream.ids)
+            self.engine.await_turn(pin, self._place(run))
+        self._drop(run, index)  # behind that, or what it lets go of would be nobody's for a moment
         run.texts[index] = outcome.text
         run.made[index] = outcome.stream
         run.emit(outcome.event)
-        if run.readers[index]:
-            # What follows begins with this stream: its pages stay until the last reader has them.
-            run.pins[index] = self.engine.extend(None, outcome.stream.ids)
         self._advance(run, self._produced(run, index))
 
 
