@@ -48,6 +48,8 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/five_shot.py
 	$(PY) benchmarks/host.py
 	$(PY) -m benchmarks.forced
+	$(PY) -m benchmarks.liveness
+	$(PY) -m benchmarks.priorities
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

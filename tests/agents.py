@@ -84,8 +84,8 @@ class TimedMachine(Machine):
             if self.engine.idle and clock.asleep:
                 clock.now = clock.asleep[0][0]
             else:
+                clock.now += 1  # before anybody hears of the step
                 super().step()
-                clock.now += 1
 
 
 class CountingOracle(Oracle):
