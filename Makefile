@@ -54,6 +54,8 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/programs.py
 	$(PY) -m benchmarks.batch_sharing
 	$(PY) benchmarks/passes.py
+	$(PY) -m benchmarks.liveness
+	$(PY) -m benchmarks.priorities
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

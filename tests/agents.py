@@ -20,15 +20,18 @@ import sglc
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.ir.plan import Event, ReleaseNode, Segment
 from sglc.ir.target import Target
-from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.engine import Engine, EngineConfig, Turn
 from sglc.runtime.oracle import Oracle
+from sglc.runtime.radix import Node, RadixTree
 from sglc.runtime.segments import Machine
 from sglc.runtime.step import Step
 from tests.oracle_backend import Characters
+from tests.page_trace import Trace, recorded, replay
 
 _NAP_S = 0.0002
 _STUCK_S = 60.0
 VOCAB = 98
+PAGE_SIZE = 16
 
 
 @dataclass(slots=True)
@@ -81,8 +84,8 @@ class TimedMachine(Machine):
             if self.engine.idle and clock.asleep:
                 clock.now = clock.asleep[0][0]
             else:
+                clock.now += 1  # before anybody hears of the step
                 super().step()
-                clock.now += 1
 
 
 class CountingOracle(Oracle):
@@ -107,13 +110,15 @@ class TimedBackend(LocalBackend):
         clock: Clock,
         pages: int,
         *,
-        page_size: int = 16,
+        page_size: int = PAGE_SIZE,
         max_rows: int = 64,
+        token_budget: int = 2048,
         arrange: Callable[[TimedMachine], None] = lambda machine: None,
     ) -> None:
         super().__init__(LocalOptions("oracle", device="cpu", max_rows=max_rows))
         self.oracle = CountingOracle(pages=pages, page_size=page_size, vocab_size=VOCAB, eos_ids=(0,))
         self._clock = clock
+        self._token_budget = token_budget
         self._arrange = arrange
 
     @cached_property
@@ -128,11 +133,37 @@ class TimedBackend(LocalBackend):
         )
 
     def _load(self) -> Machine:
-        config = EngineConfig(max_rows=self.options.max_rows, max_len=4_000)
+        config = EngineConfig(max_rows=self.options.max_rows, max_len=4_000, token_budget=self._token_budget)
         machine = TimedMachine(Engine(self.oracle, config), Characters())
         machine.clock = self._clock
         self._arrange(machine)
         return machine
+
+
+class _LastUse(RadixTree):
+    __slots__ = ()
+
+    def _rank(self, node: Node) -> tuple[int, int, int, int]:
+        return (0, 0, node.last_use, node.serial)
+
+
+class _NoPrograms(Engine):
+    """Requests in the order in which they come; nothing is known of what follows them."""
+
+    def gen(self, *given: Any, turn: Turn | None = None, **named: Any) -> int:
+        return super().gen(*given, **named)
+
+    def score(self, *given: Any, turn: Turn | None = None, **named: Any) -> int:
+        return super().score(*given, **named)
+
+    def hold(self, handle: int, steps: int, place: int) -> None:
+        pass
+
+
+def least_recently_used(machine: Machine) -> None:
+    """The same runtime without liveness and without programs: what was used last stays."""
+    machine.engine.__class__ = _NoPrograms
+    machine.engine.tree.__class__ = _LastUse
 
 
 def words(seed: str, length: int) -> str:
@@ -182,3 +213,47 @@ class Agents:
         for result in results:
             assert result.error() is None, result.error()
         return list(results)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one run took. `recomputed` are tokens of prompts that had been computed before, `bound` those
+    that the farthest next use would have had to compute again for the same rows (see `page_trace`)."""
+
+    steps: int
+    prompt_tokens: int
+    recomputed: int
+    bound: int
+    gave_way: int
+
+
+def measure(
+    work: Agents,
+    pages: int,
+    arrange: Callable[[Machine], None] = lambda machine: None,
+    *,
+    token_budget: int = 2048,
+) -> Counts:
+    """Run `work` with a pool of so many pages of 16 tokens."""
+    traces: list[Trace] = []
+
+    def watch(machine: TimedMachine) -> None:
+        arrange(machine)
+        traces.append(recorded(machine.engine))
+
+    clock = Clock(work.count)
+    backend = TimedBackend(clock, pages, token_budget=token_budget, arrange=watch)
+    try:
+        work.run(clock, backend)
+        machine = backend.machine
+        assert machine is not None
+        first = replay(traces[0], 1 << 40)
+        return Counts(
+            machine.engine.steps,
+            traces[0].computed,
+            traces[0].computed - first,
+            replay(traces[0]) - first,
+            machine.engine._waiting.retracted,
+        )
+    finally:
+        backend.close()

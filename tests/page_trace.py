@@ -105,6 +105,13 @@ class _Page:
     held: int = 0  # children that are there
 
 
+@dataclass(slots=True)
+class _Row:
+    used: list[_Page]  # of the whole pages of its prompt, those that it has
+    prompt: list[_Page]
+    more: int = 0  # pages that it has besides
+
+
 class _Replay:
     """All pages that a trace names, and which of them are there."""
 
@@ -114,7 +121,7 @@ class _Replay:
         self.room = pages
         self.root = _Page(None, (), there=True)
         self.leaves: dict[_Page, None] = {}  # that are there and that nobody uses
-        self.rows: dict[int, tuple[list[_Page], int]] = {}  # pages a row uses, and how many more it has
+        self.rows: dict[int, _Row] = {}
         self.computed = 0
         self.now = 0
 
@@ -138,8 +145,8 @@ class _Replay:
                 for at in range(0, event.limit, self.size):
                     key = event.ids[at : min(at + self.size, event.limit)]
                     for part in node.children.values():
-                        if part.key != key and len(part.key) < self.size and key[: len(part.key)] == part.key:
-                            part.uses.append(now)
+                        if part.key != key and _common(part.key, key) in (len(part.key), len(key)):
+                            part.uses.append(now)  # of one of the two there is more
                     if (child := node.children.get(key)) is None:
                         break
                     child.uses.append(now)
@@ -154,11 +161,7 @@ class _Replay:
                 case Open():
                     self.open(event)
                 case Grow():
-                    used, more = self.rows[event.row]
-                    new = event.pages - len(used) - more
-                    if new > 0:
-                        self.rows[event.row] = (used, more + new)
-                        self.take(new)
+                    self.grow(self.rows[event.row], event.pages)
                 case End():
                     self.end(event)
         return self.computed
@@ -177,26 +180,29 @@ class _Replay:
         self.computed += len(event.ids) - known
         for page in used:
             self.lock(page)
-        for at in range(len(used) * self.size, len(event.ids) // self.size * self.size, self.size):
-            key = event.ids[at : at + self.size]
-            node = node.children.setdefault(key, _Page(node, key))
-            self.lock(node)
-            used.append(node)
-            if not node.there:
+        whole = len(event.ids) // self.size * self.size
+        self.rows[event.row] = _Row(used, self.path(event.ids[:whole]))
+
+    def grow(self, row: _Row, pages: int) -> None:
+        for page in row.prompt[len(row.used) : pages]:
+            self.lock(page)
+            row.used.append(page)
+            if not page.there:
                 self.take(1)
-                self.enter(node)
-        tail = len(event.ids) % self.size
-        self.rows[event.row] = (used, int(tail > 0))
-        self.take(int(tail > 0))
+                self.enter(page)
+        new = pages - len(row.used) - row.more
+        if new > 0:
+            row.more += new
+            self.take(new)
 
     def end(self, event: End) -> None:
-        used, more = self.rows.pop(event.row)
-        self.room += more
+        row = self.rows.pop(event.row)
+        self.room += row.more
         for page in self.path(event.ids):
             if not page.there:
                 self.take(1)
                 self.enter(page)
-        for page in used:
+        for page in row.used:
             page.locks -= 1
             self.settle(page)
 

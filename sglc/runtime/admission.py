@@ -93,7 +93,7 @@ class Holder:
     """A row that could give way: then `pages` of its own, and the ones that it `wants` now, are others'."""
 
     row: int
-    order: tuple[int, int, int]  # its part's place in the queue
+    order: tuple[int, ...]  # where its part stands in the queue
     lost_tokens: int  # KV that nobody else holds
     pages: int
     wants: int = 0

@@ -38,6 +38,7 @@ from sglc.runtime.engine import (
     SampleDone,
     Scored,
     Token,
+    Turn,
 )
 from sglc.runtime.requests import Likely
 
@@ -104,7 +105,7 @@ class GenCall:
         emit: Callable[[Event], None],
         *,
         streams: bool = True,
-        place: int | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """With `streams`, sample 0 is emitted as it comes.
 
@@ -145,7 +146,7 @@ class GenCall:
                 eos_ids=model.eos_ids,
                 constraint=constraint,
                 watch=self._stepwise,
-                place=place,
+                turn=turn,
             )
         except SglcError:
             self._engine.release(self._handle)
@@ -275,12 +276,12 @@ class SelectCall:
         stream: Stream,
         texts: tuple[str, ...],
         *,
-        place: int | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """Raises RunError: an empty choice, no prompt, or more than the engine can take."""
         self.node = node
         self._engine = model.engine
-        self._place = place
+        self._turn = turn
         self._index = index
         self._before = stream
         self._texts = texts
@@ -315,7 +316,7 @@ class SelectCall:
 
     def _score(self, prompt: Handle, choices: tuple[tuple[int, ...], ...]) -> None:
         self._handles.append(prompt)
-        self.requests.append(self._engine.score(prompt, choices, place=self._place))
+        self.requests.append(self._engine.score(prompt, choices, turn=self._turn))
 
     def take(self, event: EngineEvent) -> Outcome | None:
         """As `GenCall.take`."""

@@ -43,6 +43,7 @@ from sglc.runtime.requests import (
     SampleState,
     Scored,
     Token,
+    Turn,
     check_generation,
     check_size,
     first_part,
@@ -57,7 +58,7 @@ from sglc.runtime.waiting import Waiting
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
-    "RequestId", "SampleDone", "Scored", "Token",
+    "RequestId", "SampleDone", "Scored", "Token", "Turn",
 ]  # fmt: skip
 
 
@@ -123,6 +124,10 @@ class Engine:
         if self.config.cache and steps <= self.holds.longest:
             self.holds.add(handle, self.handles.node(handle), place, self._next_step)
 
+    def await_turn(self, handle: Handle, place: int) -> None:
+        """The program at `place` goes on behind the handle's ids as soon as it can."""
+        self.handles.expect(handle, place + DUE)
+
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
         self.holds.drop(handle)
@@ -154,7 +159,7 @@ class Engine:
         fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
-        place: int | None = None,
+        turn: Turn | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
@@ -172,7 +177,7 @@ class Engine:
         vocab = self.executor.vocab_size
         check_generation(ids, sampling, seeds, vocab)
         self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
-        request = self._request(handle, len(seeds), place)
+        request = self._request(handle, len(seeds), turn)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)
         request.sampling = sampling
@@ -189,7 +194,7 @@ class Engine:
         request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
 
-    def score(self, handle: Handle, choices: Sequence[Sequence[int]], *, place: int | None = None) -> RequestId:
+    def score(self, handle: Handle, choices: Sequence[Sequence[int]], *, turn: Turn | None = None) -> RequestId:
         """Log-probabilities of the ids of each choice after the handle's ids (at least one).
 
         What choices share is passed through once, if the executor takes rows that branch. Choices that
@@ -205,7 +210,7 @@ class Engine:
         self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
         room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
         made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
-        request = self._request(handle, len(made.tries), place)
+        request = self._request(handle, len(made.tries), turn)
         request.choices = made
         request.logprobs = [[0.0] * len(trie.pairs) for trie in made.tries]
         return self._submit(request)
@@ -459,7 +464,7 @@ class Engine:
     def _forget(self, request: Request) -> None:
         """A request is over: what it still holds is given back."""
         del self._requests[request.id]
-        self.handles.used(request.handle, request.place + DUE)
+        self.handles.used(request.handle, request.turn.place + DUE)
         request.live = False
         if request.pending:
             self._waiting.drop(request)
@@ -490,19 +495,19 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int, place: int | None) -> Request:
+    def _request(self, handle: Handle, parts: int, turn: Turn | None) -> Request:
         self._next_request += 1
-        place = self._next_request if place is None else place
+        turn = turn or Turn(self._next_request)
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return Request(self._next_request, handle, ids, array, root, parts, place)
+        return Request(self._next_request, handle, ids, array, root, parts, turn)
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
 
     def _submit(self, request: Request) -> RequestId:
         self._requests[request.id] = request
-        self.handles.expect(request.handle, request.place + DUE)
+        self.handles.expect(request.handle, request.turn.place + DUE)
         self._waiting.add(first_part(request))
         return request.id
 

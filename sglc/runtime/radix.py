@@ -168,9 +168,12 @@ class RadixTree:
         parent.children.insert(at, node)
         self.evictable += 1
         self._nodes += 1
-        if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1] and not parent.children[at - 1].refs:
-            self._remove(parent.children[at - 1], node)
-        parent.shared |= len(parent.children) > 1
+        others = len(parent.children) - 1
+        if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1]:
+            others -= 1  # it is the same sequence, not as far as it has come
+            if not parent.children[at - 1].refs:
+                self._remove(parent.children[at - 1], node)
+        parent.shared |= others > 0
         self._queue(node)
         return node, True
 
@@ -282,7 +285,20 @@ class RadixTree:
         while node.scratch and node.parent and not (node.children or node.refs or node.pins or node.moved):
             self._remove(node, node.parent)
             node = node.parent
+        if longer := self._continued(node):
+            self._remove(node, longer)
+            return
         self._queue(node)
+
+    def _continued(self, node: Node) -> Node | None:
+        """The node that holds all that the unlocked leaf `node` does, and more; None if there is none."""
+        parent = node.parent
+        if parent is None or len(node.key) == self.page_size or node.moved or node.refs or node.children:
+            return None
+        at = bisect_left(parent.keys, node.key) + 1
+        if at < len(parent.keys) and parent.keys[at][: len(node.key)] == node.key:
+            return parent.children[at]
+        return None
 
     def _queue(self, node: Node) -> None:
         if node.parent is None or node.moved or node.children or node.refs:

@@ -24,6 +24,7 @@ from sglc.runtime.tries import Trie, Tries
 Handle = int
 RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
+Order = tuple[int, int, int, int]  # place of a program, what is left of it, request, part
 Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for
 
 PROMPT = -1  # in `Score.trie`: the prompt itself is scored
@@ -117,6 +118,17 @@ class Kind(Enum):
     CHOICE = "choice"  # behind the prompt, pass choices through that its own row had no room for
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """When a request has its turn: programs in the order in which they began, so none waits for a later one.
+
+    Of one program, that goes first behind which most is still to come.
+    """
+
+    place: int  # of its program
+    left: int = 0  # tokens of the program's longest path from here on, at most
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One call of `gen`, `score` or `warm`."""
@@ -127,7 +139,7 @@ class Request:
     array: I32  # the same ids
     root: Node  # where its prefixes are looked up
     pending: int  # parts not done yet
-    place: int  # of its program in the queue: the lowest goes first
+    turn: Turn
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
@@ -230,9 +242,10 @@ class Part:
         return len(self.ids) if self.trie is None else len(self.request.ids)
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Its place in the queue."""
-        return self.request.place, self.request.id, self.index
+    def order(self) -> Order:
+        """Where it stands in the queue: the lowest goes first."""
+        turn = self.request.turn
+        return turn.place, -turn.left, self.request.id, self.index
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,9 @@ from sglc.ir.plan import (
 from sglc.ir.target import Tokenizer
 from sglc.runtime.absences import Absences
 from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
-from sglc.runtime.engine import Engine, Handle, RequestId
+from sglc.runtime.engine import Engine, Handle, RequestId, Turn
 from sglc.runtime.kept import Kept
+from sglc.runtime.remaining import remaining_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,7 @@ class _Run:
     calls: dict[int, Call] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     place: int | None = None  # of its program in the engine's queue
+    left: list[int] | None = None  # tokens still to come behind each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +182,7 @@ class Machine:
                 self._fail(run, index, located(error, call.node.loc))
                 continue
             if outcome is not None:
-                # What follows begins with this stream: its pages stay until the last reader has them.
-                pin = call.hold(outcome.stream) if run.readers[index] else None
-                self._drop(run, index)
-                self._finish(run, index, outcome, pin)
+                self._finish(run, index, call, outcome)
         if self.engine.idle:
             self._resting_since = perf_counter()
 
@@ -278,10 +277,10 @@ class Machine:
         stream = run.made[node.stream]
         if isinstance(node, GenNode):
             return GenCall(
-                self._model, index, node, stream, run.emit, streams=run.streams, place=self._place(run)
+                self._model, index, node, stream, run.emit, streams=run.streams, turn=self._turn(run, index)
             )
         texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
-        return SelectCall(self._model, index, node, stream, texts, place=self._place(run))
+        return SelectCall(self._model, index, node, stream, texts, turn=self._turn(run, index))
 
     def _begin_at(self, run: _Run, index: int, kept: _KeptStream) -> None:
         """A kept stream, whose own handle may be released while the segment runs."""
@@ -298,6 +297,11 @@ class Machine:
         if run.place is None:
             run.place = self.engine.next_place
         return run.place
+
+    def _turn(self, run: _Run, index: int) -> Turn:
+        if run.left is None:
+            run.left = remaining_tokens(run.segment.nodes, run.readers)
+        return Turn(self._place(run), run.left[index])
 
     def _keep(self, run: _Run, source: int) -> _KeptStream:
         """A kept stream. Its program comes back to it when it has done as much as it did before."""
@@ -338,12 +342,17 @@ class Machine:
                     raise AssertionError(part)  # no part for a model of tokens
         return Stream(ids, tail, stream.base, stream.held)
 
-    def _finish(self, run: _Run, index: int, outcome: Outcome, pin: Handle | None) -> None:
+    def _finish(self, run: _Run, index: int, call: Call, outcome: Outcome) -> None:
+        stream = outcome.stream
+        if run.readers[index]:
+            # What follows begins with this stream: its pages stay until the last reader has them.
+            pin = run.pins[index] = call.hold(stream)
+            self.engine.await_turn(pin, self._place(run))
+            stream = stream.held_by(pin)
+        self._drop(run, index)  # behind that, or what it lets go of would be nobody's for a moment
         run.texts[index] = outcome.text
-        run.made[index] = outcome.stream if pin is None else outcome.stream.held_by(pin)
+        run.made[index] = stream
         run.emit(outcome.event)
-        if pin is not None:
-            run.pins[index] = pin
         self._advance(run, self._produced(run, index))
 
 

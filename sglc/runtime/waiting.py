@@ -1,7 +1,7 @@
 """Parts of requests that wait for a row, and how the prompts among the work share a step.
 
-Parts wait in the order of (request, part). One that will find more of its prompt cached in the next step
-lets others go first. A sample whose row gave way waits again, to go on where it was.
+Parts wait in the order of their programs (`requests.Turn`). One that will find more of its prompt cached in
+the next step lets others go first. A sample whose row gave way waits again, to go on where it was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sglc.runtime.handles import Handles
 from sglc.runtime.holds import Holds
 from sglc.runtime.placement import Placement
 from sglc.runtime.radix import Key, Node, common_prefix
-from sglc.runtime.requests import Kind, Part, Request, later_parts, resumed, scored_places
+from sglc.runtime.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.rows import Chunk
 
 _NEXT = 64  # parts in the queue that come soon
@@ -174,7 +174,7 @@ class Waiting:
             opened = self.placement.open(part, match, room if is_short else min(left, room))
             if opened is None:
                 # Rather than that nobody runs, those ahead give up what they hold, too.
-                if self._holds.give_up(part.request.place if self.placement.work else -1):
+                if self._holds.give_up(part.request.turn.place if self.placement.work else -1):
                     continue
                 break
             del self._parts[at]
@@ -244,5 +244,5 @@ class Waiting:
         request.forked = True
 
 
-def _order(part: Part) -> tuple[int, int, int]:
+def _order(part: Part) -> Order:
     return part.order

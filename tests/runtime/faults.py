@@ -826,7 +826,9 @@ def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
 
 def program_goes_behind_new_ones(patch: pytest.MonkeyPatch) -> None:
     """Who comes last is served first, so that a program waits for as long as there are new ones."""
-    patch.setattr(Part, "order", property(lambda self: (-self.request.place, self.request.id, self.index)))
+    patch.setattr(
+        Part, "order", property(lambda self: (-self.request.turn.place, 0, self.request.id, self.index))
+    )
 
 
 FAULTS: tuple[Fault, ...] = (

@@ -32,6 +32,7 @@ from sglc.runtime.engine import (
     SampleDone,
     Scored,
     Token,
+    Turn,
 )
 from sglc.runtime.oracle import Oracle, history_hashes
 from sglc.runtime.pages import Owner
@@ -248,8 +249,8 @@ class Driver:
         """Of a program that begins now, or of one that began not long ago."""
         return max(1, self.engine.next_place - self.programs.choice((0, 0, 1, 4, 15)))
 
-    def _place_of_request(self) -> int | None:
-        return self.programs.choice((None, self._place()))
+    def _turn(self) -> Turn | None:
+        return self.programs.choice((None, Turn(self._place(), self.programs.choice((0, 7, 30)))))
 
     def _keep(self, handle: int, ids: tuple[int, ...], space: str) -> None:
         assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
@@ -290,7 +291,7 @@ class Driver:
         try:
             request = self.engine.gen(
                 handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint, watch=watch,
-                place=self._place_of_request(),
+                turn=self._turn(),
             )  # fmt: skip
         except RunError:
             assert not fits, "a request that fits is refused"
@@ -315,7 +316,7 @@ class Driver:
         longest = max(map(len, choices))
         fits = self._fits(len(ids) + longest, min(longest, 1))
         try:
-            request = self.engine.score(handle, choices, place=self._place_of_request())
+            request = self.engine.score(handle, choices, turn=self._turn())
         except RunError:
             assert not fits, "a request that fits is refused"
             return
@@ -383,7 +384,8 @@ class Driver:
 
     def _queue(self) -> None:
         """Who began first is served first, and nothing is held for longer than is worth it."""
-        orders = [(part.request.place, part.request.id, part.index) for part in self.engine._waiting._parts]
+        parts = self.engine._waiting._parts
+        orders = [(p.request.turn.place, -p.request.turn.left, p.request.id, p.index) for p in parts]
         assert orders == sorted(orders), "the queue is out of order"
         holds = self.engine.holds
         assert all(hold.until >= self.engine.steps for hold in holds._holds.values()), "a hold has no end"

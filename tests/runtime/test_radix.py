@@ -91,15 +91,28 @@ def test_a_longer_page_replaces_a_free_partial_leaf() -> None:
     assert longer.pins == 0
 
 
-def test_a_locked_partial_leaf_stays_beside_the_longer_page() -> None:
+def test_a_locked_partial_leaf_stays_beside_the_longer_page_until_it_is_unlocked() -> None:
     cache = Cache(4)
     short = cache.add((1, 2))
     cache.tree.lock(short)
-    cache.add((1, 2, 3))
+    longer = cache.add((1, 2, 3))
     assert cache.gone == []
     assert cache.known((1, 2, 3)) == 3
     cache.tree.unlock(short)
-    assert cache.tree.evictable == 2
+    assert cache.gone == [0]
+    assert resolve(short) is longer
+    assert cache.tree.evictable == 1
+
+
+def test_a_sequence_that_goes_on_is_not_shared_with_itself() -> None:
+    cache = Cache(2)
+    short = cache.add((1, 2, 3))
+    cache.tree.lock(short)
+    longer = cache.add((1, 2, 3, 4))
+    cache.tree.unlock(short)
+    cache.tree.demote(longer, Worth.DEAD)
+    assert longer.parent is not None
+    assert [node.worth for node in (longer, longer.parent)] == [Worth.DEAD, Worth.DEAD]
 
 
 def test_locks_hold_the_whole_path() -> None:
