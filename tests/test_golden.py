@@ -95,7 +95,7 @@ def outcome(case: Case) -> tuple[str, str]:
         after, remarks = run_pipeline(program, target, passes)
         if "explain" in case.orders:
             return "explain", explained_compiled(
-                Compiled(program, after, lower_plan(after, target), remarks), target
+                Compiled(program, after, lower_plan(after, target), remarks, {}), target
             ).text() + "\n"
         if "plan" in case.orders:
             return "plan", plan_text(lower_plan(after, target))
