@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -146,6 +147,7 @@ def main() -> None:
         "counts": dict(sorted(total.items())),
         "violations": 0,  # the first one ends the run with its assertion
         "seconds": round(time.monotonic() - start, 1),
+        "python": platform.python_version(),
     }
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(f"{arguments.programs} programs, {total['calls']} calls: no violation")

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -24,16 +24,16 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.compile import compile_program
 from sglc.errors import BackendError, RunError, UsageError
-from sglc.executor import Run
 from sglc.ir.plan import Segment
 from sglc.ir.text import from_text, to_text
-from sglc.plan_run import run_plan
+from sglc.loaded_plan import LoadedPlan
 from sglc.program_file import open_function
 from sglc.recording import FILE, read_recording
+from sglc.result import Result
 from sglc.watch import open_watch
 from tests.oracle_backend import OracleBackend
 from tests.serving import serving as server_of
-from tests.test_plan_run import Recorded, begun, outcome, plain, tupled
+from tests.test_plan_run import Recorded, begun, plain
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = count()
@@ -660,21 +660,12 @@ def test_a_password_in_a_server_s_address_is_not_written(tmp_path: Path) -> None
 # -- random programs -------------------------------------------------------------------------------------
 
 
-class Again(Mapping[str, Any]):
-    """No function is there."""
-
-    def __getitem__(self, name: str) -> Any:
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-def watched_run(plan: Any, args: Mapping[str, str], run: Run, tools: Any) -> Any:
-    return outcome(lambda: run_plan(plan, args, run, tools))
+def ran(plan: Any, args: Mapping[str, str], tools: Any, **options: Any) -> Result:
+    loaded = LoadedPlan(plan)
+    loaded.tools = tools
+    result = loaded.run(args, **options)
+    result.sync()
+    return result
 
 
 def random_plan(seed: int, backend: OracleBackend) -> Any:
@@ -689,25 +680,22 @@ def check_random(seeds: range, folder: Path) -> int:
     for seed in seeds:
         plan, tools = random_plan(seed, backend), Recorded()
         place = str(folder / f"r{seed}")
-        watch, drawn = open_watch("random", lambda: 0, seed, None, None, {"record": place})
-        assert watch is not None
-        first = Run(watch.backend(backend), drawn, watch=watch.row(0, args))
-        made = watched_run(plan, args, first, tools)
+        made = ran(plan, args, tools, backend=backend, seed=seed, record=place)
         called = len(tools.calls)
-        again, drawn = open_watch("random", lambda: 0, None, None, None, {"replay": place})
-        assert again is not None
-        second = Run(again.backend(REFUSING), drawn, watch=again.row(0, args))
-        replayed = watched_run(plan, args, second, Again())
-        if isinstance(made, RunError):
-            assert isinstance(replayed, RunError)
-            assert (replayed.code, replayed.message) == (made.code, made.message)
+        replayed = ran(plan, args, {}, backend=REFUSING, replay=place)
+        error, again = made.error(), replayed.error()
+        assert type(again) is type(error)
+        if isinstance(error, RunError) and isinstance(again, RunError):
+            assert (again.code, again.message) == (error.code, error.message)
         else:
-            assert tupled(list(replayed)) == tupled(list(made))
-            assert {str(call.site): call for call in second.calls} == {
-                str(call.site): call for call in first.calls
+            assert error is None
+            assert replayed.variables == made.variables
+            assert replayed.ret_value == made.ret_value
+            assert {str(call.site): call for call in replayed.calls} == {
+                str(call.site): call for call in made.calls
             }
         assert len(tools.calls) == called
-        answers += len(first.calls)
+        answers += len(made.calls)
     backend.close()
     return answers
 

@@ -67,7 +67,7 @@ def _explain(options: argparse.Namespace) -> int:
     if options.program.endswith(".sglir"):
         from sglc.explain.explanation import explained_program
 
-        if given or rows or options.analyze:
+        if given or rows is not None or options.analyze:
             raise UsageError(
                 "SGLC061", "a program in IR form is explained without arguments, and not run",
                 hint="give the Python file of the program",
@@ -76,7 +76,7 @@ def _explain(options: argparse.Namespace) -> int:
         return _show(explained, options)
     if options.analyze:
         return _analyze(open_function(options.program), backend, given, rows, options)
-    if given or rows:  # they are those of one program
+    if given or rows is not None:  # they are those of one program
         return _show([open_function(options.program).explain(backend, rows=rows, **given)], options)
     return _show([function.explain(backend) for function in open_functions(options.program)], options)
 

@@ -102,13 +102,15 @@ def explained(
         sampling: defaults of generations.
 
     Raises:
-        UsageError: SGLC060, the function has no such argument.
+        UsageError: SGLC060, the function has no such argument; SGLC064, a batch without rows.
         SglcError: as of `Function.compile`.
     """
     _check(function.definition, own)
+    if rows is not None and not rows:
+        raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
     each = [own] if rows is None else [{**own, **_named(function.definition, row)} for row in rows]
     made: list[tuple[_Made, Mapping[str, str]]] = []
-    for arguments in each or [own]:
+    for arguments in each:
         made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
     first, goal = made[0][0].compiled, made[0][0].backend.target
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)

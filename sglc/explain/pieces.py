@@ -200,6 +200,8 @@ def same(first: Symbol, second: Symbol) -> bool:
 def common(first: Sequence[Symbol], second: Sequence[Symbol]) -> int:
     """Length of the longest common prefix."""
     limit = min(len(first), len(second))
+    if first[:limit] == second[:limit]:  # as most are, and at once
+        return limit
     for index in range(limit):
         if not same(first[index], second[index]):
             return index

@@ -269,6 +269,11 @@ def test_an_unknown_argument_is_refused_with_its_place() -> None:
         judge().explain(small()[0], rows=[{"essays": "x"}])
 
 
+def test_a_batch_without_rows_is_refused() -> None:
+    with pytest.raises(UsageError, match="SGLC064"):
+        judge().explain(small()[0], rows=[])
+
+
 def test_sampling_defaults_are_part_of_the_program() -> None:
     @sgl.function
     def plain(s: Any) -> None:
