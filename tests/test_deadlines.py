@@ -228,12 +228,15 @@ def test_a_run_in_the_caller_s_thread_has_its_deadline_too() -> None:
 class Stuck(ScriptedBackend):
     """Gives no answer, and does not let go either."""
 
+    let_go = False
+
     async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             if not any(isinstance(node, ReleaseNode) for node in segment.nodes):
-                await asyncio.sleep(3)
+                await asyncio.sleep(30)
+                self.let_go = True
             raise
         yield
 
@@ -242,10 +245,8 @@ class Stuck(ScriptedBackend):
 def test_a_back_end_that_does_not_let_go_holds_up_nobody(planned: bool) -> None:
     backend = Stuck(answering)
     program = LoadedPlan(leaver.compile(backend).plan) if planned else leaver
-    begin = time.monotonic()
-    result = program.run(backend=backend, timeout=0.3)
-    assert result.error() is not None
-    assert time.monotonic() - begin < 2.5
+    assert program.run(backend=backend, timeout=0.3).error() is not None
+    assert not backend.let_go
 
 
 def test_a_run_in_time_is_as_without_a_deadline() -> None:
@@ -435,11 +436,9 @@ def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path) ->
     if planned:
         program.compile(backend).save(folder / "thousand.json")
         runs = sgl.load_plan(folder / "thousand.json")
-    begin = time.monotonic()
     results = runs.run_batch(
         words(1_000), backend=backend, seed=1, max_tokens=20, row_timeout=SECONDS, timeout=60
     )
-    assert time.monotonic() - begin < 60
     shown = []
     for result in results:
         error = result.error()
