@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from sglc.errors import Loc, RecordingError, RunError, SglcError, located
@@ -49,8 +49,9 @@ async def call_function(
 
 
 # Threads that wait for a function to call, by what they wait on. One that never comes back is just not here.
+# They wait without an end: a thread that wakes up while Python ends would end the process by a signal.
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
-_IDLE_S = 5.0  # then a thread ends
+_MOST_IDLE = 16
 
 
 def _begin(work: Callable[[], None]) -> None:
@@ -65,13 +66,8 @@ def _begin(work: Callable[[], None]) -> None:
 
 def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        try:
-            jobs.get(timeout=_IDLE_S)()
-        except Empty:
-            try:
-                _IDLE.remove(jobs)
-            except ValueError:  # somebody has just taken it, and something comes
-                continue
+        jobs.get()()
+        if len(_IDLE) >= _MOST_IDLE:
             return
         _IDLE.append(jobs)
 

@@ -37,6 +37,7 @@ def gate() -> Iterator[None]:
     yield
     GATE.set()
     settled(lambda: not {"sglc-sleeper", "sglc-program"} & {thread.name for thread in threading.enumerate()})
+    time.sleep(0.05)  # tools come back
 
 
 def line_of(text: str) -> int:
@@ -119,20 +120,20 @@ def caller(s: Any) -> None:
 )
 def test_a_late_run_says_where_it_is_and_keeps_what_it_has(program: sgl.Function, where: str) -> None:
     backend = slow()
-    result = program.run(backend=backend, timeout=0.4)
+    result = program.run(backend=backend, timeout=1.5)
     assert place(result) == ("SGLC411", line_of(where))
     assert result["x"] == " x"
     assert result.partial_text.startswith("a x")
     settled(lambda: backend.kept == 0)
-    with pytest.raises(RunError, match=r"did not end within 0.4 s"):
+    with pytest.raises(RunError, match=r"did not end within 1.5 s"):
         result.text()
 
 
 def test_what_a_late_run_looks_like() -> None:
-    error = sleeper.run(backend=slow(), timeout=0.3).error()
+    error = sleeper.run(backend=slow(), timeout=1.5).error()
     assert isinstance(error, SglcError)
     lines = render(error).splitlines()
-    assert lines[0] == "error[SGLC411]: the run did not end within 0.3 s"
+    assert lines[0] == "error[SGLC411]: the run did not end within 1.5 s"
     assert lines[1].endswith(f"test_deadlines.py:{line_of('asleep')}:9")
     assert lines[-2:] == [
         "note: it waited here; what was computed before is kept", "hint: give it more time: `timeout`",
@@ -141,7 +142,7 @@ def test_what_a_late_run_looks_like() -> None:
 
 def test_a_body_that_wakes_up_late_changes_nothing() -> None:
     backend = ScriptedBackend(answering)
-    result = sleeper.run(backend=backend, timeout=0.3)
+    result = sleeper.run(backend=backend, timeout=1.5)
     assert result.error() is not None
     before, calls = dict(result.variables), backend.calls
     GATE.set()
@@ -180,7 +181,7 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
 
     backend = slow()
     plan = LoadedPlan(leaver.compile(backend).plan)
-    assert program.run(backend=backend, timeout=0.3).error() is not None
+    assert program.run(backend=backend, timeout=1.0).error() is not None
     calls = backend.calls
     sgl.set_default_backend(backend)  # a batch in a body goes there
     try:
@@ -227,12 +228,15 @@ def test_a_run_in_the_caller_s_thread_has_its_deadline_too() -> None:
 class Stuck(ScriptedBackend):
     """Gives no answer, and does not let go either."""
 
+    let_go = False
+
     async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             if not any(isinstance(node, ReleaseNode) for node in segment.nodes):
-                await asyncio.sleep(3)
+                await asyncio.sleep(30)
+                self.let_go = True
             raise
         yield
 
@@ -241,10 +245,8 @@ class Stuck(ScriptedBackend):
 def test_a_back_end_that_does_not_let_go_holds_up_nobody(planned: bool) -> None:
     backend = Stuck(answering)
     program = LoadedPlan(leaver.compile(backend).plan) if planned else leaver
-    begin = time.monotonic()
-    result = program.run(backend=backend, timeout=0.3)
-    assert result.error() is not None
-    assert time.monotonic() - begin < 2.5
+    assert program.run(backend=backend, timeout=0.3).error() is not None
+    assert not backend.let_go
 
 
 def test_a_run_in_time_is_as_without_a_deadline() -> None:
@@ -313,7 +315,7 @@ def with_tool(s: Any, word: str) -> None:
 def test_a_late_plan_says_what_it_waits_for() -> None:
     backend = slow()
     plan = LoadedPlan(with_tool.compile(backend).plan)
-    result = plan.run(word="a", backend=backend, timeout=0.4)
+    result = plan.run(word="a", backend=backend, timeout=1.5)
     assert place(result) == ("SGLC411", line_of("the tool"))
     error = result.error()
     assert isinstance(error, SglcError)
@@ -327,7 +329,7 @@ def test_a_late_plan_says_what_it_waits_for() -> None:
     time.sleep(0.05)
     assert WOKEN == [" x"]  # the next tool is not called
     assert backend.calls == calls
-    late = LoadedPlan(leaver.compile(backend).plan).run(backend=backend, timeout=0.4)
+    late = LoadedPlan(leaver.compile(backend).plan).run(backend=backend, timeout=1.5)
     assert place(late) == ("SGLC411", line_of("generates"))
     assert late.variables == {"x": " x"}
 
@@ -406,7 +408,7 @@ def check(results: Sequence[Any], count: int, odd: dict[int, str]) -> None:
     wrong = {row: (code, loc) for row, _, code, loc in results if code is not None}
     assert {row: code for row, (code, _) in wrong.items()} == odd
     assert all(loc and "ask.py:" in loc for _, loc in wrong.values()), wrong
-    assert all(value == f" more {row}" for row, value, code, _ in results if code is None)
+    assert all(value == f" more of {row % 10}" for row, value, code, _ in results if code is None)
 
 
 def told(asked: Asked) -> str:
@@ -416,7 +418,7 @@ def told(asked: Asked) -> str:
         return " fine"
     if row == 789:
         return " word" * 40
-    return f" more {asked.prompt.partition(' w')[2].partition('.')[0]}"
+    return f" more of {asked.prompt.partition('.')[0][-1]}"
 
 
 @pytest.fixture(scope="module")
@@ -434,11 +436,9 @@ def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path) ->
     if planned:
         program.compile(backend).save(folder / "thousand.json")
         runs = sgl.load_plan(folder / "thousand.json")
-    begin = time.monotonic()
     results = runs.run_batch(
         words(1_000), backend=backend, seed=1, max_tokens=20, row_timeout=SECONDS, timeout=60
     )
-    assert time.monotonic() - begin < 60
     shown = []
     for result in results:
         error = result.error()
@@ -455,7 +455,7 @@ def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path) ->
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_thousand_rows_from_the_command_line(planned: bool, folder: Path) -> None:
     rules = [{"name": "answer", "text": " fine"}, {"prompt": "About wordy", "text": " word" * 40}]
-    rules += [{"prompt": rf"About w{i}\.", "text": f" more {i}"} for i in range(1_000)]
+    rules += [{"prompt": rf"About w\d*{digit}\.", "text": f" more of {digit}"} for digit in range(10)]
     (folder / "answers.json").write_text(json.dumps(rules))
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, words(1_000))))
     program = "ask.py"
@@ -518,9 +518,10 @@ def country(s: Any, word: str) -> Any:
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_rows_that_go_wrong_on_a_real_model(planned: bool, local: LocalBackend) -> None:
+    country.run("Norway", backend=local).sync()  # a deadline counts the time in which a model is loaded
     given = ["France", "broken", "Spain", "hanging", "Italy", "wordy", "Greece", "Japan"]
     program: Any = LoadedPlan(country.compile(local).plan) if planned else country
-    results = program.run_batch([{"word": w} for w in given], backend=local, max_tokens=12, row_timeout=30)
+    results = program.run_batch([{"word": w} for w in given], backend=local, max_tokens=12, row_timeout=12)
     codes = [type(e).__name__ if (e := r.error()) and not hasattr(e, "code") else getattr(e, "code", None)
              for r in results]  # fmt: skip
     broken = "SGLC409" if planned else "LookupError"

@@ -138,8 +138,9 @@ def test_one_row_that_fails(kind: str, way: Callable[..., list[Result]], planned
 
 
 def left(before: set[threading.Thread]) -> list[str]:
-    """Threads that were begun since, but the executor's own."""
-    return [t.name for t in threading.enumerate() if t not in before and t.name != "sglc-executor"]
+    """Threads that were begun since, but the executor's own and those that wait for the next tool."""
+    kept = {"sglc-executor", "sglc-tool"}
+    return [t.name for t in threading.enumerate() if t not in before and t.name not in kept]
 
 
 def settled(what: Callable[[], bool]) -> None:
