@@ -11,6 +11,7 @@ Writes benchmarks/results/program-side-<cpu>.json.
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
@@ -135,6 +136,8 @@ def runtime(segments: Sequence[Segment], generations: int, tokenizer: LocalToken
         return events
 
     engine.step = timed  # type: ignore[method-assign]
+    gc.collect()
+    gc.freeze()  # as the runtime's process does
     submit = rest = float("inf")
     for _ in range(2):
         machine.forget_texts()

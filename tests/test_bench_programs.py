@@ -35,6 +35,8 @@ from tests.test_bench import cuda_like as cuda_like
 from tests.test_bench import few_threads as few_threads
 
 PAGES = 4_000
+# Rows come when their threads have made them: one that meets a page half written computes the rest itself.
+PAGE_SIZE = 16
 
 
 class OnOracle(LocalBackend):
@@ -47,7 +49,7 @@ class OnOracle(LocalBackend):
     def _load(self) -> Machine:
         tokenizer = self.target.tokenizer
         assert tokenizer is not None
-        oracle = Oracle(pages=self.pages, page_size=16, vocab_size=10_240, eos_ids=tokenizer.eos_ids)
+        oracle = Oracle(pages=self.pages, page_size=PAGE_SIZE, vocab_size=10_240, eos_ids=tokenizer.eos_ids)
         return Machine(Engine(oracle, EngineConfig(max_len=4_000)), tokenizer)
 
 
@@ -89,9 +91,9 @@ def test_passes_change_no_text_and_cost_no_token(workload: Workload, oracle: OnO
         assert 0 < side.fewest <= counts["computed_tokens"] < counts["prompt_tokens"]
         assert 0 <= counts["rested_us"] <= 1e6 * side.seconds
         assert counts["steps"] > 1
-    assert on.counts["computed_tokens"] <= off.counts["computed_tokens"]
+    assert on.counts["computed_tokens"] < off.counts["computed_tokens"] + PAGE_SIZE
     assert on.counts["submits"] <= off.counts["submits"]
-    assert on.counts["computed_tokens"] == on.fewest  # there is room for everything
+    assert on.counts["computed_tokens"] < on.fewest + PAGE_SIZE  # there is room for everything
     if workload.name in COUNTS:
         names = ("programs", "calls", "prompt_tokens")
         assert (*(on.counts[name] for name in names), on.fewest) == COUNTS[workload.name]
@@ -100,7 +102,7 @@ def test_passes_change_no_text_and_cost_no_token(workload: Workload, oracle: OnO
 def test_a_second_round_finds_nothing_of_the_first(oracle: OnOracle, words: Words) -> None:
     batch = BY_NAME["few-shot"].batch(words, 0, "smallest")
     first, second = (run_round(batch, oracle, True) for _ in range(2))
-    assert first.counts["computed_tokens"] == second.counts["computed_tokens"] == first.fewest
+    assert all(0 <= one.counts["computed_tokens"] - first.fewest < PAGE_SIZE for one in (first, second))
     assert first.texts == second.texts
 
 
