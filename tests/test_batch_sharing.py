@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc import batch
+from sglc import batch, executor
 from sglc.backends.local import LocalBackend
 from sglc.batch_leads import beginnings, remark
 from sglc.batch_order import trie_size
@@ -471,20 +471,8 @@ def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
-    original = batch._Window.__init__
-
-    def patched(self: Any, make: Any, order: Sequence[int], size: int, name: str) -> None:
-        turns = itertools.count()
-
-        def renumbered(number: int) -> Any:
-            row = make(number)
-            row._run._seeds = row._run._seeds.copy()
-            row._run._seeds.update(str(next(turns)).encode())
-            return row
-
-        original(self, renumbered, order, size, name)
-
-    patch.setattr(batch._Window, "__init__", patched)
+    original, turns = executor.seeds_of, itertools.count()
+    patch.setattr(executor, "seeds_of", lambda seed, row: original(seed, next(turns)))
 
 
 @pytest.mark.parametrize("fault", [None, results_as_they_began, seeds_as_they_begin])
