@@ -116,8 +116,8 @@ def test_random_batches(seed: int) -> None:
     beginnings += [rng.choice(beginnings) + text(rng, rng.randint(1, 80)) for _ in range(rng.randint(0, 5))]
     rows = [(rng.choice(beginnings), text(rng, rng.randint(1, 30))) for _ in range(rng.randint(1, 40))]
     one = engine(400, 1)  # little more than the path to a row
-    results = chat.run_batch(rows, backend=one, seed=seed)
-    assert least(results) <= computed(results) <= least(results) + len(rows)  # the last token of equal ones
+    results = chat.run_batch(rows, backend=one, seed=seed, num_threads=1)
+    assert least(results) <= computed(results) <= least(results) + PAGE * len(rows)  # of a page in part
     one.close()
     # Rows that run side by side do not wait for each other if they would save less than that.
     several = engine(20_000)
