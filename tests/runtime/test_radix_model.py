@@ -129,10 +129,13 @@ class TreeMachine(RuleBasedStateMachine):
             shorter = [other for other in siblings if other[1][at:] < key][-1:]
             child = (name, place[1] + key)
             self.model[child] = Entry(node, self.pages, self.tick)
+            same_sequence = [child]
             for other in shorter:
-                if key[: len(other[1]) - at] == other[1][at:] and not self.is_locked(other):
-                    self.forget(other, child)
-            parent.shared |= len(self.below(place)) > 1
+                if key[: len(other[1]) - at] == other[1][at:]:
+                    same_sequence.append(other)
+                    if not self.is_locked(other):
+                        self.forget(other, child)
+            parent.shared |= any(other not in same_sequence for other in self.below(place))
             place = child
 
     @rule(name=NAMES, ids=IDS, back=st.integers(0, 2))
@@ -170,6 +173,10 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree.unlock(self.model[place].node)
         self.tick += 1
         self.model[place].last_use = self.tick
+        siblings = self.below(self.above(place))
+        longer = [other for other in siblings if other != place and other[1][: len(place[1])] == place[1]]
+        if longer and len(place[1]) % self.size and not self.is_locked(place):
+            self.forget(place, longer[0])  # which has all of it
 
     @rule(pick=PICK, next_use=NEXT_USES)
     def pin(self, pick: int, next_use: int) -> None:
