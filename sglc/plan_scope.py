@@ -123,7 +123,7 @@ class Scope:
         """The values of names as far as they are there, None for the others; None if no value is there."""
         found: dict[Name, Value] = {}
         missing = 0
-        for name in names:
+        for name in dict.fromkeys(names):
             scope: Scope | None = self
             while scope is not None and name not in scope.values:
                 scope = scope.outer

@@ -51,14 +51,15 @@ Value: TypeAlias = "Plain | Samples | Kept | tuple[Value, ...] | Mapping[str, Va
 
 
 def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
-    """A tree of a plan, with what its names stand for."""
+    """A tree of a plan, with what its names stand for; a text of which a part is not there is None."""
     match tree:
         case Held(None):
             return Kept(None)
         case Slot() | Held():
             return known[tree]
         case Joined():
-            return "".join(text(read(part, known)) for part in tree.parts)
+            parts = [read(part, known) for part in tree.parts]
+            return None if None in parts else "".join(map(text, parts))
         case tuple():
             return tuple(read(part, known) for part in tree)
         case Mapping():

@@ -467,7 +467,7 @@ def test_what_cannot_run_together(programs: Any, code: str) -> None:
 
 def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
     original = batch._Window.result
-    patch.setattr(batch._Window, "result", lambda self, number: original(self, self._order[number]))
+    patch.setattr(batch._Window, "result", lambda self, number: original(self, self._turns[number]))
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sglc.cli import main
+from sglc.frontend import tools
 
 SPEC = Path(__file__).parent / "errors" / "cli.md"
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,6 +46,7 @@ def test_error(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tools, "_DECLARED", {})  # other tests have files of the same names
     code = main(shlex.split(case.command)[1:])
     out, err = capsys.readouterr()
     # The summary of a run carries its seed and its seconds.

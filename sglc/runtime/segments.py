@@ -207,7 +207,7 @@ class Machine:
                 self._fail(run, index, located(error, place_of(node)))
                 continue
             if produced:
-                queue.extendleft(self._produced(run, index))
+                queue.extendleft(reversed(self._produced(run, index)))
         self._end_if_done(run)
 
     def _end_if_done(self, run: _Run) -> None:

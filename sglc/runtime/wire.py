@@ -20,6 +20,7 @@ from sglc.errors import (
     LegalizeError,
     Loc,
     MissingVariable,
+    RecordingError,
     RunError,
     SglcError,
     TraceError,
@@ -81,6 +82,7 @@ ERRORS: Mapping[str, type[SglcError]] = {
         VerifyError,
         LegalizeError,
         RunError,
+        RecordingError,
         BackendError,
     )
 }

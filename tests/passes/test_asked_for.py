@@ -82,7 +82,7 @@ def test_a_program_of_the_text_form_runs_too(files: Path, capsys: pytest.Capture
         "def ask(a):\n    s0 = root()\n    s1 = append(s0, a)\n    s2, t0 = gen(s1, 'answer')\n    return t0\n"
     )
     given = ["ask.sglir", "--backend", "scripted:answers.json", "--arg", "a=Why?", "--passes", "fold_text"]
-    assert main(["run", *given]) == 0
+    assert main(["run", *given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == "question first"
 
 

@@ -816,9 +816,9 @@ def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
     """A handle that has ended is still expected to be used."""
     original = Handles.release
 
-    def release(self: Handles, handle: int) -> None:
+    def release(self: Handles, handle: int, *wanted: Any) -> None:
         node = self.node(handle)
-        original(self, handle)
+        original(self, handle, *wanted)
         self._tree.pin(node, 5)
 
     patch.setattr(Handles, "release", release)
