@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextvars
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.current import ENCLOSING, resolve, set_default_backend
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.arguments import sampling_fields
 from sglc.frontend.function import Definition, bind, define, describe
 from sglc.frontend.locate import here
 from sglc.frontend.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
+from sglc.run_options import (
+    DEFAULTS,
+    NOTHING,
+    OPTIONS,
+    WATCHES,
+    Rows,
+    check_rows,
+    split,
+    watch_of,
+    watches_of,
+)
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
@@ -38,21 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Function", "function", "set_default_backend"]
 
-Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments by name, or in order
-
 _MOST_TREES = 64
-_DEFAULTS = Sampling()
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-_SAMPLING = {
-    "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
-    **{name: name for name in (
-        "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
-        "presence_penalty", "ignore_eos", "return_logprob", "logprob_start_len", "top_logprobs_num",
-        "return_text_in_logprobs",
-    )},
-}  # fmt: skip
-_WATCHES = ("record", "replay", "trace")
-_OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", *_WATCHES)
 
 
 class Function:
@@ -123,13 +116,13 @@ class Function:
                 is no folder for that.
         """
         own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, record, replay, trace)
-        given = dict(zip(_OPTIONS, own, strict=True))
+        given = dict(zip(OPTIONS, own, strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         parameters = self._not_by_position(args)
-        options = {name: keywords[name] for name in _OPTIONS if name in keywords and name not in parameters}
+        options = {name: keywords[name] for name in OPTIONS if name in keywords and name not in parameters}
         own = {name: value for name, value in keywords.items() if name not in options}
         arguments, sampling = self._arguments(args, own)
         if TRACING.get() is not None:
@@ -158,7 +151,7 @@ class Function:
             budget_of(options.get("max_calls"), options.get("max_tokens")),
             clock_of_run(options.get("timeout")),
             in_thread=options.get("use_thread") is not False,
-            watches={name: options[name] for name in _WATCHES if name in options},
+            watches={name: options[name] for name in WATCHES if name in options},
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
@@ -421,7 +414,7 @@ class Function:
             SglcError: the function misuses the language or raises; of a `fullgraph` program also where
                 ordinary Python would have to take over.
         """
-        _, sampling = _split(self.definition, kwargs, ())
+        _, sampling = split(self.definition, kwargs, ())
         return self._recorded(sampling, max_paths)
 
     def _recorded(self, sampling: Sampling, max_paths: int | None = None) -> Program:
@@ -512,14 +505,14 @@ class Function:
         """
         from sglc.explain.explanation import explained
 
-        own, _ = _split(self.definition, kwargs, self._not_by_position(()))
+        own, _ = split(self.definition, kwargs, self._not_by_position(()))
         return explained(self, target, rows, own, {key: kwargs[key] for key in kwargs if key not in own})
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Sampling]:
         parameters = self._not_by_position(args)
-        own, sampling = _split(self.definition, kwargs, parameters)
+        own, sampling = split(self.definition, kwargs, parameters)
         own.update((name, value) for name, value in self.bound.items() if name in parameters)
         return {**bind(self.definition, args, own), **self.bound}, sampling
 
@@ -549,7 +542,7 @@ class Function:
         from sglc.frontend.trail import Tree
         from sglc.row import Row
 
-        tree = self._tree if sampling is _DEFAULTS else self._trees.get(sampling)
+        tree = self._tree if sampling is DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
         row = Row(
@@ -586,49 +579,6 @@ class Function:
 def _known(value: Any) -> Any:
     """A bound argument for tracing: a text is recorded as the constant that it is."""
     return SymbolicText((value,)) if isinstance(value, str) else value
-
-
-def _split(
-    definition: Definition, kwargs: Mapping[str, Any], parameters: Sequence[str]
-) -> tuple[dict[str, Any], Sampling]:
-    """Keywords for the program, whose open parameters have `parameters`, and defaults of its generations."""
-    own = {key: value for key, value in kwargs.items() if key in parameters or key not in _SAMPLING}
-    given = {_SAMPLING[key]: value for key, value in kwargs.items() if key not in own}
-    return own, Sampling(**sampling_fields(given, definition.loc)) if given else _DEFAULTS
-
-
-def check_rows(rows: Any) -> None:
-    """Refuse what cannot be the rows of a batch.
-
-    Raises:
-        UsageError: SGLC017, no list.
-    """
-    if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
-
-
-def watches_of(record: str | None, replay: str | None, trace: str | None) -> dict[str, str]:
-    """What was asked for of the ways to watch a run."""
-    given = zip(_WATCHES, (record, replay, trace), strict=True)
-    return {name: value for name, value in given if value is not None}
-
-
-def watch_of(
-    name: str, seed: int | None, rows: int | None, watches: Mapping[str, Any]
-) -> tuple[Watch | None, int]:
-    """What watches a run of `name`, if anything does, and the run's seed. `rows`: of a batch."""
-    enclosing = ENCLOSING.get()
-    outer = None if enclosing is None else enclosing.watch
-    if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
-        return None, random_seed() if seed is None else seed
-    from sglc.watch import open_watch
-
-    return open_watch(name, random_seed, seed, rows, outer, watches)
-
-
-def random_seed() -> int:
-    """A seed for a run that was given none."""
-    return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits survive JSON
 
 
 @overload

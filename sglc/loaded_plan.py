@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.api import NOTHING, watch_of, watches_of
 from sglc.batch import run_batch, window_of
 from sglc.batch_order import plan_order
 from sglc.budget import Budget, budget_of
@@ -26,6 +25,7 @@ from sglc.plan_ready import Tools, check_arguments, check_plan_runs, steps_of
 from sglc.plan_row import PlanRow, PreparedRows
 from sglc.progress import bar
 from sglc.result import Result
+from sglc.run_options import NOTHING, watch_of, watches_of
 
 if TYPE_CHECKING:
     from sglc.watch import Watch

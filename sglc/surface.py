@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sglc.api import random_seed
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.calls import Call, meta_info
 from sglc.errors import UsageError
@@ -27,6 +26,7 @@ from sglc.ir.ops import Append, Control, Gen, Root
 from sglc.ir.plan import Event, GenNode, Node, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
+from sglc.run_options import random_seed
 
 if TYPE_CHECKING:
     from sglc.runtime.tokenizer import LocalTokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sglc.api import Function, Rows, check_rows, random_seed
+from sglc.api import Function
 from sglc.batch import run_batch, window_of
 from sglc.batch_leads import batch_order
 from sglc.budget import budget_of
@@ -16,6 +16,7 @@ from sglc.frontend.locate import here
 from sglc.ir.target import Backend
 from sglc.result import Result
 from sglc.row import Row
+from sglc.run_options import Rows, check_rows, random_seed
 
 
 def run_together(

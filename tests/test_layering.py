@@ -32,7 +32,7 @@ _DRIVE = {
         "feed",
     ),
     *("plan_ready", "plan_row", "plan_run", "plan_scope", "plan_segments", "plan_values", "tools"),
-    *("progress", "result", "row", "streams", "warm"),
+    *("progress", "result", "row", "run_options", "streams", "warm"),
     *("inputs", "record", "recording", "replay", "spans", "trace", "watch"),
 }
 # A part of the package, and what it may import besides itself.
