@@ -23,6 +23,7 @@ from sglc.run_options import (
     WATCHES,
     Rows,
     check_rows,
+    in_row,
     split,
     watch_of,
     watches_of,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["Function", "function", "set_default_backend"]
 
 _MOST_TREES = 64
+
+Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 
 class Function:
@@ -293,42 +296,46 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
                 run then.
         """
-        check_rows(rows)
         from sglc.batch import run_batch, window_of
         from sglc.budget import budget_of
         from sglc.deadline import clock_of_batch
 
         window = window_of(num_threads)
+        fitting = self._fitting(rows, kwargs)
         chosen = resolve(backend, self.definition.loc)
+        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
+        # Behind all that can be refused: a recording begins with its folder.
         watch, run_seed = watch_of(self.__name__, seed, len(rows), watches_of(record, replay, trace))
         if watch is not None:
             chosen = watch.backend(chosen)
-        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
-        given, make = self._batch(rows, kwargs, chosen, run_seed, budget, clock, watch)
+        make = self._maker(fitting, chosen, run_seed, budget, clock, watch)
 
         def order() -> Sequence[int]:
             from sglc.batch_leads import batch_order
 
-            return batch_order([self._begin(given)], chosen)
+            return batch_order([self._begin(fitting)], chosen)
 
         hoisted = order if hoist_prefix else None
-        results = run_batch(make, len(given), chosen, window, clock, self.__name__, order=hoisted)
+        results = run_batch(make, len(fitting), chosen, window, clock, self.__name__, order=hoisted)
         return results if watch is None else watch.over(results)
 
-    def _batch(
+    def _fitting(self, rows: Rows, kwargs: Mapping[str, Any]) -> list[Fitting]:
+        """The arguments of each row, which fit the function, and defaults of its generations."""
+        check_rows(rows)
+        return [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
+
+    def _maker(
         self,
-        rows: Rows,
-        kwargs: Mapping[str, Any],
+        fitting: Sequence[Fitting],
         backend: Backend,
         seed: int,
         budget: Budget | None,
         clock: Clock | None,
-        watch: Watch | None = None,
-    ) -> tuple[list[dict[str, Any]], Callable[[int], Row]]:
-        """The arguments of rows, which are checked, and what makes each row when it is to run."""
+        watch: Watch | None,
+    ) -> Callable[[int], Row]:
+        """What makes each row of a batch when it is to run."""
         from sglc.result import Result
 
-        fitting = [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
         context = contextvars.copy_context()
 
         def make(number: int) -> Row:
@@ -346,18 +353,18 @@ class Function:
                 watch=own,
             )
 
-        return [arguments for arguments, _ in fitting], make
+        return make
 
-    def _begin(self, given: Sequence[Mapping[str, Any]]) -> Beginnings:
-        """How the prompts of rows with the arguments `given` begin."""
+    def _begin(self, fitting: Sequence[Fitting]) -> Beginnings:
+        """How the prompts of rows begin."""
         from sglc.batch_leads import beginnings
 
         with self._checking:
-            return beginnings(self.definition, self._begun, given)
+            return beginnings(self.definition, self._begun, [arguments for arguments, _ in fitting])
 
     def _row_arguments(
         self, number: int, row: Mapping[str, Any] | Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Sampling]:
+    ) -> Fitting:
         try:
             match row:
                 case Mapping():
@@ -368,8 +375,7 @@ class Function:
                     return self._arguments(row, kwargs)
             raise UsageError("SGLC017", f"a row is a dict or a tuple of arguments, not `{type(row).__name__}`")
         except SglcError as error:
-            note = f"row {number} of the batch" + (f"; {error.note}" if error.note else "")
-            raise type(error)(error.code, error.message, error.loc, note=note, hint=error.hint) from None
+            raise in_row(number, error) from None
 
     # -- the program itself ----------------------------------------------------------------------
 

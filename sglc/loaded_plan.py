@@ -18,14 +18,14 @@ from sglc.event_loop import executor_loop
 from sglc.frontend.locate import here
 from sglc.frontend.tools import tools_of
 from sglc.ir.core import Site
-from sglc.ir.plan import FunctionStep, Plan
+from sglc.ir.plan import Plan
 from sglc.ir.plan_file import plan_from_text, plan_hash
 from sglc.ir.target import Backend
-from sglc.plan_ready import Tools, check_arguments, check_plan_runs, steps_of
+from sglc.plan_ready import Tools, check_arguments, check_plan_runs, function_steps
 from sglc.plan_row import PlanRow, PreparedRows
 from sglc.progress import bar
 from sglc.result import Result
-from sglc.run_options import NOTHING, watch_of, watches_of
+from sglc.run_options import NOTHING, check_rows, in_row, watch_of, watches_of
 
 if TYPE_CHECKING:
     from sglc.watch import Watch
@@ -149,8 +149,7 @@ class LoadedPlan:
             UsageError: SGLC017 no rows; SGLC023, SGLC026, SGLC041 an option that does not fit; as of `run`.
                 Nothing has run then.
         """
-        if not isinstance(rows, Sequence) or isinstance(rows, str):
-            raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+        check_rows(rows)
         window = window_of(num_threads)
         budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
         fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
@@ -194,8 +193,7 @@ class LoadedPlan:
                 raise UsageError("SGLC017", f"a row of a plan is a dict, not `{type(row).__name__}`")
             return self._texts(row)
         except SglcError as error:
-            note = f"row {number} of the batch" + (f"; {error.note}" if error.note else "")
-            raise type(error)(error.code, error.message, error.loc, note=note, hint=error.hint) from None
+            raise in_row(number, error) from None
 
 
 def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:
@@ -228,7 +226,7 @@ def tools_for(plan: Plan, given: Functions) -> Tools:
     """
     known = tools_of()
     named = dict(given) if isinstance(given, Mapping) else {_name(function): function for function in given}
-    wanted = dict.fromkeys(step.function for step in steps_of(plan) if isinstance(step, FunctionStep))
+    wanted = dict.fromkeys(step.function for step in function_steps(plan))
     found: dict[str, Callable[..., Any]] = {}
     by_part: dict[str, str] = {}
     for name in wanted:

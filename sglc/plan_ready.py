@@ -92,3 +92,8 @@ def steps_of(plan: Plan) -> Iterator[Step]:
     yield from plan.steps
     for block in plan.blocks:
         yield from block.steps
+
+
+def function_steps(plan: Plan) -> Iterator[FunctionStep]:
+    """The calls of declared functions among them."""
+    return (step for step in steps_of(plan) if isinstance(step, FunctionStep))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sglc.current import ENCLOSING
-from sglc.errors import UsageError
+from sglc.errors import SglcError, UsageError
 from sglc.frontend.arguments import sampling_fields
 from sglc.frontend.function import Definition
 from sglc.frontend.locate import here
@@ -51,6 +51,12 @@ def check_rows(rows: Any) -> None:
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+
+
+def in_row(number: int, error: SglcError) -> SglcError:
+    """`error` as that of a row of a batch."""
+    note = f"row {number} of the batch" + (f"; {error.note}" if error.note else "")
+    return type(error)(error.code, error.message, error.loc, note=note, hint=error.hint)
 
 
 def watches_of(record: str | None, replay: str | None, trace: str | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from sglc.frontend.locate import here
 from sglc.ir.target import Backend
 from sglc.result import Result
 from sglc.row import Row
-from sglc.run_options import Rows, check_rows, random_seed
+from sglc.run_options import NOTHING, Rows, random_seed, watch_of
 
 
 def run_together(
@@ -54,24 +54,34 @@ def run_together(
     run_seed = random_seed() if seed is None else seed
     window = window_of(num_threads)
     budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
-    batches = []
-    for function, rows in programs:
-        check_rows(rows)
-        batches.append((function, *function._batch(rows, {}, chosen, run_seed, budget, clock)))
-    places = [(batch, number) for batch, (_, given, _) in enumerate(batches) for number in range(len(given))]
+    fitting = [function._fitting(rows, {}) for function, rows in programs]
+    makers, watches = [], []
+    used = chosen  # what answers in its place, in a row that is recorded or replayed
+    for (function, rows), own in zip(programs, fitting, strict=True):
+        watch, _ = watch_of(function.__name__, run_seed, len(rows), NOTHING)
+        if watch is not None:
+            used = watch.backend(chosen)
+            watches.append(watch)
+        makers.append(function._maker(own, used, run_seed, budget, clock, watch))
+    places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
     def make(place: int) -> Row:
         batch, number = places[place]
-        return batches[batch][2](number)
+        return makers[batch](number)
 
     def order() -> Sequence[int]:
-        return batch_order([function._begin(given) for function, given, _ in batches], chosen)
+        begun = zip(programs, fitting, strict=True)
+        return batch_order([function._begin(own) for (function, _), own in begun], used)
 
     results: list[list[Result]] = [[] for _ in programs]
     hoisted = order if hoist_prefix else None
-    running = run_batch(make, len(places), chosen, window, clock, "together", order=hoisted)
-    for (batch, _), result in zip(places, running, strict=True):
-        results[batch].append(result)
+    running = run_batch(make, len(places), used, window, clock, "together", order=hoisted)
+    try:
+        for (batch, _), result in zip(places, running, strict=True):
+            results[batch].append(result)
+    finally:
+        for watch in watches:
+            watch.close()
     return results
 
 

@@ -20,9 +20,9 @@ from sglc.feed import Cell, Feed
 from sglc.frontend.locate import here
 from sglc.frontend.tools import AROUND
 from sglc.ir.core import NOWHERE, Program
-from sglc.ir.plan import FunctionStep, Plan
+from sglc.ir.plan import Plan
 from sglc.ir.target import Backend
-from sglc.plan_ready import steps_of
+from sglc.plan_ready import function_steps
 from sglc.record import RecordedTape, Recorder
 from sglc.replay import ReplayedTape, Replayer
 from sglc.result import Result
@@ -53,7 +53,7 @@ class Watch:
         """The functions that a plan finds here: a replay has every one."""
         if not isinstance(self.tape, Replayer):
             return tools
-        return {step.function: tools.get(step.function, _gone) for step in _function_steps(plan)}
+        return {step.function: tools.get(step.function, _gone) for step in function_steps(plan)}
 
     def row(self, number: int, arguments: Mapping[str, Any]) -> RowWatch:
         """What watches one row."""
@@ -237,7 +237,7 @@ class RowWatch:
         if self.tape is None and self.trace is None and self.watch.spans is None:
             return tools
         made: dict[str, Callable[..., Any]] = {}
-        for step in _function_steps(plan):
+        for step in function_steps(plan):
             if step.function in tools or isinstance(self.tape, ReplayedTape):
                 function = tools.get(step.function, _gone)
                 made[step.function] = partial(self._called_by_plan, step.function, function, not step.effects)
@@ -303,10 +303,6 @@ def _unwatched() -> Iterator[None]:
         AROUND.reset(around)
         if outer is not None:
             ENCLOSING.reset(outer)
-
-
-def _function_steps(plan: Plan) -> Iterator[FunctionStep]:
-    return (step for step in steps_of(plan) if isinstance(step, FunctionStep))
 
 
 def _gone() -> None:

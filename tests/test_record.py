@@ -200,7 +200,14 @@ def raising(s: Any, q: str) -> None:
     raise ValueError(s["a"])
 
 
-PROGRAMS = (chain, forked, observing, tooled, calling, awaiting, elsewhere, failing, raising)
+@sgl.function
+def together(s: Any, q: str) -> Any:
+    helped, chained = sgl.run_together([(helper, [{"text": q}, {"text": "x"}]), (chain, [{"q": "y"}])])
+    s += chained[0]["b"] + sgl.gen("a")
+    return [result["h"] for result in helped]
+
+
+PROGRAMS = (chain, forked, observing, tooled, calling, together, awaiting, elsewhere, failing, raising)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
@@ -821,3 +828,9 @@ def test_segments_without_a_row_are_followed_and_not_written(tmp_path: Path) -> 
 
     assert asyncio.run(submitted()) == []
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_batch_that_is_refused_begins_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="SGLC011"):
+        chain.run_batch([{"q": "x"}, {"nothing": "y"}], backend=REFUSING, record=str(tmp_path / "r"))
+    assert not (tmp_path / "r").exists()

@@ -13,10 +13,10 @@ from sglc.command.options import (
     connect,
     output,
     passes_of,
-    programs_of,
 )
 
 if TYPE_CHECKING:
+    from sglc.api import Function
     from sglc.compile import Compiled
     from sglc.ir.core import Program
     from sglc.ir.target import Target
@@ -39,12 +39,21 @@ def add_compile(commands: Commands) -> None:
     build.set_defaults(command=_compile)
 
 
+def _programs(spec: str) -> list[tuple[Function | None, Program]]:
+    """The programs of a file, and their functions where it is Python."""
+    from sglc.program_file import open_functions, open_ir
+
+    if spec.endswith(".sglir"):
+        return [(None, open_ir(spec))]
+    return [(function, function.trace()) for function in open_functions(spec)]
+
+
 def _compile(options: argparse.Namespace) -> int:
     from sglc.compile import compile_program
     from sglc.frontend.lint import findings, render_finding
     from sglc.ir.text import to_text
 
-    programs = programs_of(options.program)
+    programs = _programs(options.program)
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
     with output(options.output) as out:

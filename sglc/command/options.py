@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
-    from sglc.api import Function
-    from sglc.ir.core import Program
     from sglc.ir.target import Backend
 
 Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
@@ -85,13 +83,6 @@ def seed(text: str) -> int:
     return int(text)
 
 
-class Later(argparse.Action):
-    """An option of the design that this release does not have: refused, never ignored."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
-        raise UsageError("SGLC018", f"`{option_string}` is not in this release")
-
-
 def connect(options: argparse.Namespace) -> Backend:
     """The back end that `add_backend`'s options name.
 
@@ -101,15 +92,6 @@ def connect(options: argparse.Namespace) -> Backend:
     from sglc.backends import registry
 
     return registry.connect(options.backend, device=options.device, dtype=options.dtype)
-
-
-def programs_of(spec: str) -> list[tuple[Function | None, Program]]:
-    """The programs of a file, and their functions where it is Python."""
-    from sglc.program_file import open_functions, open_ir
-
-    if spec.endswith(".sglir"):
-        return [(None, open_ir(spec))]
-    return [(function, function.trace()) for function in open_functions(spec)]
 
 
 def output(path: str | None) -> Any:
