@@ -28,14 +28,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sglc as sgl
-from sglc.batch_leads import batch_order, beginnings
-from sglc.batch_order import trie_size
 from sglc.bench.setting import ROOT, setting
-from sglc.frontend.guards import Memo
+from sglc.execution.batch.order import trie_size
+from sglc.execution.batch.prefixes import batch_order, beginnings
+from sglc.execution.result import Result
+from sglc.frontend.tracing.guards import Memo
 from sglc.ir.core import Program
-from sglc.result import Result
-from sglc.runtime.radix import Key, Node
-from sglc.runtime.waiting import Waiting
+from sglc.runtime.cache.page_tree import Key, Node
+from sglc.runtime.scheduler.queue import Waiting
 from tests.oracle_backend import OracleBackend
 
 GOAL = 1.03

@@ -16,20 +16,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sglc.api import Function
+from sglc.api.function import Function
 from sglc.backends.scripted import ScriptedBackend
+from sglc.cli.program_file import open_functions
 from sglc.ir.core import Program
 from sglc.ir.depth import MAX_DEPTH, room
-from sglc.ir.plan import Plan
-from sglc.ir.plan_json import plan_to_json
-from sglc.ir.plan_text import plan_text
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_json import plan_to_json
+from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.target import Target
-from sglc.ir.text import canonical, from_text, identity, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
-from sglc.program_file import open_functions
 
 ROUNDS = 7
 GOAL_MS = 10.0  # to record and optimise any example

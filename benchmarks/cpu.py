@@ -33,12 +33,12 @@ from machine import ROOT, commit, cpu_model, result_path
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.models import prepare
-from sglc.runtime.requests import SampleDone
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import load_config, load_weights
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.model.weights import load_config, load_weights
+from sglc.runtime.scheduler.requests import SampleDone
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 ROUNDS = 3
 TIE = 1e-3  # logits closer than this may come in either order

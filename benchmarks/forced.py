@@ -16,9 +16,9 @@ from typing import Any
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import ExtendNode, GenDone, GenNode, OpenNode, Segment
+from sglc.ir.plan.plan import ExtendNode, GenDone, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
-from sglc.runtime import forced
+from sglc.runtime.engine import jump_forward
 from tests.soak_constrained import CHARACTER, CITY
 
 ABOUT = "{} is a character in Harry Potter. Please fill in the following information about this character.\n"
@@ -51,7 +51,7 @@ def generate(backend: LocalBackend, prompt: str, regex: str, *, canonical: bool)
 
 def measure(backend: LocalBackend) -> dict[str, Any]:
     """Counts by schema, summed over its prompts."""
-    original = forced.forced_run
+    original = jump_forward.forced_run
     report: dict[str, Any] = {}
     for name, (regex, prompts) in WORK.items():
         total = dict.fromkeys(
@@ -68,10 +68,10 @@ def measure(backend: LocalBackend) -> dict[str, Any]:
         for prompt in prompts:
             tokens, steps, text = generate(backend, prompt, regex, canonical=True)
             any_tokens, any_steps, any_text = generate(backend, prompt, regex, canonical=False)
-            forced.forced_run = lambda part, made: None
+            jump_forward.forced_run = lambda part, made: None
             same = generate(backend, prompt, regex, canonical=True)
             any_same = generate(backend, prompt, regex, canonical=False)
-            forced.forced_run = original
+            jump_forward.forced_run = original
             assert (same[0], same[2]) == (tokens, text)
             assert (any_same[0], any_same[2]) == (any_tokens, any_text)
             for key, value in zip(

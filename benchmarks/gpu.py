@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import dummy_weights, load_config
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.weights import dummy_weights, load_config
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "hidden_size": 1024,

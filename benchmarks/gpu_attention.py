@@ -17,9 +17,9 @@ import torch
 import triton
 from torch import Tensor
 
+from sglc.runtime.attention.tile_plan import Prefix, Shape, plan_tiles
 from sglc.runtime.kernels.decode_attention import count_blocks, decode_attention, decode_config, decode_scratch
 from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
-from sglc.runtime.tile_plan import Prefix, Shape, plan_tiles
 
 PAGE, D, KV_HEADS = 16, 128, 8
 PROCESSORS = 132

@@ -25,7 +25,7 @@ from typing import Any
 
 from machine import ROOT, commit, cpu_model, result_path
 
-from sglc.runtime.models import prepare
+from sglc.runtime.model.registry import prepare
 
 TOLERANCE = 1e-3
 HARNESS = ROOT / ".cache" / "lm-eval"

@@ -21,20 +21,20 @@ from typing import Any
 
 import sglc
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.calls import total
-from sglc.compile import compile_program
-from sglc.executor import Run
+from sglc.execution.call_record import total
+from sglc.execution.plan.executor import run_plan
+from sglc.execution.session import Run
 from sglc.ir.core import Program
-from sglc.ir.plan import Plan, Segment, Usage
+from sglc.ir.plan.plan import Plan, Segment, Usage
 from sglc.ir.target import Target, Tokenizer
-from sglc.ir.text import from_text
-from sglc.passes.lower_plan import lower_plan
+from sglc.ir.text.printer import from_text
+from sglc.passes.compile import compile_program
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
-from sglc.plan_run import run_plan
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from tests.reference.oracle import Oracle
 
 ROWS = 16
 SIBLINGS = 8

@@ -19,8 +19,8 @@ from typing import Any
 from machine import ROOT, result_path, setting
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.loaded_plan import LoadedPlan
 
 ROUNDS = 5
 ASPECTS = ("clarity", "evidence", "style")

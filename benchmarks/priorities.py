@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from sglc.bench.setting import setting
-from sglc.runtime.engine import Turn
+from sglc.runtime.engine.engine import Turn
 from tests.agents import least_recently_used
 from tests.program_mix import KINDS, Arrival, Watched, arrivals, run
 

@@ -27,14 +27,14 @@ from machine import ROOT, result_path, setting
 from sglc.bench.programs.vocabulary import Words, shape_folder
 from sglc.bench.programs.workload import Batch
 from sglc.bench.programs.workloads import BY_NAME
-from sglc.ir.plan import Event, GenDone, GenNode, Sample, Segment, Usage
+from sglc.ir.plan.plan import Event, GenDone, GenNode, Sample, Segment, Usage
 from sglc.ir.target import Target
-from sglc.runtime import wire
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.models import prepare
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine
-from sglc.runtime.tokenizer import LocalTokenizer, load_tokenizer
+from sglc.runtime.engine import wire
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from tests.reference.oracle import Oracle
 
 SHAPE = "qwen3-0.6b"
 VOCABULARY = 151_936

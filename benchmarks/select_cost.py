@@ -23,13 +23,13 @@ from questions import letter_prompt, questions
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import ExtendNode, OpenNode, Segment, SelectDone, SelectNode
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.models import prepare
-from sglc.runtime.segments import Machine
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import load_config, load_weights
+from sglc.ir.plan.plan import ExtendNode, OpenNode, Segment, SelectDone, SelectNode
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.model.weights import load_config, load_weights
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 ROUNDS = 9
 CHOICES = {

@@ -2,14 +2,14 @@
 
 import typing as _typing
 
-from sglc.api import Function, function, set_default_backend
+from sglc.api.function import Function, function, set_default_backend
 from sglc.errors import SglcError
-from sglc.frontend.expr import assistant, gen, section, select, system, user
+from sglc.frontend.language.expr import assistant, gen, section, select, system, user
 
 if _typing.TYPE_CHECKING:
-    from sglc.loaded_plan import load_plan
-    from sglc.result import Result
-    from sglc.together import run_together
+    from sglc.api.plan import load_plan
+    from sglc.api.together import run_together
+    from sglc.execution.result import Result
 
 __all__ = [
     "Function",
@@ -28,44 +28,44 @@ __all__ = [
 ]
 
 # What is resolved when it is used: what only runs need, ...
-_LAZY = {"Result": "sglc.result", "load_plan": "sglc.loaded_plan", "run_together": "sglc.together"}
+_LAZY = {"Result": "sglc.execution.result", "load_plan": "sglc.api.plan", "run_together": "sglc.api.together"}
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {
-    **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.control"),
-    **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.control"),
-    **dict.fromkeys(("pure", "tool"), "sglc.frontend.tools"),
+    **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.tracing.control"),
+    **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.tracing.control"),
+    **dict.fromkeys(("pure", "tool"), "sglc.frontend.tracing.tools"),
 }
 
 # ... and for programs that were written for SGLang.
 _SGLANG = {
-    "Anthropic": "sglc.remote",
-    "Crusoe": "sglc.remote",
-    "Engine": "sglc.surface",
-    "LiteLLM": "sglc.remote",
-    "OpenAI": "sglc.remote",
-    "Runtime": "sglc.surface",
-    "RuntimeEndpoint": "sglc.remote",
-    "ServerArgs": "sglc.surface",
-    "VertexAI": "sglc.remote",
-    "assistant_begin": "sglc.frontend.expr",
-    "assistant_end": "sglc.frontend.expr",
-    "flush_cache": "sglc.current",
-    "gen_int": "sglc.frontend.expr",
-    "gen_string": "sglc.frontend.expr",
-    "get_server_info": "sglc.current",
-    "global_config": "sglc.settings",
-    "greedy_token_selection": "sglc.frontend.choices",
-    "image": "sglc.frontend.expr",
-    "register_chat_template": "sglc.frontend.chat_templates",
-    "separate_reasoning": "sglc.frontend.expr",
-    "system_begin": "sglc.frontend.expr",
-    "system_end": "sglc.frontend.expr",
-    "token_length_normalized": "sglc.frontend.choices",
-    "unconditional_likelihood_normalized": "sglc.frontend.choices",
-    "user_begin": "sglc.frontend.expr",
-    "user_end": "sglc.frontend.expr",
-    "video": "sglc.frontend.expr",
+    "Anthropic": "sglc.lang.endpoints",
+    "Crusoe": "sglc.lang.endpoints",
+    "Engine": "sglc.lang.runtime",
+    "LiteLLM": "sglc.lang.endpoints",
+    "OpenAI": "sglc.lang.endpoints",
+    "Runtime": "sglc.lang.runtime",
+    "RuntimeEndpoint": "sglc.lang.endpoints",
+    "ServerArgs": "sglc.lang.runtime",
+    "VertexAI": "sglc.lang.endpoints",
+    "assistant_begin": "sglc.frontend.language.expr",
+    "assistant_end": "sglc.frontend.language.expr",
+    "flush_cache": "sglc.execution.context",
+    "gen_int": "sglc.frontend.language.expr",
+    "gen_string": "sglc.frontend.language.expr",
+    "get_server_info": "sglc.execution.context",
+    "global_config": "sglc.lang.global_config",
+    "greedy_token_selection": "sglc.frontend.language.choices",
+    "image": "sglc.frontend.language.expr",
+    "register_chat_template": "sglc.frontend.language.chat_templates",
+    "separate_reasoning": "sglc.frontend.language.expr",
+    "system_begin": "sglc.frontend.language.expr",
+    "system_end": "sglc.frontend.language.expr",
+    "token_length_normalized": "sglc.frontend.language.choices",
+    "unconditional_likelihood_normalized": "sglc.frontend.language.choices",
+    "user_begin": "sglc.frontend.language.expr",
+    "user_end": "sglc.frontend.language.expr",
+    "video": "sglc.frontend.language.expr",
 }
 
 

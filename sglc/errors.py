@@ -8,7 +8,7 @@ SglcError
   RunError       SGLC4xx   a program that failed while it ran
   BackendError   SGLC5xx   a back end or a model that failed
 
-Warnings (SGLC6xx, `sglc.frontend.lint`) look the same and stop nothing.
+Warnings (SGLC6xx, `sglc.frontend.analysis.lint`) look the same and stop nothing.
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@ from typing import Any
 
 import sglc
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.ir.plan import Event, ReleaseNode, Segment
+from sglc.ir.plan.plan import Event, ReleaseNode, Segment
 from sglc.ir.target import Target
-from sglc.runtime.engine import Engine, EngineConfig, Turn
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.radix import Node, RadixTree
-from sglc.runtime.segments import Machine
+from sglc.runtime.cache.page_tree import Node, RadixTree
+from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
 from tests.oracle_backend import Characters
 from tests.page_trace import Trace, recorded, replay
+from tests.reference.oracle import Oracle
 
 _NAP_S = 0.0002
 _STUCK_S = 60.0

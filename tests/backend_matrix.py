@@ -10,12 +10,12 @@ from typing import Any
 
 import sglc as sgl
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
-from sglc.backends.text_tokenizer import TextTokenizer
-from sglc.compile import compile_program
+from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import LegalizeError
-from sglc.frontend.chat_templates import get_chat_template, jinja_of
+from sglc.frontend.language.chat_templates import get_chat_template, jinja_of
 from sglc.ir.core import Program
 from sglc.ir.target import Target
+from sglc.passes.compile import compile_program
 
 _WORDS = TextTokenizer(jinja_of(get_chat_template("chatml")), {}, (), "matrix")
 

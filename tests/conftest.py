@@ -11,7 +11,7 @@ import pytest
 import sglc.passes  # noqa: F401  registers sglc's own
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.passes.base import PASSES
-from sglc.runtime.models import prepare
+from sglc.runtime.model.registry import prepare
 
 # Without a CUDA device kernels run in Triton's interpreter. It is asked for where a kernel is defined, so
 # before the first import of one, whichever test that is in.

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.ir.plan import ControlText
+from sglc.ir.plan.plan import ControlText
 from sglc.ir.target import Target
-from sglc.runtime.chat_template import ChatTemplate
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
+from tests.reference.oracle import Oracle
 from tests.templates import CHATML
 
 _CONTROL = ("<eos>", "<|im_start|>", "<|im_end|>")

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from sglc.runtime.engine import Engine
-from sglc.runtime.placement import Placement
-from sglc.runtime.radix import Match, Node
-from sglc.runtime.requests import Kind, Part
-from sglc.runtime.rows import Rows
+from sglc.runtime.cache.page_tree import Match, Node
+from sglc.runtime.engine.engine import Engine
+from sglc.runtime.scheduler.batch_state import Rows
+from sglc.runtime.scheduler.kv_allocator import Placement
+from sglc.runtime.scheduler.requests import Kind, Part
 from sglc.runtime.step import I32
 
 NEVER = 1 << 62

@@ -13,18 +13,18 @@ from functools import partial
 from hashlib import blake2b
 
 from sglc.errors import LegalizeError, RunError
-from sglc.executor import Run
+from sglc.execution.plan.executor import run_plan
+from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, with_regions
-from sglc.ir.interpret import Meaning, Model, Plain, meaning
-from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import GIVES, Append, Call, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.target import Takes, Target, Tokenizer
-from sglc.ir.text import to_text
+from sglc.ir.text.printer import to_text
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
-from sglc.plan_run import run_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from tests.prompt_ids import PromptIds
 from tests.random_programs import ARGS, STREAMS, random_program
+from tests.reference.interpret import Meaning, Model, Plain, meaning
+from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import MODEL, PLAIN, choose, declared, host, means, without_turns
 
 # -- token-exact ----------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import ExtendNode, GenNode, KeepNode, Node, OpenNode, ReleaseNode, Result, Segment
+from sglc.ir.plan.plan import ExtendNode, GenNode, KeepNode, Node, OpenNode, ReleaseNode, Result, Segment
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import Engine, EngineConfig, Turn
-from sglc.runtime.segments import Machine
+from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.engine.machine import Machine
 from tests.agents import PAGE_SIZE, VOCAB, CountingOracle, words
 from tests.oracle_backend import Characters
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
-from sglc.backends.prompts import Made, ids
-from sglc.backends.walk import Answer, Request, Walker
+from sglc.backends.remote.prompts import Made, ids
+from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.ir.core import Site
-from sglc.ir.plan import Event, GenDone, GenNode, Sample, Segment, SelectDone, Usage
+from sglc.ir.plan.plan import Event, GenDone, GenNode, Sample, Segment, SelectDone, Usage
 from sglc.ir.target import Target, Tokenizer
 
 

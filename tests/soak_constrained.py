@@ -22,11 +22,11 @@ import jsonschema
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.fsm import DEAD, run
-from sglc.ir.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Sample, Segment
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.dfa import DEAD, run
+from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.plan.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Sample, Segment
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraints
+from sglc.runtime.constraints.constraint import Constraints
 
 WORDS = r"[\w\d\s]{1,16}"
 CHARACTER = (

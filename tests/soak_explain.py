@@ -15,18 +15,18 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from sglc.compile import compile_program
 from sglc.errors import RunError
-from sglc.executor import Run
-from sglc.explain.estimate import estimated
-from sglc.explain.forecast import Forecast
-from sglc.explain.seen import base_site
-from sglc.ir.plan import Plan, Usage
+from sglc.execution.plan.executor import run_compiled
+from sglc.execution.session import Run
+from sglc.explain.estimate.estimate import estimated
+from sglc.explain.estimate.forecast import Forecast
+from sglc.explain.estimate.state import base_site
+from sglc.ir.plan.plan import Plan, Usage
 from sglc.ir.target import Target
-from sglc.ir.text import from_text, to_text
-from sglc.plan_run import run_compiled
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.segments import Machine
+from sglc.ir.text.printer import from_text, to_text
+from sglc.passes.compile import compile_program
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
 from tests.oracle_backend import Characters, OracleBackend, PacedOracle
 from tests.random_programs import ARGS, random_program
 from tests.test_plan_run import Recorded, begun, outcome, plain

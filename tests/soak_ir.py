@@ -19,19 +19,19 @@ from random import Random
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Site, walk, with_regions
-from sglc.ir.interpret import Meaning, Model, Plain, meaning
-from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Call, Resume, RoleClose, RoleOpen
-from sglc.ir.plan_json import plan_from_json, plan_to_json
-from sglc.ir.plan_text import plan_text
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.target import Target
-from sglc.ir.text import canonical, from_text, identity, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
-from sglc.runtime.models import path
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.passes.lowering.lower_plan import lower_plan
+from sglc.runtime.model.registry import path
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.random_programs import ARGS, STREAMS, random_program
+from tests.reference.interpret import Meaning, Model, Plain, meaning
+from tests.reference.interpret_plan import plan_meaning
 
 PASSES = (
     "inline_calls",

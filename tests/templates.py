@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sglc.ir.plan import ControlText
-from sglc.runtime.chat_template import ChatTemplate
+from sglc.ir.plan.plan import ControlText
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 CHATML = """\
 {% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}\

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sglc.errors import LegalizeError
-from sglc.ir.answer_form import KEY, AnswerForm, form_of, form_of_choices
-from sglc.ir.finite import accepted, includes, texts_of
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.answer_form import KEY, AnswerForm, form_of, form_of_choices
+from sglc.ir.grammar.finite import accepted, includes, texts_of
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 
 

@@ -12,7 +12,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import BackendError, UsageError
-from sglc.frontend.chat_templates import (
+from sglc.frontend.language.chat_templates import (
     ChatTemplate,
     ChatTemplateStyle,
     get_chat_template,
@@ -21,7 +21,7 @@ from sglc.frontend.chat_templates import (
     register_chat_template,
     register_chat_template_matching_function,
 )
-from sglc.runtime.chat_template import ChatTemplate as Jinja
+from sglc.runtime.tokenizer.chat_template import ChatTemplate as Jinja
 
 
 @sgl.function

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sglc import batch_order
-from sglc.batch_order import begins, common, depth_first, order, plan_order, trie_size
-from sglc.ir.plan import Derived, Slot
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.execution.batch import order as batch_order
+from sglc.execution.batch.order import begins, common, depth_first, order, plan_order, trie_size
+from sglc.ir.plan.plan import Derived, Slot
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.oracle_backend import OracleBackend
 from tests.passes.test_leads import asked
 

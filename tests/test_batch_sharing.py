@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc import batch, executor
 from sglc.backends.local import LocalBackend
-from sglc.batch_leads import beginnings, remark
-from sglc.batch_order import trie_size
 from sglc.errors import UsageError
-from sglc.frontend.guards import Memo
-from sglc.result import Result
-from sglc.runtime.scheduler import WORTH_WAITING_TOKENS
+from sglc.execution import session
+from sglc.execution.batch import runner
+from sglc.execution.batch.order import trie_size
+from sglc.execution.batch.prefixes import beginnings, remark
+from sglc.execution.result import Result
+from sglc.frontend.tracing.guards import Memo
+from sglc.runtime.scheduler.scheduler import WORTH_WAITING_TOKENS
 from tests.oracle_backend import OracleBackend
 
 ONE: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "ignore_eos": True}
@@ -466,13 +467,13 @@ def test_what_cannot_run_together(programs: Any, code: str) -> None:
 
 
 def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
-    original = batch._Window.result
-    patch.setattr(batch._Window, "result", lambda self, number: original(self, self._turns[number]))
+    original = runner._Window.result
+    patch.setattr(runner._Window, "result", lambda self, number: original(self, self._turns[number]))
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
-    original, turns = executor.seeds_of, itertools.count()
-    patch.setattr(executor, "seeds_of", lambda seed, row: original(seed, next(turns)))
+    original, turns = session.seeds_of, itertools.count()
+    patch.setattr(session, "seeds_of", lambda seed, row: original(seed, next(turns)))
 
 
 @pytest.mark.parametrize("fault", [None, results_as_they_began, seeds_as_they_begin])

@@ -16,10 +16,10 @@ from sglc.bench.floor import (
     H200,
 )
 from sglc.bench.options import Options
-from sglc.cli import main
+from sglc.cli.main import main
 from sglc.errors import UsageError
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import dummy_weights
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.weights import dummy_weights
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sglc.bench import shapes, throughput, work
-from sglc.bench.command import WORKLOADS
 from sglc.bench.floor import (
     H200,
     cost,
@@ -28,10 +27,11 @@ from sglc.bench.report import read_results, tables, updated
 from sglc.bench.result import Case, Result, percentile, seconds_case, table, to_json
 from sglc.bench.session import Session
 from sglc.bench.setting import ROOT
-from sglc.cli import main
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import dummy_weights
+from sglc.cli.bench import WORKLOADS
+from sglc.cli.main import main
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.weights import dummy_weights
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"

@@ -22,15 +22,15 @@ from sglc.bench.programs.workload import Batch, Workload
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.report import tables
 from sglc.bench.result import to_json
-from sglc.cli import main
+from sglc.cli.main import main
 from sglc.errors import SglcError
 from sglc.ir.core import walk
 from sglc.passes.pipelines import MINIMAL, pipeline_for
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.models import prepare
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.reference.oracle import Oracle
 from tests.test_bench import cuda_like as cuda_like
 from tests.test_bench import few_threads as few_threads
 

@@ -12,13 +12,13 @@ from openai_server import Api, serving
 
 import sglc as sgl
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
-from sglc.backends.openai_models import model_of
-from sglc.executor import Run
-from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.backends.openai.models import model_of
+from sglc.execution.plan.executor import run_plan
+from sglc.execution.session import Run
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Takes
-from sglc.ir.text import from_text
+from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
-from sglc.plan_run import run_plan
 
 MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
 TAKES = replace(model_of("gpt-4o", own_server=False).takes, prompt_logprobs=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.ir.choosing import Decision, decide
+from sglc.ir.choice_scoring import Decision, decide
 
 CHOICES = ("organ", "organism", "antidisestablishmentarianism")
 # "organ" begins both of the first two; the last one's first id is unlikely, its others follow from it.

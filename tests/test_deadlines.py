@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli.program_file import open_function
 from sglc.errors import RunError, SglcError, UsageError, render
-from sglc.ir.plan import ReleaseNode, Segment
-from sglc.loaded_plan import LoadedPlan
-from sglc.program_file import open_function
-from sglc.result import Result
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import ReleaseNode, Segment
 from tests.oracle_backend import OracleBackend
 
 FILE = Path(__file__)

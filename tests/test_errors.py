@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sglc.cli import main
-from sglc.frontend import tools
+from sglc.cli.main import main
+from sglc.frontend.tracing import tools
 
 SPEC = Path(__file__).parent / "errors" / "cli.md"
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

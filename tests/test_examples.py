@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sglc.backends.local import LocalBackend
-from sglc.program_file import open_function
-from sglc.result import Result
+from sglc.cli.program_file import open_function
+from sglc.execution.result import Result
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.batch import Interrupted
 from sglc.errors import RunError, SglcError
-from sglc.ir.plan import ExtendNode, Segment
-from sglc.loaded_plan import LoadedPlan
-from sglc.result import Result
+from sglc.execution.batch.runner import Interrupted
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import ExtendNode, Segment
 from tests.oracle_backend import OracleBackend
 
 BAD, ROWS = 2, 5

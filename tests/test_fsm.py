@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sglc as sgl
-from sglc.ir.fsm import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
-from sglc.ir.graph import to_dot
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
+from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.text.graph import to_dot
 from tests.test_regex import LETTERS, patterns
 
 

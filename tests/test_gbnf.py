@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglc.errors import LegalizeError
-from sglc.ir.gbnf import check_gbnf
+from sglc.ir.grammar.gbnf import check_gbnf
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,16 @@ import pytest
 from templates import TEMPLATES, ByteTokenizer
 
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
-from sglc.compile import Compiled
 from sglc.errors import SglcError, render
 from sglc.explain.explanation import explained_compiled
-from sglc.ir.interpret import Model, meaning
-from sglc.ir.plan_text import plan_text
+from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.target import Target
-from sglc.ir.text import canonical, from_text, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import canonical, from_text, to_text
+from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.compile import Compiled
+from sglc.passes.lowering.lower_plan import lower_plan
+from tests.reference.interpret import Model, meaning
 
 FOLDER = Path(__file__).parent / "golden"
 _PAIR = re.compile(

@@ -14,7 +14,7 @@ from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
 from sglc.ir.sampling import Sampling
-from sglc.ir.text import canonical, from_text, identity, to_text
+from sglc.ir.text.printer import canonical, from_text, identity, to_text
 
 S, T = Type.STREAM, Type.TEXT
 
@@ -250,7 +250,7 @@ def test_time_is_linear() -> None:
 
 
 def test_printing_loads_no_parser() -> None:
-    modules = "sglc.ir.text, sglc.ir.verify, sglc.passes.base, sglc.ir.graph"
+    modules = "sglc.ir.text.printer, sglc.ir.verify.verify, sglc.passes.base, sglc.ir.text.graph"
     code = f"import sys, {modules}; print('lark' in sys.modules, 'networkx' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "False False\n"

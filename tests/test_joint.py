@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from sglc.backends import joint
-from sglc.backends.joint import Capture, Heard, Match, Step, limit_of, match
+from sglc.backends.openai import joint
+from sglc.backends.openai.joint import Capture, Heard, Match, Step, limit_of, match
 from sglc.ir.sampling import Sampling
 
 Matcher = Callable[..., Match]

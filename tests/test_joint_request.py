@@ -11,12 +11,12 @@ from hashlib import blake2b
 
 import pytest
 
-from sglc.backends.joint_request import Said, ask_jointly
-from sglc.backends.prompts import Made, text
-from sglc.backends.walk import Answer, Request, Walker
+from sglc.backends.openai.joint_request import Said, ask_jointly
+from sglc.backends.remote.prompts import Made, text
+from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     ExtendNode,

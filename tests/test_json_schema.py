@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglc.errors import LegalizeError
-from sglc.ir.json_schema import enforceable
+from sglc.ir.grammar.json_schema import enforceable
 
 
 def enforced(schema: Any) -> Any:

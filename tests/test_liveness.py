@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglc.runtime.radix import Worth
+from sglc.runtime.cache.page_tree import Worth
 from tests.agents import PAGE_SIZE, Agents, Clock, TimedBackend, least_recently_used, measure
 from tests.page_trace import End, Grow, Open, Trace, replay
 

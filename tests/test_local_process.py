@@ -18,13 +18,12 @@ import pytest
 import zmq
 
 import sglc as sgl
-from sglc.backends import local
-from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.backends.local_process import RuntimeProcess
-from sglc.backends.local_thread import RuntimeThread
+from sglc.backends.local import LocalBackend, LocalOptions, local_backend
+from sglc.backends.local.process import RuntimeProcess
+from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, Loc, SglcError
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     ExtendNode,
@@ -40,9 +39,9 @@ from sglc.ir.plan import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
-from sglc.runtime import service as runtime_service
-from sglc.runtime import wire
-from sglc.runtime.service import Link, Service
+from sglc.runtime.engine import wire
+from sglc.runtime.engine import worker as runtime_service
+from sglc.runtime.engine.worker import Link, Service
 from tests.runtime.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.timeout(60)
@@ -288,14 +287,14 @@ def test_the_cache_is_emptied_there(shared: LocalBackend) -> None:
 def test_where_the_runtime_goes(
     device: str, process: bool | None, cuda: bool, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_may_have_cuda", lambda: cuda)
-    assert local._apart(LocalOptions("m", device=device, process=process)) is apart
+    monkeypatch.setattr(local_backend, "_may_have_cuda", lambda: cuda)
+    assert local_backend._apart(LocalOptions("m", device=device, process=process)) is apart
 
 
 @pytest.mark.parametrize("devices", ["", "-1"])
 def test_a_program_that_hides_its_devices_has_none(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
-    assert not local._may_have_cuda()
+    assert not local_backend._may_have_cuda()
 
 
 # -- one run that stops, others that go on ---------------------------------------------------------
@@ -563,7 +562,7 @@ def test_closing_ends_a_process_that_is_loading(folder: Path) -> None:
 def test_closing_ends_a_process_that_hangs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sglc.backends.local_process._CLOSE_S", 0.1)
+    monkeypatch.setattr("sglc.backends.local.process._CLOSE_S", 0.1)
     says = [wire.encode(wire.Hello()), wire.encode(wire.Ready())]
     replaced(monkeypatch, tmp_path, SAYS.replace("REPORTS", repr(says)))
     backend = LocalBackend(options(folder))
@@ -603,7 +602,7 @@ print(backend._runtime.pid, flush=True)
 if sys.argv[2] != "ends":
     time.sleep(60)
 backend.target
-print(*sorted({"torch", "xgrammar", "sglc.runtime.engine"} & sys.modules.keys()))
+print(*sorted({"torch", "xgrammar", "sglc.runtime.engine.engine"} & sys.modules.keys()))
 """
 
 

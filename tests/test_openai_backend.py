@@ -12,18 +12,18 @@ import pytest
 from openai_server import Api, Fault, serving
 
 import sglc as sgl
-from sglc.backends.openai_models import model_of
-from sglc.backends.openai_wire import scored
-from sglc.backends.prompts import Prompt
+from sglc.backends.openai.models import model_of
+from sglc.backends.openai.openai_wire import scored
 from sglc.backends.registry import connect, disconnect
+from sglc.backends.remote.prompts import Prompt
+from sglc.backends.remote.segment_runner import Request
 from sglc.backends.retry import Patience
-from sglc.backends.walk import Request
+from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, LegalizeError, Loc, RunError, UsageError
 from sglc.ir.core import Site
-from sglc.ir.plan import SelectNode, Usage
+from sglc.ir.plan.plan import SelectNode, Usage
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglc.program_file import open_function
 
 QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -618,7 +618,7 @@ def test_a_conversation_goes_on_over_several_launches() -> None:
 
 
 def test_a_compiled_plan_runs_and_is_the_same_behind_json() -> None:
-    from sglc.ir.plan_json import plan_from_json, plan_to_json
+    from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 
     def answer(body: dict[str, Any]) -> str:
         return json.dumps({"value": "no" if body["messages"][-1]["content"].endswith("1") else "yes"})

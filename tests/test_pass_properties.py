@@ -31,15 +31,13 @@ from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
 from sglc.ir.ops import Append, Call, Cond, Gen, ScopeEnd, Select, Switch, Tool
 from sglc.ir.target import Takes, Target
-from sglc.ir.text import to_text
-from sglc.ir.verify import verify
-from sglc.passes import cache_hints as cache_hints_pass
-from sglc.passes import dead_code as dead_code_pass
-from sglc.passes import inline_calls as inline_calls_pass
+from sglc.ir.text.printer import to_text
+from sglc.ir.verify.verify import verify
+from sglc.passes import cache_hints, dead_code, inline_calls
 from sglc.passes.base import PASSES, Exactness, run_pipeline
 from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.soak_ir import PLAIN, means
 
 
@@ -82,7 +80,7 @@ def test_dead_code_takes_what_called_programs_generate_for_nobody() -> None:
 
 
 def test_prompts_of_one_cache_key_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints_pass, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
     assert sum(check_cache_hints(program, 4) for program in programs()) > 10
 
 
@@ -224,30 +222,30 @@ def test_broken_rewrites_change_the_meaning(mutant: Callable[[list[Op]], list[Op
 
 def keep_own_sites(patch: pytest.MonkeyPatch) -> None:
     """Sites as they stand in the called program."""
-    patch.setattr(inline_calls_pass, "_at", lambda op, call: op)
+    patch.setattr(inline_calls, "_at", lambda op, call: op)
 
 
 def forget_the_call(patch: pytest.MonkeyPatch) -> None:
     """Sites under the name of the call, without its occurrence."""
-    right = inline_calls_pass._at
-    patch.setattr(inline_calls_pass, "_at", lambda op, call: right(op, call.rpartition("#")[0]))
+    right = inline_calls._at
+    patch.setattr(inline_calls, "_at", lambda op, call: right(op, call.rpartition("#")[0]))
 
 
 def inline_in_loops(patch: pytest.MonkeyPatch) -> None:
     """Calls inside loops too."""
-    right = inline_calls_pass._Inlining.call
-    patch.setattr(inline_calls_pass._Inlining, "call", lambda self, op, repeated: right(self, op, ""))
+    right = inline_calls._Inlining.call
+    patch.setattr(inline_calls._Inlining, "call", lambda self, op, repeated: right(self, op, ""))
 
 
 def swap_results(patch: pytest.MonkeyPatch) -> None:
     """What a called program gives, in another order."""
-    patch.setattr(inline_calls_pass, "values_in", lambda tree: list(values_in(tree))[::-1])
+    patch.setattr(inline_calls, "values_in", lambda tree: list(values_in(tree))[::-1])
 
 
 def drop_argument(patch: pytest.MonkeyPatch) -> None:
     """A literal argument is empty."""
-    right = inline_calls_pass.Format
-    patch.setattr(inline_calls_pass, "Format", lambda parts, **given: right((), **given))
+    right = inline_calls.Format
+    patch.setattr(inline_calls, "Format", lambda parts, **given: right((), **given))
 
 
 @pytest.mark.parametrize(
@@ -334,14 +332,14 @@ def sweep_own_names(patch: pytest.MonkeyPatch) -> None:
 
 def sweep_tools(patch: pytest.MonkeyPatch) -> None:
     """A tool goes whose result feeds nothing."""
-    right = dead_code_pass._stays
-    patch.setattr(dead_code_pass, "_stays", lambda op: not isinstance(op, Tool) and right(op))
+    right = dead_code._stays
+    patch.setattr(dead_code, "_stays", lambda op: not isinstance(op, Tool) and right(op))
 
 
 def forget_blocks(patch: pytest.MonkeyPatch) -> None:
     """What only a block reads is thought unread."""
-    right = dead_code_pass._Sweep.inside
-    patch.setattr(dead_code_pass._Sweep, "inside", lambda self, op, live: (right(self, op, live)[0], live))
+    right = dead_code._Sweep.inside
+    patch.setattr(dead_code._Sweep, "inside", lambda self, op, live: (right(self, op, live)[0], live))
 
 
 @pytest.mark.parametrize(
@@ -362,16 +360,16 @@ def test_broken_sweeping_is_caught(break_it: Callable[[pytest.MonkeyPatch], None
 
 
 def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints_pass, "LEAST_TOKENS", 1)
-    monkeypatch.setattr(cache_hints_pass._Prefix, "closed", lambda self: self)
+    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(cache_hints._Prefix, "closed", lambda self: self)
     assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())
 
 
 def test_wrong_ids_are_caught(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inlining that writes what it is given as a turn's own text would: text alike, other ids."""
     tokenizer = load_tokenizer(smollm2)
-    right = inline_calls_pass.Format
-    monkeypatch.setattr(inline_calls_pass, "Format", lambda parts, **given: right((*parts, " "), **given))
+    right = inline_calls.Format
+    monkeypatch.setattr(inline_calls, "Format", lambda parts, **given: right((*parts, " "), **given))
     found = (lambda seed=seed: check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(40))
     assert any(map(fails, found))
 

@@ -16,15 +16,15 @@ import pytest
 from random_programs import random_program
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan, tools_for
 from sglc.backends.scripted import Asked, ScriptedBackend, Words
-from sglc.cli import main
-from sglc.compile import compile_program
+from sglc.cli.main import main
 from sglc.errors import SglcError, UsageError, VerifyError, render
-from sglc.ir.plan import Plan
-from sglc.ir.plan_file import plan_from_text, plan_hash, plan_to_text
-from sglc.ir.plan_json import PLAN_VERSION
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
+from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
-from sglc.loaded_plan import LoadedPlan, tools_for
+from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
 
 EVERYTHING = Target("scripted", Words(), continues_text=True, images=True)
@@ -341,7 +341,7 @@ def test_tools_are_found_by_the_last_part_of_their_names(tmp_path: Path) -> None
 
 
 def test_a_name_that_two_functions_of_the_plan_have_is_refused() -> None:
-    from sglc.ir.text import from_text
+    from sglc.ir.text.printer import from_text
 
     program = from_text(
         "def f(a):\n    t0 = tool('one.get', (a,))\n    t1 = tool('two.get', (t0,))\n    return t1\n", "f.sglir"

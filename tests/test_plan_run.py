@@ -22,22 +22,22 @@ from random_programs import ARGS, random_program
 
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.cli import main
-from sglc.compile import compile_program
+from sglc.cli.main import main
 from sglc.errors import BackendError, RunError, UsageError
-from sglc.executor import Run
+from sglc.execution.plan.executor import run_compiled, run_plan
+from sglc.execution.plan.prepare import Tools
+from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, Type, Value, next_id, with_regions
 from sglc.ir.depth import MAX_DEPTH
-from sglc.ir.interpret import Model, meaning
 from sglc.ir.ops import Append, Call, RoleClose, RoleOpen, Root
-from sglc.ir.plan import HostStep, Plan, Segment
-from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.plan import HostStep, Plan, Segment
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Backend
-from sglc.ir.text import from_text, to_text
-from sglc.ir.verify import verify
-from sglc.plan_ready import Tools
-from sglc.plan_run import run_compiled, run_plan
+from sglc.ir.text.printer import from_text, to_text
+from sglc.ir.verify.verify import verify
+from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
+from tests.reference.interpret import Model, meaning
 from tests.soak_ir import declared
 
 Answers = Mapping[str, str] | Callable[[Asked], str | None]

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.errors import RunError
-from sglc.result import Result
+from sglc.execution.result import Result
 
 QUESTION = "What is the capital of France?"
 
@@ -245,11 +245,13 @@ def test_seed_002_s_program_runs_verbatim(local: LocalBackend) -> None:
 
 
 def test_a_batch_compiles_once(local: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sglc.compile
+    import sglc.passes.compile
 
     compiled: list[str] = []
-    whole = sglc.compile.compile_program
-    monkeypatch.setattr(sglc.compile, "compile_program", lambda *args: compiled.append("") or whole(*args))
+    whole = sglc.passes.compile.compile_program
+    monkeypatch.setattr(
+        sglc.passes.compile, "compile_program", lambda *args: compiled.append("") or whole(*args)
+    )
 
     @sgl.function
     def once(s: Any, text: str) -> None:

@@ -18,19 +18,19 @@ from openai_server import serving
 from random_programs import ARGS, random_program
 
 import sglc as sgl
-from sglc import inputs, recording, replay
+from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.cli import main
-from sglc.compile import compile_program
+from sglc.cli.main import main
+from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
-from sglc.ir.plan import Segment
-from sglc.ir.text import from_text, to_text
-from sglc.loaded_plan import LoadedPlan
-from sglc.program_file import open_function
-from sglc.recording import FILE, read_recording
-from sglc.result import Result
-from sglc.watch import open_watch
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import Segment
+from sglc.ir.text.printer import from_text, to_text
+from sglc.observe.observer import open_watch
+from sglc.observe.replay import player, prompts, tape
+from sglc.observe.replay.tape import FILE, read_recording
+from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
 from tests.serving import serving as server_of
 from tests.test_plan_run import Recorded, begun, plain
@@ -552,7 +552,7 @@ FRESH = """\
 import socket, sys
 def refuse(*_, **__): raise AssertionError("the network is used")
 socket.socket.connect = refuse
-from sglc.cli import main
+from sglc.cli.main import main
 code = main(sys.argv[1:])
 loaded = {"torch", "transformers", "gguf", "safetensors", "openai", "httpx", "httpx2", "xgrammar"}
 print(*sorted(loaded & sys.modules.keys()), file=sys.stderr)
@@ -715,28 +715,28 @@ def test_random_programs_are_replayed(tmp_path: Path) -> None:
 
 
 def wrong_occurrence(patch: pytest.MonkeyPatch) -> None:
-    enter = recording._enter
+    enter = tape._enter
 
     def entered(row: Any, number: int, line: Any) -> None:
         if line["is"] == "answer":
             line = {**line, "site": line["site"].rpartition("#")[0] + "#0"}
         enter(row, number, line)
 
-    patch.setattr(recording, "_enter", entered)
+    patch.setattr(tape, "_enter", entered)
 
 
 def any_row(patch: pytest.MonkeyPatch) -> None:
-    row = replay.Replayer.row
-    patch.setattr(replay.Replayer, "row", lambda self, number, *rest: row(self, 0, *rest))
+    row = player.Replayer.row
+    patch.setattr(player.Replayer, "row", lambda self, number, *rest: row(self, 0, *rest))
 
 
 def unchecked(patch: pytest.MonkeyPatch) -> None:
-    asked = inputs.Followed.inputs
-    patch.setattr(inputs.Followed, "inputs", lambda self, index: replace(asked(self, index), hash=""))
+    asked = prompts.Followed.inputs
+    patch.setattr(prompts.Followed, "inputs", lambda self, index: replace(asked(self, index), hash=""))
 
 
 def sorted_choices(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inputs, "sha256", lambda text: sha256_of(text))
+    patch.setattr(prompts, "sha256", lambda text: sha256_of(text))
 
 
 def sha256_of(text: bytes) -> Any:
@@ -748,27 +748,27 @@ def sha256_of(text: bytes) -> Any:
 
 
 def any_arguments(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replay, "given_json", lambda args, named: None)
+    patch.setattr(player, "given_json", lambda args, named: None)
     patch.setattr(
-        replay.ReplayedTape, "_returned",
-        lambda self, name, answered, *_: recording.value_of(answered.line.get("value")),
+        player.ReplayedTape, "_returned",
+        lambda self, name, answered, *_: tape.value_of(answered.line.get("value")),
     )  # fmt: skip
 
 
 def first_sample(patch: pytest.MonkeyPatch) -> None:
-    made = recording.answer_json
+    made = tape.answer_json
 
     def answered(event: Any) -> Any:
         data = made(event)
         return {**data, "samples": data["samples"][:1] * len(data["samples"])} if "samples" in data else data
 
-    from sglc import record
+    from sglc.observe.replay import recorder
 
-    patch.setattr(record, "answer_json", answered)
+    patch.setattr(recorder, "answer_json", answered)
 
 
 def leftovers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recording.RecordedRow, "unused", lambda self: None)
+    patch.setattr(tape.RecordedRow, "unused", lambda self: None)
 
 
 def twice(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglc.errors import LegalizeError
-from sglc.ir.fsm import DEAD, ByteDfa, accepts, run
-from sglc.ir.regex import _utf8, compile_regex
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
+from sglc.ir.grammar.regex import _utf8, compile_regex
 
 LETTERS = "abAB01_ .\n\x00é\u017f\u212a한\uffff😀\U0010ffff"  # among them two that fold to ASCII letters
 CLASSES = (

@@ -33,16 +33,16 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.depth import MAX_DEPTH
-from sglc.ir.graph import critical_path, to_dot, waves
-from sglc.ir.interpret import Meaning, Model, meaning
-from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Call, Concat, Cond, Eq, Format, Loop, Map, Root, Switch
-from sglc.ir.plan import CallStep, CondStep, ExtendNode, LoopStep, Node, Plan, Segment, Step
-from sglc.ir.text import canonical, from_text, identity, to_text
-from sglc.ir.verify import verify
+from sglc.ir.plan.plan import CallStep, CondStep, ExtendNode, LoopStep, Node, Plan, Segment, Step
+from sglc.ir.text.graph import critical_path, to_dot, waves
+from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from tests.random_programs import ARGS, STREAMS
+from tests.reference.interpret import Meaning, Model, meaning
+from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import (
     MODEL,
     PASSES,

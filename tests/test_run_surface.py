@@ -15,11 +15,11 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.batch import Interrupted
 from sglc.errors import BackendError, RunError, UsageError
-from sglc.ir.plan import GenNode, Segment
+from sglc.execution.batch.runner import Interrupted
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import GenNode, Segment
 from sglc.ir.target import Target
-from sglc.result import Result
 from tests.oracle_backend import OracleBackend
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
@@ -164,7 +164,7 @@ def test_binding_an_unknown_name_is_an_error() -> None:
 
 
 def test_a_bound_text_is_traced_as_a_constant() -> None:
-    from sglc.ir.text import to_text
+    from sglc.ir.text.printer import to_text
 
     text = to_text(pair.bind(left="LEFT").trace())
     assert "LEFT" in text

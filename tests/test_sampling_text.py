@@ -9,13 +9,13 @@ import pytest
 from sglc.errors import VerifyError
 from sglc.ir.core import Program, Site, Type, Value
 from sglc.ir.ops import Append, Gen, Root
-from sglc.ir.plan import GenNode, Segment
-from sglc.ir.plan_json import plan_from_json, plan_to_json
-from sglc.ir.plan_text import plan_text
+from sglc.ir.plan.plan import GenNode, Segment
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.ir.text import from_text, identity, to_text
-from sglc.passes.lower_plan import lower_plan
+from sglc.ir.text.printer import from_text, identity, to_text
+from sglc.passes.lowering.lower_plan import lower_plan
 
 PATTERNS = (
     "", "[0-9]{1,3}", r"\d+\.\d\\", "'\"\n\t\\n", "(?x) a # b.py:1:2\n", "é|한|😀|\u2028|\ud800|\x00",

@@ -24,18 +24,18 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
-from sglc.ir.interpret import Meaning, Model, meaning
-from sglc.ir.interpret_plan import plan_meaning
 from sglc.ir.ops import Append, Call, Fork, Format, Gen, Join, RoleClose, RoleOpen, Select
-from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
-from sglc.ir.text import canonical, from_text, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import canonical, from_text, to_text
+from sglc.ir.verify.verify import verify
 from sglc.passes.base import PASSES, run_pipeline
-from sglc.passes.chat_markup import ChatMarkup
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.chat.markup import ChatMarkup
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import CHAT, LOCAL
+from tests.reference.interpret import Meaning, Model, meaning
+from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import declared, host
 
 PLAIN = Target("plain")

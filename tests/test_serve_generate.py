@@ -11,7 +11,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.runtime.tokenizer import LocalTokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.serving import Server, serving
 
 PROMPT = "The capital of France is"

@@ -13,17 +13,17 @@ from openai_server import serving as api_serving
 from serving import Server, serving
 
 import sglc as sgl
-from sglc.backends import server_info
+from sglc.backends.http import server_info
+from sglc.backends.http.http_wire import Choosing, scores
+from sglc.backends.http.server_info import model_of
 from sglc.backends.local import LocalBackend
 from sglc.backends.registry import connect, disconnect
+from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Patience
-from sglc.backends.server_info import model_of
-from sglc.backends.server_wire import Choosing, scores
-from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
-from sglc.ir.plan import Usage
-from sglc.program_file import open_function
-from sglc.result import Result
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import Usage
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 EXAMPLES = Path(__file__).parent.parent / "examples"

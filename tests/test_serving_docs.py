@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sglc.cli.serve import add_serve
 from sglc.serve import bodies, problems
 from sglc.serve.app import MAX_BODY, Service, make_app
-from sglc.serve.command import add_serve
 from tests.serving import serving
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"

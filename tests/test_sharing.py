@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglc.backends.local import LocalBackend
-from sglc.program_file import open_function, open_rows
-from sglc.result import Call, Result, total
+from sglc.cli.program_file import open_function, open_rows
+from sglc.execution.result import Call, Result, total
 
 ROOT = Path(__file__).parent.parent
 

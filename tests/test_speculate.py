@@ -14,12 +14,12 @@ from openai_server import serving as serving_answers
 from serving import Server, serving
 
 import sglc as sgl
-from sglc.backends.openai_models import SERVER_CHAT
+from sglc.backends.openai.models import SERVER_CHAT
 from sglc.backends.retry import Patience
 from sglc.errors import BackendError, LegalizeError
-from sglc.ir.plan import Usage
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import Usage
 from sglc.ir.target import Takes
-from sglc.result import Result
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 # A server that goes on in the assistant's turn (`continue_final_message`).

@@ -13,7 +13,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.errors import BackendError, SglcError, UsageError
-from sglc.result import Result
+from sglc.execution.result import Result
 from tests.oracle_backend import OracleBackend
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}

@@ -14,7 +14,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import LegalizeError, MissingVariable, RunError, SglcError, TraceError, UsageError
-from sglc.frontend.reasoning import MODELS, Splitter, split
+from sglc.frontend.language.reasoning import MODELS, Splitter, split
 from tests.oracle_backend import OracleBackend
 
 

@@ -12,8 +12,8 @@ from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Arg, Control, Fork, Format, Gen, Join, Resume, Root, Select
 from sglc.ir.sampling import Sampling
-from sglc.ir.verify import verify
-from sglc.ir.verify_fields import sampling_problem
+from sglc.ir.verify.fields import sampling_problem
+from sglc.ir.verify.verify import verify
 
 S, T, L = Type.STREAM, Type.TEXT, Type.LIST
 s0, s1, s2, t0, t1 = Value(0, S), Value(1, S), Value(2, S), Value(3, T), Value(4, T)

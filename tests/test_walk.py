@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sglc.backends.prompts import Made, Message, Prompt, ids, messages, text
-from sglc.backends.walk import Answer, Request, Walker
+from sglc.backends.remote.prompts import Made, Message, Prompt, ids, messages, text
+from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.errors import BackendError, LegalizeError, Loc, RunError
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Event,
     ExtendNode,

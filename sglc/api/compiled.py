@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.compile import Compiled
+from sglc.execution.result import Result
 from sglc.ir.core import Program
-from sglc.ir.plan import Plan
-from sglc.ir.plan_file import plan_to_text
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_file import plan_to_text
 from sglc.ir.target import Backend
 from sglc.passes.base import Remark
-from sglc.result import Result
+from sglc.passes.compile import Compiled
 
 if TYPE_CHECKING:
-    from sglc.api import Function
+    from sglc.api.function import Function
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from sglc.current import ENCLOSING, resolve, set_default_backend
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.function import Definition, bind, define, describe
-from sglc.frontend.locate import here
-from sglc.frontend.symbolic import TRACING, SymbolicText
-from sglc.ir.core import Program, Site
-from sglc.ir.sampling import Sampling
-from sglc.run_options import (
+from sglc.execution.context import ENCLOSING, resolve, set_default_backend
+from sglc.execution.options import (
     DEFAULTS,
     NOTHING,
     OPTIONS,
@@ -28,21 +23,26 @@ from sglc.run_options import (
     watch_of,
     watches_of,
 )
+from sglc.frontend.language.function import Definition, bind, define, describe
+from sglc.frontend.locate import here
+from sglc.frontend.values.symbolic import TRACING, SymbolicText
+from sglc.ir.core import Program, Site
+from sglc.ir.sampling import Sampling
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
-    from sglc.batch_leads import Beginnings
-    from sglc.budget import Budget
-    from sglc.compile import Compiled
-    from sglc.compiled import CompiledFunction
-    from sglc.deadline import Clock
+    from sglc.api.compiled import CompiledFunction
+    from sglc.execution.batch.prefixes import Beginnings
+    from sglc.execution.budget import Budget
+    from sglc.execution.deadline import Clock
+    from sglc.execution.function_run import Row
+    from sglc.execution.result import Result
     from sglc.explain.explanation import Explanation
-    from sglc.frontend.guards import Memo
-    from sglc.frontend.trail import Tree
+    from sglc.frontend.recorder.replay_cache import Tree
+    from sglc.frontend.tracing.guards import Memo
     from sglc.ir.target import Backend, Target
-    from sglc.result import Result
-    from sglc.row import Row
-    from sglc.watch import RowWatch, Watch
+    from sglc.observe.observer import RowWatch, Watch
+    from sglc.passes.compile import Compiled
 
 __all__ = ["Function", "function", "set_default_backend"]
 
@@ -107,8 +107,8 @@ class Function:
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns.
-            max_calls, max_tokens: a budget of generations begun and of tokens generated (`sglc.budget`);
-                passing it fails the run with SGLC408.
+            max_calls, max_tokens: a budget of generations begun and of tokens generated
+                (`sglc.execution.budget`); passing it fails the run with SGLC408.
             timeout: seconds; a run that has not ended then ends with SGLC411 at the line that it waits in,
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
@@ -129,15 +129,15 @@ class Function:
         own = {name: value for name, value in keywords.items() if name not in options}
         arguments, sampling = self._arguments(args, own)
         if TRACING.get() is not None:
-            from sglc.frontend import ahead
-            from sglc.frontend.recording import current
+            from sglc.frontend.tracing import trace as ahead
+            from sglc.frontend.tracing.tracer import current
 
             recording = current()
             assert recording is not None
             called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
-        from sglc.budget import budget_of
-        from sglc.deadline import clock_of_run
+        from sglc.execution.budget import budget_of
+        from sglc.execution.deadline import clock_of_run
 
         backend, seed = options.get("backend"), options.get("seed")
         enclosing = ENCLOSING.get()
@@ -206,7 +206,7 @@ class Function:
         in_thread: bool = True,
         watches: Mapping[str, Any] = NOTHING,
     ) -> Result:
-        from sglc.result import Result
+        from sglc.execution.result import Result
 
         watch, seed = watch_of(self.__name__, seed, None, watches)
         if watch is not None:
@@ -253,7 +253,7 @@ class Function:
         Raises:
             UsageError: a row's arguments do not fit the function; nothing has run then.
         """
-        from sglc.progress import bar
+        from sglc.execution.progress import bar
 
         results = self.stream_batch(rows, **kwargs)
         if progress_bar:
@@ -285,7 +285,7 @@ class Function:
             num_threads: rows live at once, each with a thread; "auto" follows the back end's concurrency.
             max_calls, max_tokens: the budget of each row, as of `run`.
             hoist_prefix: rows whose prompts begin alike begin one behind the other, as far as that is known
-                before they run (`sglc.batch_order`); else in the order of the list.
+                before they run (`sglc.execution.batch.order`); else in the order of the list.
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
@@ -296,9 +296,9 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
                 run then.
         """
-        from sglc.batch import run_batch, window_of
-        from sglc.budget import budget_of
-        from sglc.deadline import clock_of_batch
+        from sglc.execution.batch.runner import run_batch, window_of
+        from sglc.execution.budget import budget_of
+        from sglc.execution.deadline import clock_of_batch
 
         window = window_of(num_threads)
         fitting = self._fitting(rows, kwargs)
@@ -311,7 +311,7 @@ class Function:
         make = self._maker(fitting, chosen, run_seed, budget, clock, watch)
 
         def order() -> Sequence[int]:
-            from sglc.batch_leads import batch_order
+            from sglc.execution.batch.prefixes import batch_order
 
             return batch_order([self._begin(fitting)], chosen)
 
@@ -334,7 +334,7 @@ class Function:
         watch: Watch | None,
     ) -> Callable[[int], Row]:
         """What makes each row of a batch when it is to run."""
-        from sglc.result import Result
+        from sglc.execution.result import Result
 
         context = contextvars.copy_context()
 
@@ -357,7 +357,7 @@ class Function:
 
     def _begin(self, fitting: Sequence[Fitting]) -> Beginnings:
         """How the prompts of rows begin."""
-        from sglc.batch_leads import beginnings
+        from sglc.execution.batch.prefixes import beginnings
 
         with self._checking:
             return beginnings(self.definition, self._begun, [arguments for arguments, _ in fitting])
@@ -404,7 +404,7 @@ class Function:
         Raises:
             SglcError: the program cannot be traced, or the back end cannot run it.
         """
-        from sglc.warm import warm
+        from sglc.execution.plan.precache import warm
 
         warm(self.trace(), resolve(backend, self.definition.loc))
 
@@ -424,8 +424,8 @@ class Function:
         return self._recorded(sampling, max_paths)
 
     def _recorded(self, sampling: Sampling, max_paths: int | None = None) -> Program:
-        from sglc.frontend.explore import MOST_PATHS
-        from sglc.frontend.guards import frozen
+        from sglc.frontend.tracing.guards import frozen
+        from sglc.frontend.tracing.paths import MOST_PATHS
 
         most = MOST_PATHS if max_paths is None else max_paths
         key = (frozen(self.bound), sampling, most)
@@ -434,19 +434,19 @@ class Function:
     @cached_property
     def memo(self) -> Memo[Program]:
         """What was recorded, and what that depends on."""
-        from sglc.frontend.guards import Memo
+        from sglc.frontend.tracing.guards import Memo
 
         return Memo()
 
     @cached_property
     def _begun(self) -> Memo[Program]:
         """What was recorded to see how rows begin."""
-        from sglc.frontend.guards import Memo
+        from sglc.frontend.tracing.guards import Memo
 
         return Memo()
 
     def _record(self, sampling: Sampling, max_paths: int) -> Program:
-        from sglc.frontend import ahead
+        from sglc.frontend.tracing import trace as ahead
 
         parameters = tuple(
             parameter.replace(default=_known(self.bound[parameter.name]))
@@ -470,8 +470,8 @@ class Function:
         Raises:
             SglcError: as of `trace`, or the back end cannot do it.
         """
-        from sglc.compile import compile_program
-        from sglc.compiled import CompiledFunction
+        from sglc.api.compiled import CompiledFunction
+        from sglc.passes.compile import compile_program
 
         chosen = resolve(backend if target is None else target, self.definition.loc)
         goal = chosen.target
@@ -529,7 +529,7 @@ class Function:
     @cached_property
     def _tree(self) -> Tree:
         """What its runs recorded that set no sampling defaults."""
-        from sglc.frontend.trail import Tree
+        from sglc.frontend.recorder.replay_cache import Tree
 
         return Tree()
 
@@ -545,8 +545,8 @@ class Function:
         clock: Clock | None = None,
         watch: RowWatch | None = None,
     ) -> Row:
-        from sglc.frontend.trail import Tree
-        from sglc.row import Row
+        from sglc.execution.function_run import Row
+        from sglc.frontend.recorder.replay_cache import Tree
 
         tree = self._tree if sampling is DEFAULTS else self._trees.get(sampling)
         if tree is None and len(self._trees) < _MOST_TREES:
@@ -577,7 +577,7 @@ class Function:
             return {}  # whatever is wrong is met, and told, where the body itself comes to it
         if not program.ops:
             return {}
-        from sglc.compile import cached
+        from sglc.passes.compile import cached
 
         return cached(program, target).cache_keys
 

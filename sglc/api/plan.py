@@ -8,27 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.batch import run_batch, window_of
-from sglc.batch_order import plan_order
-from sglc.budget import Budget, budget_of
-from sglc.current import ENCLOSING, resolve
-from sglc.deadline import Clock, clock_of_batch, clock_of_run
 from sglc.errors import SglcError, UsageError
-from sglc.event_loop import executor_loop
+from sglc.execution.batch.order import plan_order
+from sglc.execution.batch.runner import run_batch, window_of
+from sglc.execution.budget import Budget, budget_of
+from sglc.execution.context import ENCLOSING, resolve
+from sglc.execution.deadline import Clock, clock_of_batch, clock_of_run
+from sglc.execution.event_loop import executor_loop
+from sglc.execution.options import NOTHING, check_rows, in_row, watch_of, watches_of
+from sglc.execution.plan.prepare import Tools, check_arguments, check_plan_runs, function_steps
+from sglc.execution.plan.run import PlanRow, PreparedRows
+from sglc.execution.progress import bar
+from sglc.execution.result import Result
 from sglc.frontend.locate import here
-from sglc.frontend.tools import tools_of
+from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
-from sglc.ir.plan import Plan
-from sglc.ir.plan_file import plan_from_text, plan_hash
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_file import plan_from_text, plan_hash
 from sglc.ir.target import Backend
-from sglc.plan_ready import Tools, check_arguments, check_plan_runs, function_steps
-from sglc.plan_row import PlanRow, PreparedRows
-from sglc.progress import bar
-from sglc.result import Result
-from sglc.run_options import NOTHING, check_rows, in_row, watch_of, watches_of
 
 if TYPE_CHECKING:
-    from sglc.watch import Watch
+    from sglc.observe.observer import Watch
 
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 

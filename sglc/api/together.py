@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sglc.api import Function
-from sglc.batch import run_batch, window_of
-from sglc.batch_leads import batch_order
-from sglc.budget import budget_of
-from sglc.current import resolve
-from sglc.deadline import clock_of_batch
+from sglc.api.function import Function
 from sglc.errors import UsageError
+from sglc.execution.batch.prefixes import batch_order
+from sglc.execution.batch.runner import run_batch, window_of
+from sglc.execution.budget import budget_of
+from sglc.execution.context import resolve
+from sglc.execution.deadline import clock_of_batch
+from sglc.execution.function_run import Row
+from sglc.execution.options import NOTHING, Rows, random_seed, watch_of
+from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.ir.target import Backend
-from sglc.result import Result
-from sglc.row import Row
-from sglc.run_options import NOTHING, Rows, random_seed, watch_of
 
 
 def run_together(

@@ -76,7 +76,7 @@ def _openai(model: str, *, chat: bool | None) -> Backend:
 
 
 def _server(url: str) -> Backend:
-    from sglc.backends.server import ServerBackend, ServerOptions
+    from sglc.backends.http import ServerBackend, ServerOptions
 
     key = ("http", url, "")
     if key not in _CONNECTED:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Delta,
     Event,
@@ -40,7 +40,7 @@ from sglc.ir.plan import (
     reads,
 )
 from sglc.ir.target import Target
-from sglc.runtime.chat_template import ChatTemplate
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 _CONTROL = ("<|im_start|>", "<|im_end|>")

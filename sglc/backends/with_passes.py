@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from sglc.ir.plan import Event, Segment
+from sglc.ir.plan.plan import Event, Segment
 from sglc.ir.target import Backend, Target
 from sglc.passes.pipelines import extended
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sglc.runtime.model_config import ModelConfig, tensor_shapes
+from sglc.runtime.model.config import ModelConfig, tensor_shapes
 
 
 @dataclass(frozen=True, slots=True)

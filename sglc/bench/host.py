@@ -21,7 +21,7 @@ from sglc.bench.options import Options
 from sglc.bench.result import Case, Result, percentile
 from sglc.bench.setting import ROOT, setting
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import Engine, EngineConfig
+from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.step import Step, StepResult
 
 PAGE_SIZE = 16

@@ -14,16 +14,16 @@ from sglc.bench.setting import model_setting
 from sglc.bench.shapes import SHAPES, shape
 from sglc.bench.work import IDS
 from sglc.errors import UsageError
-from sglc.runtime.loading import LocalOptions, limits, placed
-from sglc.runtime.model_config import ModelConfig, load_config
-from sglc.runtime.models import prepare
+from sglc.runtime.engine.loading import LocalOptions, limits, placed
+from sglc.runtime.model.config import ModelConfig, load_config
+from sglc.runtime.model.registry import prepare
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sglc.runtime.engine import Engine
-    from sglc.runtime.scheduler import StepCost
+    from sglc.runtime.engine.engine import Engine
+    from sglc.runtime.scheduler.scheduler import StepCost
 
 PAGE_SIZE = 16  # tokens
 _CPU_POOL_BYTES = 1 << 30
@@ -67,7 +67,7 @@ class Rig:
 
     def engine(self) -> Engine:
         """An engine with an empty prefix tree."""
-        from sglc.runtime.engine import Engine, EngineConfig
+        from sglc.runtime.engine.engine import Engine, EngineConfig
 
         return Engine(
             self.executor,
@@ -160,14 +160,14 @@ def _executor(
     """The executor, warmed up, and what its steps cost if it can tell."""
     pages = None if needs.pool is None else -(-needs.pool // PAGE_SIZE)
     if device == "cuda":
-        from sglc.runtime.cuda_executor import CudaExecutor
+        from sglc.runtime.executor.cuda_executor import CudaExecutor
 
         executor = CudaExecutor(
             config, weights, kv_dtype=kv_dtype, page_size=PAGE_SIZE, pages=pages, max_rows=rows,
             max_tokens=token_budget, max_len=needs.longest, eos_ids=(), cascade=options.cascade,
         )  # fmt: skip
         return executor, executor.warm_up(rows)
-    from sglc.runtime.torch_executor import TorchExecutor
+    from sglc.runtime.executor.torch_executor import TorchExecutor
 
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * kv_dtype.itemsize
     pages = pages or _CPU_POOL_BYTES // (token_bytes * PAGE_SIZE)
@@ -185,7 +185,7 @@ def _folder(model: str) -> Path:
 
 
 def _weights(model: str, config: ModelConfig, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-    from sglc.runtime.weights import dummy_weights, load_weights
+    from sglc.runtime.model.weights import dummy_weights, load_weights
 
     if model in SHAPES:
         return dummy_weights(config, dtype, device)

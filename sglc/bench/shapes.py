@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from sglc.runtime.model_config import ModelConfig, load_config
+from sglc.runtime.model.config import ModelConfig, load_config
 
 _QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "head_dim": 128,

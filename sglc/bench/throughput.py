@@ -16,7 +16,7 @@ from sglc.bench.profile import Profiler
 from sglc.bench.result import Result, seconds_case
 from sglc.bench.rig import Needs, Rig, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, Session, repeat
-from sglc.runtime.requests import SampleDone
+from sglc.runtime.scheduler.requests import SampleDone
 
 _OFFLINE_WARM_UP_OUT = 32
 

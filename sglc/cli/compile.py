@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sglc.command.options import (
+from sglc.cli.options import (
     Commands,
     add_backend,
     add_passes,
@@ -16,10 +16,10 @@ from sglc.command.options import (
 )
 
 if TYPE_CHECKING:
-    from sglc.api import Function
-    from sglc.compile import Compiled
+    from sglc.api.function import Function
     from sglc.ir.core import Program
     from sglc.ir.target import Target
+    from sglc.passes.compile import Compiled
 
 _EMITS = ("ir", "plan", "json", "dot", "mermaid", "html")
 
@@ -41,7 +41,7 @@ def add_compile(commands: Commands) -> None:
 
 def _programs(spec: str) -> list[tuple[Function | None, Program]]:
     """The programs of a file, and their functions where it is Python."""
-    from sglc.program_file import open_functions, open_ir
+    from sglc.cli.program_file import open_functions, open_ir
 
     if spec.endswith(".sglir"):
         return [(None, open_ir(spec))]
@@ -49,9 +49,9 @@ def _programs(spec: str) -> list[tuple[Function | None, Program]]:
 
 
 def _compile(options: argparse.Namespace) -> int:
-    from sglc.compile import compile_program
-    from sglc.frontend.lint import findings, render_finding
-    from sglc.ir.text import to_text
+    from sglc.frontend.analysis.lint import findings, render_finding
+    from sglc.ir.text.printer import to_text
+    from sglc.passes.compile import compile_program
 
     programs = _programs(options.program)
     passes = passes_of(options)
@@ -75,7 +75,7 @@ def _compile(options: argparse.Namespace) -> int:
             elif options.emit is not None or not options.dump_ir_after_all:
                 print(_emitted(compiled, options.emit or "plan"), file=out)
         if pages:
-            from sglc.explain.page import page
+            from sglc.explain.render.page import page
 
             print(page(pages), file=out)
     return 0
@@ -88,10 +88,10 @@ def _explained(compiled: Compiled, target: Target) -> dict[str, Any]:
 
 
 def _emitted(compiled: Any, what: str) -> str:
-    from sglc.ir.graph import to_dot, to_mermaid
-    from sglc.ir.plan_file import plan_to_text
-    from sglc.ir.plan_text import plan_text
-    from sglc.ir.text import to_text
+    from sglc.ir.plan.plan_file import plan_to_text
+    from sglc.ir.plan.plan_text import plan_text
+    from sglc.ir.text.graph import to_dot, to_mermaid
+    from sglc.ir.text.printer import to_text
 
     match what:
         case "ir":

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from sglc.command.options import (
+from sglc.cli.options import (
     Commands,
     add_arguments,
     add_backend,
@@ -20,7 +20,7 @@ from sglc.command.options import (
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
-    from sglc.api import Function
+    from sglc.api.function import Function
     from sglc.explain.explanation import Explanation
     from sglc.ir.target import Backend
 
@@ -47,7 +47,7 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sglc.program_file import open_function, open_functions, open_ir, open_rows
+    from sglc.cli.program_file import open_function, open_functions, open_ir, open_rows
 
     if options.seed is not None and not options.analyze:
         raise UsageError("SGLC062", "`--seed` is of a run, and nothing runs", hint="add `--analyze`")
@@ -98,7 +98,7 @@ def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
 
 
 def _write(path: str, data: list[dict[str, Any]]) -> None:
-    from sglc.explain.page import page
+    from sglc.explain.render.page import page
 
     with output(path) as out:
         out.write(page(data))
@@ -111,8 +111,8 @@ def _analyze(
     """The estimate, written and flushed; then the run; then both side by side."""
     import sys
 
-    from sglc.explain.analyze import analyzed
-    from sglc.explain.analyze_text import analysis_text
+    from sglc.explain.estimate.analyze import analyzed
+    from sglc.explain.render.analyze_text import analysis_text
 
     explanation = function.explain(backend, rows=rows, **given)
     _show([explanation], options)

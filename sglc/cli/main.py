@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sglc.bench.command import add_bench
-from sglc.command.compile import add_compile
-from sglc.command.explain import add_explain
-from sglc.command.models import add_models
-from sglc.command.run import add_run
+from sglc.cli.bench import add_bench
+from sglc.cli.compile import add_compile
+from sglc.cli.explain import add_explain
+from sglc.cli.models import add_models
+from sglc.cli.run import add_run
+from sglc.cli.serve import add_serve
 from sglc.errors import SglcError, UsageError, render
-from sglc.serve.command import add_serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +65,3 @@ def _parser() -> argparse.ArgumentParser:
 
 def _later_command(options: argparse.Namespace) -> NoReturn:
     raise UsageError("SGLC018", f"`sglc {options.name}` is not in this release")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

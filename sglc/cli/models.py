@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sglc.command.options import Commands
+from sglc.cli.options import Commands
 
 
 def add_models(commands: Commands) -> None:
@@ -21,7 +21,7 @@ def add_models(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from sglc.runtime.models import list_models
+    from sglc.runtime.model.registry import list_models
 
     for model in list_models():
         print(model)
@@ -29,15 +29,15 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from sglc.progress import show
-    from sglc.runtime.models import pull
+    from sglc.execution.progress import show
+    from sglc.runtime.model.registry import pull
 
     print(pull(options.name, lambda done, total: show(done, total, options.name, " bytes")))
     return 0
 
 
 def _path(options: argparse.Namespace) -> int:
-    from sglc.runtime.models import path
+    from sglc.runtime.model.registry import path
 
     print(path(options.name))
     return 0

@@ -41,7 +41,7 @@ def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
         SglcError: the file cannot be imported.
     """
     if options.passes_from is not None:
-        from sglc.program_file import open_module
+        from sglc.cli.program_file import open_module
 
         open_module(options.passes_from)
     passes: tuple[str, ...] | None = options.passes
@@ -61,7 +61,7 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: SGLC007, SGLC008, one of them is no argument.
     """
-    from sglc.program_file import parse_json
+    from sglc.cli.program_file import parse_json
 
     given: dict[str, Any] = {}
     if options.args:

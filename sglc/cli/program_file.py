@@ -10,14 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sglc.api import Function
+from sglc.api.function import Function
+from sglc.api.plan import LoadedPlan
 from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
 from sglc.frontend.locate import of_exception, shown_path
-from sglc.frontend.tools import Declared
+from sglc.frontend.tracing.tools import Declared
 from sglc.ir.core import Program
-from sglc.ir.plan_file import plan_from_text
-from sglc.ir.text import from_text
-from sglc.loaded_plan import LoadedPlan
+from sglc.ir.plan.plan_file import plan_from_text
+from sglc.ir.text.printer import from_text
 
 
 def open_functions(spec: str) -> list[Function]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sglc.command.options import (
+from sglc.cli.options import (
     Commands,
     add_arguments,
     add_backend,
@@ -24,10 +24,10 @@ from sglc.command.options import (
 from sglc.errors import RunError, SglcError, UsageError, render
 
 if TYPE_CHECKING:
-    from sglc.api import Function
+    from sglc.api.function import Function
+    from sglc.api.plan import LoadedPlan
+    from sglc.execution.result import Result
     from sglc.ir.target import Backend
-    from sglc.loaded_plan import LoadedPlan
-    from sglc.result import Result
 
 
 def add_run(commands: Commands) -> None:
@@ -78,9 +78,9 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sglc.budget import budget_of
-    from sglc.deadline import clock_of_run
-    from sglc.program_file import open_function, open_plan, open_rows
+    from sglc.cli.program_file import open_function, open_plan, open_rows
+    from sglc.execution.budget import budget_of
+    from sglc.execution.deadline import clock_of_run
 
     if options.batch and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
             max_calls=options.max_calls, max_tokens=options.max_tokens,
             timeout=options.timeout, row_timeout=options.row_timeout, **watches,
         )  # fmt: skip
-        from sglc.progress import bar
+        from sglc.execution.progress import bar
 
         results = bar(stream, total=len(rows), label=function.__name__)
     else:
@@ -193,7 +193,7 @@ class _Streamer:
 
 
 def _summary(results: list[Result], seconds: float) -> None:
-    from sglc.ir.plan import Usage
+    from sglc.ir.plan.plan import Usage
 
     used = sum((result.usage for result in results), Usage())
     what = "1 run" if len(results) == 1 else f"{len(results)} rows"
@@ -206,8 +206,8 @@ def _summary(results: list[Result], seconds: float) -> None:
 
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
-    from sglc.api import Function
-    from sglc.frontend.ahead import failed
+    from sglc.api.function import Function
+    from sglc.frontend.tracing.trace import failed
 
     if isinstance(error, SglcError):
         return error
@@ -218,10 +218,10 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
 
 def _compiled(options: argparse.Namespace, backend: Backend) -> LoadedPlan:
     """The plan of a program with `--passes`, which is compiled ahead."""
-    from sglc.compile import compile_program
-    from sglc.frontend.tools import tools_of
-    from sglc.loaded_plan import LoadedPlan
-    from sglc.program_file import open_function, open_ir
+    from sglc.api.plan import LoadedPlan
+    from sglc.cli.program_file import open_function, open_ir
+    from sglc.frontend.tracing.tools import tools_of
+    from sglc.passes.compile import compile_program
 
     passes = passes_of(options)
     if options.program.endswith(".sglir"):

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.ir.choosing import probabilities
+from sglc.ir.choice_scoring import probabilities
 from sglc.ir.core import Site
-from sglc.ir.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.plan.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sglc.errors import Loc, RunError, UsageError
 from sglc.frontend.locate import here
-from sglc.frontend.symbolic import MAY_CALL
+from sglc.frontend.values.symbolic import MAY_CALL
 from sglc.ir.core import Site
-from sglc.settings import global_config
+from sglc.lang.global_config import global_config
 
 if TYPE_CHECKING:
     from sglc.ir.target import Backend
-    from sglc.watch import RowWatch
+    from sglc.observe.observer import RowWatch
 
 
 class Stoppable(Protocol):
@@ -68,7 +68,7 @@ class Enclosing:
 
     def seed_of(self, name: str) -> int:
         """The seed of the next call of the program `name`; the same in every run with this run's seed."""
-        from sglc.binding import site_seed  # what only a run needs
+        from sglc.execution.bind import site_seed  # what only a run needs
 
         count = self.called.get(name, 0)
         self.called[name] = count + 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import Loc, RunError, UsageError
-from sglc.event_loop import executor_loop
+from sglc.execution.event_loop import executor_loop
 from sglc.frontend.locate import here
 
 _KEPT = "what was computed before is kept"

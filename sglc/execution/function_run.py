@@ -11,32 +11,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sglc.budget import Budget
-from sglc.calls import Call, meta_info
-from sglc.current import ENCLOSING, Enclosing, inside
-from sglc.deadline import Alarm, Clock, Deadline
 from sglc.errors import Loc, RunError
-from sglc.executor import Run
-from sglc.feed import stopped, values
-from sglc.frontend.deferred import DeferredText
-from sglc.frontend.function import Definition
-from sglc.frontend.history import messages
-from sglc.frontend.instance import GatheredVariables, Instance
+from sglc.execution.budget import Budget
+from sglc.execution.call_record import Call, meta_info
+from sglc.execution.context import ENCLOSING, Enclosing, inside
+from sglc.execution.deadline import Alarm, Clock, Deadline
+from sglc.execution.outputs import stopped, values
+from sglc.execution.readers import TextReader
+from sglc.execution.result import Outcome, Result
+from sglc.execution.session import Run
+from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_thread
-from sglc.frontend.places import Places, body_of, run_as
-from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Stream
-from sglc.frontend.state import State
-from sglc.frontend.tools import AROUND
-from sglc.frontend.trail import TrailRecorder, Tree
+from sglc.frontend.program.history import messages
+from sglc.frontend.program.instance import GatheredVariables, Instance
+from sglc.frontend.program.state import State
+from sglc.frontend.recorder.recorder import NO_TURNS, Generated, Recorded, Stream
+from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
+from sglc.frontend.source.lazy_reads import Places, body_of, run_as
+from sglc.frontend.tracing.tools import AROUND
+from sglc.frontend.values.lazy_text import DeferredText
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Backend
-from sglc.result import Outcome, Result
-from sglc.settings import global_config
-from sglc.streams import TextReader
+from sglc.lang.global_config import global_config
 
 if TYPE_CHECKING:
-    from sglc.watch import RowWatch
+    from sglc.observe.observer import RowWatch
 
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 

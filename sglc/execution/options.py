@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sglc.current import ENCLOSING
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.arguments import sampling_fields
-from sglc.frontend.function import Definition
+from sglc.execution.context import ENCLOSING
+from sglc.frontend.language.function import Definition
+from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
 
 if TYPE_CHECKING:
-    from sglc.watch import Watch
+    from sglc.observe.observer import Watch
 
 Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments by name, or in order
 
@@ -73,7 +73,7 @@ def watch_of(
     outer = None if enclosing is None else enclosing.watch
     if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
         return None, random_seed() if seed is None else seed
-    from sglc.watch import open_watch
+    from sglc.observe.observer import open_watch
 
     return open_watch(name, random_seed, seed, rows, outer, watches)
 

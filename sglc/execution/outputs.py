@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sglc.calls import Call, call_of
 from sglc.errors import MissingVariable, RunError
-from sglc.frontend.forms import Reader
-from sglc.frontend.instance import Awaited, Gathered, Scoped, Variable
-from sglc.frontend.recorder import Generated
+from sglc.execution.call_record import Call, call_of
+from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
+from sglc.frontend.recorder.recorder import Generated
 from sglc.ir.core import Site
-from sglc.ir.plan import Delta, GenDone, GenNode, SelectDone, SelectNode
+from sglc.ir.plan.plan import Delta, GenDone, GenNode, SelectDone, SelectNode
 
 _T = TypeVar("_T")
 

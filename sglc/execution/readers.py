@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from sglc.calls import meta_rest, meta_so_far
-from sglc.feed import Feed
-from sglc.frontend.instance import Variable
-from sglc.frontend.reasoning import Share, ShareReader
-from sglc.frontend.recorder import Generated
+from sglc.execution.call_record import meta_rest, meta_so_far
+from sglc.execution.outputs import Feed
+from sglc.frontend.language.reasoning import Share, ShareReader
+from sglc.frontend.program.instance import Variable
+from sglc.frontend.recorder.recorder import Generated
 from sglc.ir.core import Site
-from sglc.ir.plan import Delta
+from sglc.ir.plan.plan import Delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,23 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from sglc.calls import Call, meta_info, total
 from sglc.errors import SglcError, UsageError, render
-from sglc.feed import Feed, Ready
-from sglc.frontend.instance import Variable
+from sglc.execution.call_record import Call, meta_info, total
+from sglc.execution.outputs import Feed, Ready
+from sglc.execution.readers import (
+    PieceReader,
+    Portion,
+    TextReader,
+    VariableReader,
+    read,
+    read_async,
+    read_with_meta,
+)
 from sglc.frontend.locate import here
-from sglc.frontend.typed import plain
+from sglc.frontend.outputs.typed import plain
+from sglc.frontend.program.instance import Variable
 from sglc.ir.core import Site
-from sglc.ir.plan import Usage
-from sglc.streams import PieceReader, Portion, TextReader, VariableReader, read, read_async, read_with_meta
+from sglc.ir.plan.plan import Usage
 
 __all__ = ["Call", "Outcome", "Result", "error_json", "report_unread", "timing", "total"]
 

@@ -13,19 +13,18 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sglc.binding import Own, Template, asked_in, seeds_of, without_keeps
-from sglc.budget import Budget, afford, passed
-from sglc.calls import Call
-from sglc.compile import cached
-from sglc.current import resolve
 from sglc.errors import BackendError, Loc, RunError, SglcError
-from sglc.event_loop import Job, start
-from sglc.feed import Cell, Feed, stopped
-from sglc.feed import Part as TextPart
-from sglc.frontend.instance import first
-from sglc.frontend.recorder import Recorded
+from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
+from sglc.execution.budget import Budget, afford, passed
+from sglc.execution.call_record import Call
+from sglc.execution.context import resolve
+from sglc.execution.event_loop import Job, start
+from sglc.execution.outputs import Cell, Feed, stopped
+from sglc.execution.outputs import Part as TextPart
+from sglc.frontend.program.instance import first
+from sglc.frontend.recorder.recorder import Recorded
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Delta,
     Event,
@@ -47,9 +46,10 @@ from sglc.ir.plan import (
     Slot,
 )
 from sglc.ir.target import Backend, Target
+from sglc.passes.compile import cached
 
 if TYPE_CHECKING:
-    from sglc.watch import RowWatch
+    from sglc.observe.observer import RowWatch
 
 HANDLES = count()
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglc.compile import Compiled, compile_program
 from sglc.errors import UsageError
-from sglc.explain.estimate import estimated
-from sglc.explain.forecast import Forecast
-from sglc.explain.price import Price, price_of
-from sglc.frontend.function import Definition, describe
-from sglc.frontend.lint import Finding, findings
-from sglc.frontend.survey import Survey, survey
+from sglc.explain.estimate.estimate import estimated
+from sglc.explain.estimate.forecast import Forecast
+from sglc.explain.estimate.price import Price, price_of
+from sglc.frontend.analysis.lint import Finding, findings
+from sglc.frontend.analysis.survey import Survey, survey
+from sglc.frontend.language.function import Definition, describe
 from sglc.ir.core import Program
-from sglc.ir.plan import HostStep, Plan
+from sglc.ir.plan.plan import HostStep, Plan
 from sglc.ir.target import Target
+from sglc.passes.compile import Compiled, compile_program
 
 if TYPE_CHECKING:
     from sglc.ir.target import Backend
@@ -56,31 +56,31 @@ class Explanation:
 
     def text(self) -> str:
         """For people, without a newline at the end."""
-        from sglc.explain.text import explanation_text
+        from sglc.explain.render.text import explanation_text
 
         return explanation_text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""
-        from sglc.explain.data import explanation_data
+        from sglc.explain.render.to_json import explanation_data
 
         return explanation_data(self)
 
     def to_html(self) -> str:
         """One page that needs nothing else."""
-        from sglc.explain.page import page
+        from sglc.explain.render.page import page
 
         return page([self.to_json()])
 
     def to_mermaid(self) -> str:
         """The graph of steps for Mermaid."""
-        from sglc.explain.draw import to_mermaid
+        from sglc.explain.render.draw import to_mermaid
 
         return to_mermaid(self.forecast)
 
     def to_dot(self) -> str:
         """The graph of steps for Graphviz."""
-        from sglc.explain.draw import to_dot
+        from sglc.explain.render.draw import to_dot
 
         return to_dot(self.forecast)
 

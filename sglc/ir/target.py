@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sglc.ir.plan import ControlText, Event, Segment
+from sglc.ir.plan.plan import ControlText, Event, Segment
 
 
 class Tokenizer(Protocol):

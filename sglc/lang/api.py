@@ -1,8 +1,8 @@
 """`sglang.lang.api`: the language under the path that it has there."""
 
-from sglc.api import function
-from sglc.current import flush_cache, get_server_info, set_default_backend
-from sglc.frontend.expr import (
+from sglc.api.function import function
+from sglc.execution.context import flush_cache, get_server_info, set_default_backend
+from sglc.frontend.language.expr import (
     assistant,
     assistant_begin,
     assistant_end,
@@ -20,7 +20,7 @@ from sglc.frontend.expr import (
     user_end,
     video,
 )
-from sglc.surface import Engine, Runtime
+from sglc.lang.runtime import Engine, Runtime
 
 __all__ = [
     "Engine",

@@ -1,6 +1,6 @@
 """`sglang.lang.chat_template`: templates by prefixes and suffixes, for `Runtime(chat_template=...)`."""
 
-from sglc.frontend.chat_templates import (
+from sglc.frontend.language.chat_templates import (
     ChatTemplate,
     ChatTemplateStyle,
     get_chat_template,

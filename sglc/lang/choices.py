@@ -1,6 +1,6 @@
 """`sglang.lang.choices`: the methods of `select`, and what a method of one's own is made of."""
 
-from sglc.frontend.choices import (
+from sglc.frontend.language.choices import (
     ChoicesDecision,
     ChoicesSamplingMethod,
     greedy_token_selection,

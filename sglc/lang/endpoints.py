@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from sglc.backends.http import ServerBackend, ServerOptions
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
-from sglc.backends.server import ServerBackend, ServerOptions
 from sglc.errors import Loc, UsageError
-from sglc.frontend.chat_templates import ChatTemplate, get_chat_template
+from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template
 from sglc.frontend.locate import here
 from sglc.ir.core import NOWHERE
 from sglc.ir.target import Takes

@@ -14,22 +14,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.calls import Call, meta_info
 from sglc.errors import UsageError
-from sglc.executor import Run
-from sglc.frontend.arguments import sampling_fields
-from sglc.frontend.chat_templates import ChatTemplate, get_chat_template, jinja_of
+from sglc.execution.call_record import Call, meta_info
+from sglc.execution.options import random_seed
+from sglc.execution.session import Run
+from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template, jinja_of
+from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
-from sglc.frontend.recorder import Recorded
+from sglc.frontend.recorder.recorder import Recorded
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Root
-from sglc.ir.plan import Event, GenNode, Node, Segment
+from sglc.ir.plan.plan import Event, GenNode, Node, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
-from sglc.run_options import random_seed
 
 if TYPE_CHECKING:
-    from sglc.runtime.tokenizer import LocalTokenizer
+    from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 
 # SGLang's names of sampling parameters where they are not `Sampling`'s.
 _RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sglc.current import ENCLOSING
 from sglc.errors import Loc, RecordingError, UsageError, located
-from sglc.feed import Cell, Feed
+from sglc.execution.context import ENCLOSING
+from sglc.execution.outputs import Cell, Feed
+from sglc.execution.plan.prepare import function_steps
+from sglc.execution.result import Result
 from sglc.frontend.locate import here
-from sglc.frontend.tools import AROUND
+from sglc.frontend.tracing.tools import AROUND
 from sglc.ir.core import NOWHERE, Program
-from sglc.ir.plan import Plan
+from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Backend
-from sglc.plan_ready import function_steps
-from sglc.record import RecordedTape, Recorder
-from sglc.replay import ReplayedTape, Replayer
-from sglc.result import Result
-from sglc.spans import RowSpan, Spans
-from sglc.trace import RowTrace, Trace, Wait
+from sglc.observe.otel import RowSpan, Spans
+from sglc.observe.replay.player import ReplayedTape, Replayer
+from sglc.observe.replay.recorder import RecordedTape, Recorder
+from sglc.observe.timeline import RowTrace, Trace, Wait
 
 _NOT_TRACED = nullcontext()
 Tools = Mapping[str, Callable[..., Any]]

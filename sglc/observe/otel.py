@@ -16,11 +16,11 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sglc.calls import Call
 from sglc.errors import SglcError
-from sglc.feed import Cell, Feed
+from sglc.execution.call_record import Call
+from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site, walk
-from sglc.ir.plan import GenNode
+from sglc.ir.plan.plan import GenNode
 from sglc.ir.target import Target
 
 _MODULE = "opentelemetry.trace"
@@ -67,7 +67,10 @@ class RowSpan:
         now_ns = time.time_ns()
         self._base_ns = now_ns - int((time.perf_counter() - began_s) * 1e9)
         self._span = spans.tracer.start_span(
-            f"row {number}", context=context, start_time=self._base_ns, attributes={"sglc.row": number}
+            f"row {number}",
+            context=context,
+            start_time=self._base_ns,
+            attributes={"sglc.row": number},
         )
         if path:
             self._span.set_attribute("sglc.call", path)

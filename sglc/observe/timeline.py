@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglc.calls import Call
 from sglc.errors import Loc, SglcError, UsageError
-from sglc.feed import Cell, Feed
+from sglc.execution.call_record import Call
+from sglc.execution.outputs import Cell, Feed
 from sglc.frontend.locate import here
 from sglc.ir.core import Site
 

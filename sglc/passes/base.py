@@ -19,8 +19,8 @@ from sglc import knobs
 from sglc.errors import Loc, SglcError, UsageError, VerifyError
 from sglc.ir.core import Program
 from sglc.ir.target import Target
-from sglc.ir.text import identity, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import identity, to_text
+from sglc.ir.verify.verify import verify
 
 
 class Exactness(StrEnum):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, walk
-from sglc.ir.gbnf import check_gbnf
-from sglc.ir.json_schema import enforceable
+from sglc.ir.grammar.gbnf import check_gbnf
+from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.grammar.strict_schema import strict_grammar
 from sglc.ir.ops import Call, Gen
-from sglc.ir.regex import compile_regex
 from sglc.ir.sampling import Sampling
-from sglc.ir.stops import stop_pattern
-from sglc.ir.strict_schema import strict_grammar
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, place, register
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
-from sglc.ir.plan import Plan
+from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Target
 from sglc.passes.base import Remark, run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import extended, pipeline_for
 
 _CACHE_SIZE = 1024

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sglc.errors import LegalizeError
-from sglc.ir.answer_form import form_for, form_of_choices
 from sglc.ir.core import Program, walk
+from sglc.ir.grammar.answer_form import form_for, form_of_choices
 from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target

@@ -49,9 +49,9 @@ from sglc.ir.ops import (
 )
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import Exactness, Remark, Rewrite, place, register
-from sglc.passes.chat_futures import go_on_alike, joined, taken_over, written_first
-from sglc.passes.chat_markup import ASSISTANT, ChatMarkup
-from sglc.passes.chats import Chat, ChatWriter
+from sglc.passes.chat.continuations import go_on_alike, joined, taken_over, written_first
+from sglc.passes.chat.lowering import Chat, ChatWriter
+from sglc.passes.chat.markup import ASSISTANT, ChatMarkup
 
 
 @register("lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens")

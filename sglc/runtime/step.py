@@ -4,7 +4,8 @@ The engine decides on the host with numpy; an executor owns the KV pool and the 
 launched in order and drained in the same order; an executor may have `depth` steps undrained.
 
 A `Step` says only what changes: an executor keeps the length, the page table and the sampling of
-every row, as `sglc.runtime.mirror.Mirror` defines them. A `Batch` is a step with every array written out.
+every row, as `sglc.runtime.executor.executor_state.Mirror` defines them. A `Batch` is a step with every
+array written out.
 """
 
 from __future__ import annotations

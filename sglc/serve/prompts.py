@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sglc.ir.plan import ControlText
+from sglc.ir.plan.plan import ControlText
 from sglc.ir.target import Tokenizer
-from sglc.passes.chat_markup import ChatMarkup
+from sglc.passes.chat.markup import ChatMarkup
 from sglc.serve.bodies import ChatBody
 from sglc.serve.problems import Refusal, bad
 

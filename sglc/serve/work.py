@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     ExtendNode,

@@ -13,10 +13,10 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.cli import main
-from sglc.explain.analyze import analyzed
-from sglc.explain.analyze_text import analysis_text
-from sglc.program_file import open_function
+from sglc.cli.main import main
+from sglc.cli.program_file import open_function
+from sglc.explain.estimate.analyze import analyzed
+from sglc.explain.render.analyze_text import analysis_text
 from tests.oracle_backend import OracleBackend
 
 ESSAY = json.loads(Path("examples/essays.jsonl").read_text().splitlines()[0])["essay"]
@@ -94,7 +94,7 @@ def test_the_estimate_is_written_before_the_first_call(
         return out.read_text(encoding="utf-8")
 
     backend = Noted(read)
-    monkeypatch.setattr("sglc.command.explain.connect", lambda options: backend)
+    monkeypatch.setattr("sglc.cli.explain.connect", lambda options: backend)
     with out.open("w", encoding="utf-8") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         words = ["--emit", emit, "--html", str(path), "--seed", "1"]
@@ -111,7 +111,7 @@ def test_the_estimate_is_written_before_the_first_call(
 
 def test_a_batch_is_analyzed_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     backend = OracleBackend()
-    monkeypatch.setattr("sglc.command.explain.connect", lambda options: backend)
+    monkeypatch.setattr("sglc.cli.explain.connect", lambda options: backend)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"essay": f"Essay {n}."}) + "\n" for n in range(5)))
     assert main(["explain", "examples/judge.py", "--batch", str(rows), "--analyze"]) == 0
@@ -162,7 +162,7 @@ def test_a_row_that_fails_is_told_with_its_error(
     program = tmp_path / "program.py"
     program.write_text('import sglc as sgl\n\n@sgl.function\ndef program(s, q):\n    s += q + sgl.gen("x")\n')
     backend = OracleBackend()
-    monkeypatch.setattr("sglc.command.explain.connect", lambda options: backend)
+    monkeypatch.setattr("sglc.cli.explain.connect", lambda options: backend)
     assert main(["explain", str(program), "--arg", "q=", "--analyze"]) == 1
     assert "SGLC402" in capsys.readouterr().out
     backend.close()

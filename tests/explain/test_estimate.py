@@ -12,16 +12,16 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.compile import compile_program
 from sglc.errors import UsageError
-from sglc.explain.estimate import estimated
-from sglc.explain.forecast import Forecast
-from sglc.explain.pieces import Counter, Unknown, weight
-from sglc.explain.price import price_of
-from sglc.explain.spans import Span
-from sglc.explain.spans import sure as exactly
+from sglc.explain.estimate.estimate import estimated
+from sglc.explain.estimate.forecast import Forecast
+from sglc.explain.estimate.price import price_of
+from sglc.explain.estimate.ranges import Span
+from sglc.explain.estimate.ranges import sure as exactly
+from sglc.explain.estimate.token_counts import Counter, Unknown, weight
 from sglc.ir.target import Target, Tokenizer
-from sglc.ir.text import from_text
+from sglc.ir.text.printer import from_text
+from sglc.passes.compile import compile_program
 from tests.oracle_backend import Characters, OracleBackend
 from tests.templates import ByteTokenizer
 
@@ -52,7 +52,7 @@ def small() -> tuple[LocalBackend, Tokenizer]:
 
 
 def judge() -> Any:
-    from sglc.program_file import open_function
+    from sglc.cli.program_file import open_function
 
     return open_function("examples/judge.py")
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.cli import main
-from sglc.explain.analyze import analyzed
+from sglc.cli.main import main
+from sglc.cli.program_file import open_function
+from sglc.explain.estimate.analyze import analyzed
 from sglc.explain.explanation import Explanation
-from sglc.explain.page import page
-from sglc.program_file import open_function
+from sglc.explain.render.page import page
 from tests.explain.browser import browser
 from tests.oracle_backend import OracleBackend
 

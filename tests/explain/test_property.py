@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sglc.explain import known, nodes, pieces, predict
-from sglc.explain.forecast import Tally
-from sglc.explain.prefixes import Prefixes
-from sglc.explain.spans import ZERO, Span
+from sglc.explain.estimate import abstract_values, token_counts, walk_plan, walk_segment
+from sglc.explain.estimate.forecast import Tally
+from sglc.explain.estimate.prefix_tree import Prefixes
+from sglc.explain.estimate.ranges import ZERO, Span
 from tests.soak_explain import check
 
 PROGRAMS = 100
@@ -36,13 +36,13 @@ def test_bounds_hold_when_no_argument_is_known() -> None:
 def literals_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """A literal counts for each op that writes it, not for the whole run."""
 
-    def apart(line: Sequence[pieces.Item]) -> pieces.Line:
+    def apart(line: Sequence[token_counts.Item]) -> token_counts.Line:
         return tuple(item for item in line if item != "")
 
-    patch.setattr(pieces, "merged", apart)
-    patch.setattr(predict, "merged", apart)
-    patch.setattr(nodes, "merged", apart)
-    patch.setattr(known, "merged", apart)
+    patch.setattr(token_counts, "merged", apart)
+    patch.setattr(walk_plan, "merged", apart)
+    patch.setattr(walk_segment, "merged", apart)
+    patch.setattr(abstract_values, "merged", apart)
 
 
 def prefixes_of_forks_twice(patch: pytest.MonkeyPatch) -> None:
@@ -58,41 +58,41 @@ def prefixes_of_forks_twice(patch: pytest.MonkeyPatch) -> None:
 
 def both_arms(patch: pytest.MonkeyPatch) -> None:
     """All arms of a choice count."""
-    patch.setattr(predict, "one_of", lambda tallies: sum(tallies, Tally()))
+    patch.setattr(walk_plan, "one_of", lambda tallies: sum(tallies, Tally()))
 
 
 def first_arm(patch: pytest.MonkeyPatch) -> None:
     """Only the first arm of a choice is gone through."""
-    arms = predict._arms
-    patch.setattr(predict, "_arms", lambda step, form: arms(step, form)[:1])
+    arms = walk_plan._arms
+    patch.setattr(walk_plan, "_arms", lambda step, form: arms(step, form)[:1])
 
 
 def loops_once(patch: pytest.MonkeyPatch) -> None:
     """A loop is taken to run once."""
-    loop = predict._Going.loop
-    patch.setattr(predict._Going, "loop", lambda self, step, at: loop(self, replace(step, max_iters=1), at))
+    loop = walk_plan._Going.loop
+    patch.setattr(walk_plan._Going, "loop", lambda self, step, at: loop(self, replace(step, max_iters=1), at))
 
 
 def silent(patch: pytest.MonkeyPatch) -> None:
     """Generated texts are taken to be empty."""
-    patch.setattr(nodes, "kept", lambda sampling, counter: ZERO)
+    patch.setattr(walk_segment, "kept", lambda sampling, counter: ZERO)
 
 
 def half_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A generation is taken to make half of what it may."""
-    whole: Callable[..., Span] = nodes.completion
+    whole: Callable[..., Span] = walk_segment.completion
 
     def half(*args: Any) -> Span:
         span = whole(*args)
         assert span.high is not None
         return Span(span.low, span.high // 2, span.likely)
 
-    patch.setattr(nodes, "completion", half)
+    patch.setattr(walk_segment, "completion", half)
 
 
 def no_room_at_joints(patch: pytest.MonkeyPatch) -> None:
     """Texts that meet are taken to keep their tokens."""
-    patch.setattr(pieces.Counter, "_roomy", lambda self, item, *_: item)
+    patch.setattr(token_counts.Counter, "_roomy", lambda self, item, *_: item)
 
 
 MUTANTS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import sglc as sgl
-from sglc.result import Result
+from sglc.execution.result import Result
 from tests.oracle_backend import OracleBackend
 
 SEED = 3

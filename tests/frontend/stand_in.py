@@ -12,12 +12,12 @@ from hashlib import blake2b
 from typing import Any, Self
 
 import sglc as sgl
-from sglc.frontend import expr
-from sglc.frontend.finite import texts_of
+from sglc.frontend.language import expr
+from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.ir.core import Program, Site, walk
-from sglc.ir.interpret import Meaning, Model, meaning
 from sglc.ir.ops import Gen
 from sglc.ir.sampling import Sampling
+from tests.reference.interpret import Meaning, Model, meaning
 
 
 @dataclass
@@ -143,7 +143,7 @@ def same_on_every_path(function: sgl.Function, **args: str) -> int:
         return state, returned, list(tools)
 
     def declared(name: str, given: tuple[Any, ...], named: Any) -> Any:
-        from sglc.frontend.tools import tools_of
+        from sglc.frontend.tracing.tools import tools_of
 
         return tools_of()[name](*given, **named)
 

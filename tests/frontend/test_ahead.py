@@ -10,8 +10,8 @@ import sglc as sgl
 from sglc.errors import RunError, TraceError
 from sglc.ir.core import Program, Value
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Join, RoleClose, RoleOpen, Select
-from sglc.ir.text import to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import to_text
+from sglc.ir.verify.verify import verify
 from sglc.lang.ir import REGEX_INT, REGEX_STR
 
 CALLS: list[str] = []

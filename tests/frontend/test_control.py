@@ -12,13 +12,13 @@ from stand_in import Answers, StandIn, interpreted, same_on_every_path
 
 import sglc as sgl
 from sglc.errors import RunError, SglcError, TraceError
-from sglc.frontend import control as ctl
-from sglc.frontend.tools import pure, tool, tools_of
+from sglc.frontend.tracing import control as ctl
+from sglc.frontend.tracing.tools import pure, tool, tools_of
 from sglc.ir.core import Program, Type, walk
-from sglc.ir.interpret import Model, meaning
 from sglc.ir.ops import Call, Cond, Gen, HostCall, Loop, Map, PureCall, Switch, Tool
-from sglc.ir.text import from_text, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import from_text, to_text
+from sglc.ir.verify.verify import verify
+from tests.reference.interpret import Model, meaning
 
 BACKEND = OracleBackend()
 SEEN: list[Any] = []

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.frontend.deferred import DeferredText
-from sglc.frontend.function import define
-from sglc.frontend.instance import Instance
-from sglc.frontend.recorder import Recorder
-from sglc.frontend.state import State
+from sglc.frontend.language.function import define
+from sglc.frontend.program.instance import Instance
+from sglc.frontend.program.state import State
+from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.values.lazy_text import DeferredText
 from sglc.ir.sampling import Sampling
 
 

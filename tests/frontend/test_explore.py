@@ -9,12 +9,12 @@ from stand_in import same_on_every_path
 
 import sglc as sgl
 from sglc.errors import RunError, TraceError
-from sglc.frontend.finite import members
-from sglc.frontend.tools import pure, tool
+from sglc.frontend.outputs.finite_regex import members
+from sglc.frontend.tracing.tools import pure, tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Cond, Gen, HostCall, Select, Switch, Tool
-from sglc.ir.text import from_text, to_text
-from sglc.ir.verify import verify
+from sglc.ir.text.printer import from_text, to_text
+from sglc.ir.verify.verify import verify
 
 CALLED: list[str] = []
 COUNTER = {"n": 0}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc import row
 from sglc.errors import SglcError
-from sglc.frontend.recorder import Recorder
-from sglc.frontend.survey import survey
+from sglc.execution import function_run
+from sglc.frontend.analysis.survey import survey
+from sglc.frontend.recorder.recorder import Recorder
 from tests.frontend.programs import (
     DEFERRED,
     OBSERVED,
@@ -58,12 +58,12 @@ def test_a_run_waits_at_the_lines_that_explain_names(
 ) -> None:
     recorders: list[Recorder] = []
 
-    class Kept(row.TrailRecorder):
+    class Kept(function_run.TrailRecorder):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             recorders.append(self)
 
-    monkeypatch.setattr(row, "TrailRecorder", Kept)
+    monkeypatch.setattr(function_run, "TrailRecorder", Kept)
     source = deferred_source(DEFERRED[name]) if name in DEFERRED else observed_source(OBSERVED[name])
     program = from_file(tmp_path, source)
     launches(program, oracle, q="why")

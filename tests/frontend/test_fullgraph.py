@@ -13,8 +13,9 @@ import pytest
 
 import sglc as sgl
 from sglc.errors import SglcError, render
-from sglc.frontend import boundaries, tools
-from sglc.frontend.boundaries import Kind
+from sglc.frontend.tracing import tools
+from sglc.frontend.values import graph_breaks
+from sglc.frontend.values.graph_breaks import Kind
 from sglc.ir.core import walk
 from sglc.ir.ops import HostCall
 
@@ -25,8 +26,9 @@ import json
 from dataclasses import dataclass
 
 import sglc as sgl
-from sglc.frontend import control, tools
-from sglc.frontend.choices import ChoicesDecision, ChoicesSamplingMethod
+from sglc.frontend.tracing import control
+from sglc.frontend.tracing import tools
+from sglc.frontend.language.choices import ChoicesDecision, ChoicesSamplingMethod
 
 SEEN = []
 
@@ -103,7 +105,7 @@ def test_error(
 
 
 def test_every_kind_of_boundary_is_shown() -> None:
-    kinds = [kind.code for kind in vars(boundaries).values() if isinstance(kind, Kind)]
+    kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, Kind)]
     assert sorted(set(kinds)) == [f"SGLC{number}" for number in range(120, 147)]
     titles = [case.title for case in cases()]
     assert len(titles) == len(set(titles))

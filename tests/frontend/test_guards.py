@@ -10,9 +10,9 @@ import pytest
 from oracle_backend import OracleBackend
 
 import sglc as sgl
-from sglc.frontend.guards import changed, fingerprint, frozen
-from sglc.frontend.tools import pure
-from sglc.ir.text import to_text
+from sglc.frontend.tracing.guards import changed, fingerprint, frozen
+from sglc.frontend.tracing.tools import pure
+from sglc.ir.text.printer import to_text
 
 PROMPT = "first"
 CONFIG: dict[str, Any] = {"style": ["kind"]}

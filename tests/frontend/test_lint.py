@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sglc.cli import main
-from sglc.frontend.lint import findings, render_finding
-from sglc.program_file import open_functions
+from sglc.cli.main import main
+from sglc.cli.program_file import open_functions
+from sglc.frontend.analysis.lint import findings, render_finding
 
 HEAD = "import time\nimport sglc as sgl\nLONG = 'word ' * 60\n\n"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.frontend.rewrite import code_of, matches, rewrite, source_of, with_code
+from sglc.frontend.source.rewrite import code_of, matches, rewrite, source_of, with_code
 from tests.frontend.programs import (
     DEFERRED,
     deferred_source,

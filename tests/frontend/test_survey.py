@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.explain.words import table
-from sglc.frontend.survey import survey
-from sglc.ir.text import from_text
+from sglc.explain.render.summary import table
+from sglc.frontend.analysis.survey import survey
+from sglc.ir.text.printer import from_text
 from tests.frontend.programs import (
     deferred_source,
     from_file,

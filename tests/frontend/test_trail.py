@@ -9,12 +9,12 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.executor import Run
-from sglc.frontend.recorder import Recorded
-from sglc.frontend.trail import TrailRecorder, Tree
+from sglc.execution.function_run import Row
+from sglc.execution.result import Result
+from sglc.execution.session import Run
+from sglc.frontend.recorder.recorder import Recorded
+from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
 from sglc.ir.sampling import Sampling
-from sglc.result import Result
-from sglc.row import Row
 
 ANSWERS = ("yes", "no", "so it is")
 
@@ -73,7 +73,7 @@ launched: list[Any] = []
 
 def walk(seed: int, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
     """What one run launches, and what comes of it."""
-    monkeypatch.setattr("sglc.row.Run", Watched)
+    monkeypatch.setattr("sglc.execution.function_run.Run", Watched)
     launched.clear()
     backend = ScriptedBackend(
         lambda asked: asked.choices[0] if asked.choices else ANSWERS[(len(asked.prompt) + asked.sample) % 3]
@@ -141,7 +141,7 @@ def test_equal_rows_are_recorded_once() -> None:
 
 
 def test_a_tree_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglc.frontend.trail._MOST_PLACES", 20)
+    monkeypatch.setattr("sglc.frontend.recorder.replay_cache._MOST_PLACES", 20)
     shared = Tree()
     for seed in range(40):
         assert walk(seed, shared, monkeypatch) == walk(seed, Tree(), monkeypatch), seed

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraint, Constraints
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.requests import PromptScored, RequestDone, SampleDone, Scored
-from sglc.runtime.torch_executor import TorchExecutor
+from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.scheduler.requests import PromptScored, RequestDone, SampleDone, Scored
 from tests.runtime.reference_models import KINDS, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.cuda_executor import CudaExecutor
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.requests import RequestFailed, SampleDone
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.cuda_executor import CudaExecutor
+from sglc.runtime.scheduler.requests import RequestFailed, SampleDone
 from sglc.runtime.step import Step, StepResult
 from tests.runtime.reference_models import tiny_model
 

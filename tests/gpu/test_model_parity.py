@@ -18,12 +18,12 @@ from torch import Tensor
 
 from sglc.bench.shapes import SHAPES, shape
 from sglc.ir.sampling import Sampling
-from sglc.runtime.cuda_executor import CudaExecutor
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.requests import PromptScored, RequestFailed, SampleDone
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.cuda_executor import CudaExecutor
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.weights import dummy_weights
+from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone
 from sglc.runtime.step import Opened, Step
-from sglc.runtime.weights import dummy_weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

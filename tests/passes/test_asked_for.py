@@ -10,10 +10,10 @@ import pytest
 
 import sglc as sgl
 from benchmarks.passes import Counted, answered, measured, reviewed, siblings
-from sglc.cli import main
-from sglc.compile import compile_program
-from sglc.ir.plan import Plan
+from sglc.cli.main import main
+from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Takes, Target
+from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import CHAT, LOCAL, extended
 
 PLAIN = Target("plain")

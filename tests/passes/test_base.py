@@ -9,7 +9,7 @@ import pytest
 from sglc.errors import UsageError, VerifyError
 from sglc.ir.core import Program
 from sglc.ir.target import Target
-from sglc.ir.text import from_text, to_text
+from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
 from sglc.passes.pipelines import LOCAL, pipeline_for
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sglc.compile import compile_program
 from sglc.errors import LegalizeError
-from sglc.ir.fsm import accepts
-from sglc.ir.json_schema import enforceable
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.dfa import accepts
+from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.target import Target
-from sglc.ir.text import from_text
+from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
+from sglc.passes.compile import compile_program
 
 LOCAL = Target("local")
 BODY = """\

@@ -9,17 +9,17 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import ScriptedBackend
-from sglc.compile import compile_program
-from sglc.executor import Run
+from sglc.execution.plan.executor import run_plan
+from sglc.execution.session import Run
 from sglc.ir.core import Site, walk
 from sglc.ir.ops import Call
-from sglc.ir.plan import CallStep
+from sglc.ir.plan.plan import CallStep
 from sglc.ir.target import Backend, Target
-from sglc.ir.text import from_text
-from sglc.passes import inline_calls as inline_calls_pass
+from sglc.ir.text.printer import from_text
+from sglc.passes import inline_calls
 from sglc.passes.base import run_pipeline
+from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL
-from sglc.plan_run import run_plan
 
 WITHOUT = tuple(name for name in LOCAL if name != "inline_calls")
 PLAIN = Target("plain")
@@ -71,7 +71,7 @@ def test_what_a_called_program_names_is_no_variable(passes: tuple[str, ...]) -> 
 
 
 def test_a_program_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_calls_pass, "MOST_OPS", 10)
+    monkeypatch.setattr(inline_calls, "MOST_OPS", 10)
     called = "".join(
         f"    call('g', (), occurrence={number}):\n        def g():\n            s0 = root()\n"
         "            s1 = append(s0, 'a')\n            s2, t0 = gen(s1, 'x')\n            return\n"

@@ -10,10 +10,10 @@ import pytest
 
 import sglc as sgl
 from sglc.errors import VerifyError
-from sglc.ir.parse import parse
-from sglc.ir.plan import Derived, Lead, Slot
-from sglc.ir.plan_json import plan_from_json, plan_to_json
-from sglc.passes.leads import leads
+from sglc.ir.plan.plan import Derived, Lead, Slot
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.text.parser import parse
+from sglc.passes.lowering.prompt_prefixes import leads
 from tests.oracle_backend import OracleBackend
 
 SHORT: dict[str, Any] = {"max_tokens": 4}

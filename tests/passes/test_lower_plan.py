@@ -12,8 +12,7 @@ from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
-from sglc.ir.graph import critical_path, dataflow, to_dot, to_mermaid, waves
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,
@@ -43,13 +42,14 @@ from sglc.ir.plan import (
     ValueStep,
     Within,
 )
-from sglc.ir.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
-from sglc.ir.plan_text import plan_text
+from sglc.ir.plan.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
+from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.ir.text import from_text, to_text
+from sglc.ir.text.graph import critical_path, dataflow, to_dot, to_mermaid, waves
+from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
 
 CHATML = Target("local", ByteTokenizer(TEMPLATES["chatml"]))

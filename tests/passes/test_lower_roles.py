@@ -14,7 +14,7 @@ from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Fork, Gen, Resume, RoleClose, RoleOpen, Root
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import Remark, run_pipeline
-from sglc.passes.lower_plan import lower_plan
+from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
 
 Turns = Sequence[tuple[str, str]]
@@ -136,7 +136,7 @@ def test_ids_equal_the_template(style: str, turns: Turns, bos: bool) -> None:
 @pytest.mark.parametrize("turns", CONVERSATIONS, ids=str)
 def test_ids_equal_transformers_on_the_default_model(turns: Turns, smollm2: Path) -> None:
     transformers: Any = pytest.importorskip("transformers")
-    from sglc.runtime.tokenizer import load_tokenizer
+    from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(smollm2)
     reference = transformers.AutoTokenizer.from_pretrained(smollm2)

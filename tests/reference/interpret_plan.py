@@ -11,8 +11,7 @@ from typing import assert_never
 
 from sglc.ir.core import Site
 from sglc.ir.depth import with_room
-from sglc.ir.interpret import Meaning, Model
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,
@@ -44,6 +43,7 @@ from sglc.ir.plan import (
     ValueStep,
 )
 from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned, text
+from tests.reference.interpret import Meaning, Model
 
 
 @with_room

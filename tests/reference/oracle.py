@@ -17,10 +17,10 @@ from itertools import pairwise
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraint
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.requests import Likely
-from sglc.runtime.steering import bias_of
+from sglc.runtime.constraints.constraint import Constraint
+from sglc.runtime.engine.logit_masks import bias_of
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.scheduler.requests import Likely
 from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, Tree
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)

@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime import engine, forced, requests, scores, steering, tries
-from sglc.runtime.engine import Engine
-from sglc.runtime.handles import Handles
-from sglc.runtime.holds import Holds
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.pages import PagePool
-from sglc.runtime.placement import Placement, Work
-from sglc.runtime.radix import SOME_DAY, Key, Match, Node, RadixTree, Worth
-from sglc.runtime.requests import Kind, Likely, Part, Request, Run, SampleState
-from sglc.runtime.rows import Chunk, Rows
+from sglc.runtime import choice_trie
+from sglc.runtime.cache.page_pool import PagePool
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, Match, Node, RadixTree, Worth
+from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.choice_trie import Tries
+from sglc.runtime.engine import engine, jump_forward, logit_masks, scores
+from sglc.runtime.engine.engine import Engine
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.scheduler import requests
+from sglc.runtime.scheduler.batch_state import Chunk, Rows
+from sglc.runtime.scheduler.kv_allocator import Placement, Work
+from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.scheduler.requests import Kind, Likely, Part, Request, Run, SampleState
+from sglc.runtime.scheduler.reservations import Holds
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
-from sglc.runtime.tries import Tries
-from sglc.runtime.waiting import Waiting
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -372,7 +374,7 @@ def scores_shifted(patch: pytest.MonkeyPatch) -> None:
 
 def below_the_id_before(patch: pytest.MonkeyPatch) -> None:
     """In a row that branches, an id sees those that its neighbour sees, and stands behind it."""
-    original = tries.tries_of
+    original = choice_trie.tries_of
 
     def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
         made = original(choices, room, branching=branching)
@@ -389,7 +391,7 @@ def below_the_id_before(patch: pytest.MonkeyPatch) -> None:
 
 def an_id_seen_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """The first id behind a branch sees the last one of the branch before, too."""
-    original = tries.tries_of
+    original = choice_trie.tries_of
 
     def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
         made = original(choices, room, branching=branching)
@@ -434,7 +436,7 @@ def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
 
 def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
     """A constrained sample's state stays one token behind."""
-    original = steering.allowed_next
+    original = logit_masks.allowed_next
 
     seen: dict[SampleState, int] = {}  # there is one mask for each token
 
@@ -446,13 +448,13 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
         state.state = now
         return mask
 
-    patch.setattr(steering, "allowed_next", allowed)
+    patch.setattr(logit_masks, "allowed_next", allowed)
 
 
 def mask_of_the_first_sample(patch: pytest.MonkeyPatch) -> None:
     """All samples of a request get the mask of its first."""
-    original = steering.allowed_next
-    patch.setattr(steering, "allowed_next", lambda request, sample, made: original(request, 0, made))
+    original = logit_masks.allowed_next
+    patch.setattr(logit_masks, "allowed_next", lambda request, sample, made: original(request, 0, made))
 
 
 def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
@@ -469,7 +471,7 @@ def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 
 def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
     """Masks are in the order of row numbers, not of the step's rows."""
-    original = steering.steered
+    original = logit_masks.steered
 
     def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
         made = original(step, rows, work)
@@ -480,19 +482,19 @@ def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
 
 def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Ids that end a sample are allowed where the text may not end."""
-    original = steering.allowed_next
+    original = logit_masks.allowed_next
 
     def allowed(request: Request, sample: int, made: int) -> Bool:
         mask = original(request, sample, made)
         mask[sorted(request.stop_ids)] = True
         return mask
 
-    patch.setattr(steering, "allowed_next", allowed)
+    patch.setattr(logit_masks, "allowed_next", allowed)
 
 
 def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """A forced run takes in the likeliest-looking id behind it."""
-    original = forced.forced_run
+    original = jump_forward.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         found = original(part, made)
@@ -507,22 +509,22 @@ def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
             return found
         return replace(found, ids=(*found.ids, token), state=constraint.advance(found.state, token))
 
-    patch.setattr(forced, "forced_run", run)
+    patch.setattr(jump_forward, "forced_run", run)
 
 
 def run_behind_max_tokens(patch: pytest.MonkeyPatch) -> None:
     """A forced run goes on behind `max_tokens`."""
-    original = forced.forced_run
+    original = jump_forward.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         return original(part, made - 1 if made else made)
 
-    patch.setattr(forced, "forced_run", run)
+    patch.setattr(jump_forward, "forced_run", run)
 
 
 def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
     """What is sampled behind a run gets the mask of the place before its last id."""
-    original = forced.forced_run
+    original = jump_forward.forced_run
 
     def run(part: Part, made: int) -> Run | None:
         found = original(part, made)
@@ -534,7 +536,7 @@ def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
             state = constraint.advance(state, token)
         return replace(found, state=state)
 
-    patch.setattr(forced, "forced_run", run)
+    patch.setattr(jump_forward, "forced_run", run)
 
 
 def run_scored_one_place_late(patch: pytest.MonkeyPatch) -> None:
@@ -557,9 +559,9 @@ def run_without_a_page(patch: pytest.MonkeyPatch) -> None:
 
     def force(self: Placement, row: int, ids: tuple[int, ...], *, ends: bool) -> bool:
         self.owed -= 1000
-        forced = original(self, row, ids, ends=ends)
+        jump_forward = original(self, row, ids, ends=ends)
         self.owed += 1000
-        return forced
+        return jump_forward
 
     patch.setattr(Placement, "force", force)
 
@@ -579,7 +581,7 @@ def run_outlives_its_row(patch: pytest.MonkeyPatch) -> None:
 
 def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
     """Penalties behind a run do not count its ids."""
-    original = steering._biased
+    original = logit_masks._biased
 
     def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
         states = [s for row in step.rows.tolist() for s in work[row].part.request.samples]
@@ -591,7 +593,7 @@ def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
             state.run = run or state.run
         return made
 
-    patch.setattr(steering, "_biased", biased)
+    patch.setattr(logit_masks, "_biased", biased)
 
 
 def stretched_prompt_shared_whole(patch: pytest.MonkeyPatch) -> None:
@@ -632,7 +634,7 @@ def penalties_one_token_late(patch: pytest.MonkeyPatch) -> None:
 
 def penalties_of_the_prompt(patch: pytest.MonkeyPatch) -> None:
     """Penalties count the prompt's ids too."""
-    original = steering._biased
+    original = logit_masks._biased
 
     def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
         for offset in offsets:
@@ -642,12 +644,12 @@ def penalties_of_the_prompt(patch: pytest.MonkeyPatch) -> None:
                     state.counts.setdefault(token, 1)
         return original(step, offsets, work)
 
-    patch.setattr(steering, "_biased", biased)
+    patch.setattr(logit_masks, "_biased", biased)
 
 
 def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
     """A bias is added to the row before."""
-    original = steering._biased
+    original = logit_masks._biased
 
     def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
         made = original(step, offsets, work)
@@ -655,7 +657,7 @@ def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
         before = sampling[np.searchsorted(sampling, made.bias_at) - 1].astype(np.int32)
         return replace(made, bias_at=before)
 
-    patch.setattr(steering, "_biased", biased)
+    patch.setattr(logit_masks, "_biased", biased)
 
 
 def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sglc.runtime.model_config import ModelConfig, load_config
+from sglc.runtime.model.config import ModelConfig, load_config
 
 KINDS = {
     "llama": (LlamaConfig, LlamaForCausalLM),

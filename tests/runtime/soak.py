@@ -20,9 +20,10 @@ import numpy as np
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
-from sglc.runtime.admission import Lengths
-from sglc.runtime.constraint import Constraints
-from sglc.runtime.engine import (
+from sglc.runtime.cache.page_pool import Owner
+from sglc.runtime.cache.page_tree import SOME_DAY, Node, RadixTree, resolve
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
@@ -34,11 +35,10 @@ from sglc.runtime.engine import (
     Token,
     Turn,
 )
-from sglc.runtime.oracle import Oracle, history_hashes
-from sglc.runtime.pages import Owner
-from sglc.runtime.radix import SOME_DAY, Node, RadixTree, resolve
-from sglc.runtime.requests import Likely
+from sglc.runtime.scheduler.admission import Lengths
+from sglc.runtime.scheduler.requests import Likely
 from sglc.runtime.step import Step, StepResult
+from tests.reference.oracle import Oracle, history_hashes
 
 EOS = (3,)
 NAMESPACES = ("", "", "", "adapter")

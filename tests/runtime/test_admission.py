@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from sglc.runtime.admission import (
+from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
     Usage,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from sglc.runtime import attention, attention_plan
-from sglc.runtime.attention import PagedAttention
-from sglc.runtime.attention_plan import BUCKET_COST, plan_attention, shared_prefixes
+from sglc.runtime.attention import split_plan, torch_attention
+from sglc.runtime.attention.split_plan import BUCKET_COST, plan_attention, shared_prefixes
+from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.step import Batch, Tree
 from tests.runtime.handmade import Row, make_batch
 
@@ -119,10 +119,10 @@ def check(step: Batch, page_size: int, heads: int, kv_heads: int, dtype: torch.d
 def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Low prices, so that small cases are cut into many pieces too.
     rng = random.Random(seed * 100 + page_size)
-    monkeypatch.setattr(attention_plan, "MIN_SAVED", rng.choice((1, 64, 512)))
-    monkeypatch.setattr(attention_plan, "BUCKET_COST", rng.choice((1, 32, 384)))
+    monkeypatch.setattr(split_plan, "MIN_SAVED", rng.choice((1, 64, 512)))
+    monkeypatch.setattr(split_plan, "BUCKET_COST", rng.choice((1, 32, 384)))
     # Many rows go another way than few.
-    monkeypatch.setattr(attention, "_FUSED_ROWS", rng.choice((0, 2, 24)))
+    monkeypatch.setattr(torch_attention, "_FUSED_ROWS", rng.choice((0, 2, 24)))
     heads, kv_heads = rng.choice(HEADS)
     step = make_batch(random_rows(rng, page_size, most=14), page_size)
     check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
@@ -228,7 +228,7 @@ def test_buckets_are_cut_where_it_is_cheapest(seed: int) -> None:
     def price(runs: list[list[int]]) -> int:
         return sum(len(run) * run[-1] + BUCKET_COST for run in runs)
 
-    got = [lengths[run] for run in attention_plan._split(lengths)]
+    got = [lengths[run] for run in split_plan._split(lengths)]
     assert [n for run in got for n in run] == lengths
     cuts = (
         [lengths[a:b] for a, b in itertools.pairwise((0, *cut, len(lengths)))]

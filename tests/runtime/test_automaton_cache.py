@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sglc.runtime import constraint as constraint_module
-from sglc.runtime.constraint import Constraints
+from sglc.runtime.constraints import constraint as constraint_module
+from sglc.runtime.constraints.constraint import Constraints
 from tests.runtime.test_constraint import shuffled
 
 PATTERN = r"(ab|12){1,40}!? \d{30}é"

@@ -12,9 +12,9 @@ import pytest
 from sglc.backends.local import LocalBackend
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Segment
+from sglc.ir.plan.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Segment
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraints
+from sglc.runtime.constraints.constraint import Constraints
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_segments import gen

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sglc.errors import RunError
-from sglc.ir.fsm import DEAD, ByteDfa, accepts, run
-from sglc.ir.regex import compile_regex
-from sglc.runtime.automaton import TokenAutomaton, Vocabulary, build
-from sglc.runtime.constraint import Constraints
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
+from sglc.ir.grammar.regex import compile_regex
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.soak_constrained import REGEXES
 
 BYTES = [bytes([byte]) for byte in range(256)]

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sglc.errors import LegalizeError
-from sglc.ir.stops import stop_pattern
-from sglc.runtime.detokenize import StopMatch, StopStream
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.runtime.tokenizer.detokenize import StopMatch, StopStream
 
 # A vocabulary that splits characters and stop strings in every way: short texts over a small
 # alphabet, the bytes of longer characters, invalid bytes, and a control token without bytes.

@@ -9,8 +9,7 @@ import pytest
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
-from sglc.runtime import scheduler
-from sglc.runtime.engine import (
+from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
@@ -21,10 +20,11 @@ from sglc.runtime.engine import (
     Scored,
     Token,
 )
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.oracle import Oracle
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.scheduler import scheduler
+from sglc.runtime.scheduler.queue import Waiting
 from sglc.runtime.step import Step, StepResult
-from sglc.runtime.waiting import Waiting
+from tests.reference.oracle import Oracle
 
 EOS = (3,)
 LONG = tuple(4 + i * 7 % 23 for i in range(64))  # no end id in it

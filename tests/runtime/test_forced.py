@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from sglc.backends.local import LocalBackend
-from sglc.ir.plan import Delta, ExtendNode, GenDone, OpenNode
+from sglc.ir.plan.plan import Delta, ExtendNode, GenDone, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime import forced as forced_module
-from sglc.runtime.requests import Part, Token
+from sglc.runtime.engine import jump_forward as forced_module
+from sglc.runtime.scheduler.requests import Part, Token
 from tests.runtime import test_constrained, test_segments
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES, answer, text
 from tests.runtime.test_engine import LONG

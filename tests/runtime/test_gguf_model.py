@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sglc.errors import BackendError
-from sglc.runtime import gguf_model
-from sglc.runtime.gguf_model import convert
-from sglc.runtime.model_config import RopeScaling, load_config
-from sglc.runtime.models import REGISTRY, knobs, pull
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.weights import load_weights
+from sglc.runtime.model import gguf_model
+from sglc.runtime.model.config import RopeScaling, load_config
+from sglc.runtime.model.gguf_model import convert
+from sglc.runtime.model.registry import REGISTRY, knobs, pull
+from sglc.runtime.model.weights import load_weights
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.tiny_model import tiny_model, tiny_tokenizer, write_gguf
 
 
@@ -170,7 +170,7 @@ def test_files_that_are_no_gguf(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def source(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the default model's GGUF file, fetched again (it is not kept after conversion)."""
-    from sglc.runtime.download import fetch
+    from sglc.runtime.model.download import fetch
 
     folder = tmp_path_factory.mktemp("gguf")
     fetch(REGISTRY["smollm2"], folder, lambda done, total: None)

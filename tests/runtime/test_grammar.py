@@ -15,10 +15,10 @@ import pytest
 
 from sglc.backends.local import LocalBackend
 from sglc.errors import LegalizeError, RunError
-from sglc.ir.plan import ExtendNode, GenDone, NodeFailed, OpenNode
+from sglc.ir.plan.plan import ExtendNode, GenDone, NodeFailed, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraint, Constraints
-from sglc.runtime.grammar import GrammarConstraint
+from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.constraints.grammar_matcher import GrammarConstraint
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_constrained import answer
 from tests.runtime.test_engine import EOS, LONG

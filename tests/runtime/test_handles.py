@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sglc.runtime.handles import Handles
-from sglc.runtime.radix import Key, Node, RadixTree, Worth
+from sglc.runtime.cache.page_tree import Key, Node, RadixTree, Worth
+from sglc.runtime.cache.sequence_handles import Handles
 
 
 class Bench:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sglc.ir.plan import ExtendNode, GenDone, KeepNode, OpenNode, ReleaseNode, Result
+from sglc.ir.plan.plan import ExtendNode, GenDone, KeepNode, OpenNode, ReleaseNode, Result
 from sglc.ir.sampling import Sampling
-from sglc.runtime.absences import Absences
-from sglc.runtime.engine import Engine, EngineConfig, Turn
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.remaining import remaining_tokens
-from sglc.runtime.requests import RequestDone
+from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.scheduler.critical_path import remaining_tokens
+from sglc.runtime.scheduler.gap_stats import Absences
+from sglc.runtime.scheduler.requests import RequestDone
+from tests.reference.oracle import Oracle
 from tests.runtime.test_segments import Bench, gen
 
 ONE = Sampling(max_tokens=1, ignore_eos=True)

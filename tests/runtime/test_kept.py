@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglc.errors import RunError
-from sglc.runtime.kept import Kept
+from sglc.runtime.cache.kept_streams import Kept
 
 
 def kept() -> tuple[Kept[str, int], list[str]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.placement import RUN_PAGES
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.scheduler.kv_allocator import RUN_PAGES
 from sglc.runtime.step import SAMPLED, Batch, Step
 from tests.runtime.handmade import Row, make_batch, make_step
 from tests.runtime.test_engine import LONG, Bench

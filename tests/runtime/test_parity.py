@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sglc.backends.local import LocalBackend
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.requests import RequestDone, SampleDone, Scored
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import load_config, load_weights
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.weights import load_config, load_weights
+from sglc.runtime.scheduler.requests import RequestDone, SampleDone, Scored
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.reference_models import tiny_model
 from tests.runtime.test_constrained import answer
 

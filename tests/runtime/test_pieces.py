@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from sglc.bench.programs.vocabulary import shape_folder
-from sglc.runtime.models import prepare
-from sglc.runtime.pieces import Pieces, cuts_into_words, long_pieces
-from sglc.runtime.tokenizer import LocalTokenizer, load_tokenizer
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, long_pieces
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 
 # As in the tokenizers of Qwen and of Llama 3.
 _QWEN = (

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from sglc.errors import RunError
-from sglc.ir.plan import ExtendNode, NodeFailed, OpenNode
+from sglc.ir.plan.plan import ExtendNode, NodeFailed, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import SampleDone
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.pages import Owner
-from sglc.runtime.radix import Node
+from sglc.runtime.cache.page_pool import Owner
+from sglc.runtime.cache.page_tree import Node
+from sglc.runtime.engine.engine import SampleDone
+from sglc.runtime.executor.executor_state import Mirror
 from sglc.runtime.step import Opened, Step
+from tests.reference.oracle import Oracle
 from tests.runtime import test_segments as segments
 from tests.runtime.test_engine import EOS, LONG, Bench
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sglc.runtime.radix import Key, Node, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import Key, Node, RadixTree, Worth, common_prefix, resolve
 
 
 class Cache:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sglc.runtime.radix import SOME_DAY, Key, Node, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, Node, RadixTree, Worth, common_prefix, resolve
 
 Place = tuple[str, Key]
 

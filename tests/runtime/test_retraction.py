@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.admission import Lengths
-from sglc.runtime.engine import PromptScored, RequestDone, SampleDone, Token
-from sglc.runtime.requests import Part
+from sglc.runtime.engine.engine import PromptScored, RequestDone, SampleDone, Token
+from sglc.runtime.scheduler.admission import Lengths
+from sglc.runtime.scheduler.requests import Part
 from tests.runtime.test_engine import LONG, Bench
 
 SURE = Sampling(max_tokens=20, ignore_eos=True)  # watched, so that a cut could end it sooner

@@ -11,7 +11,8 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.sampler import (
+from sglc.runtime.engine.logit_masks import bias_of
+from sglc.runtime.executor.sampler import (
     Choice,
     _mix,
     choose,
@@ -21,7 +22,6 @@ from sglc.runtime.sampler import (
     log_probabilities,
     noise_keys,
 )
-from sglc.runtime.steering import bias_of
 
 NO_EOS = torch.empty(0, dtype=torch.int64)
 

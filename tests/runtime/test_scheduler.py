@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sglc.runtime import scheduler
-from sglc.runtime.scheduler import Need, Shares, admit, divide, worth_waiting
+from sglc.runtime.scheduler import scheduler
+from sglc.runtime.scheduler.scheduler import Need, Shares, admit, divide, worth_waiting
 
 
 def test_decode_comes_first_then_prompts_in_order() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sglc.errors import Loc, RunError
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Delta,
     Event,
@@ -29,10 +29,10 @@ from sglc.ir.plan import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
-from sglc.runtime.calls import sample_seed
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.oracle import Oracle
-from sglc.runtime.segments import Machine
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.generation import sample_seed
+from sglc.runtime.engine.machine import Machine
+from tests.reference.oracle import Oracle
 
 LOC = Loc("program.py", 3, 5, 9)
 MERGED = "ab"  # one token of its own: merges over the border of two appends

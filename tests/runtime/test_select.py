@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan import ExtendNode, OpenNode, Segment, SelectDone, SelectNode
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.segments import Machine
+from sglc.ir.plan.plan import ExtendNode, OpenNode, Segment, SelectDone, SelectNode
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.step import Step
-from sglc.runtime.tokenizer import load_tokenizer
-from sglc.runtime.torch_executor import TorchExecutor
-from sglc.runtime.weights import load_config, load_weights
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 Ids = tuple[int, ...]
 
@@ -203,7 +203,7 @@ def test_a_trie_that_is_cut_gives_the_same(
 
 def test_a_large_trie_is_divided(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = runtime.select(*CASES["many"])
-    monkeypatch.setattr("sglc.runtime.engine.MOST_TOKENS", 3)
+    monkeypatch.setattr("sglc.runtime.engine.engine.MOST_TOKENS", 3)
     done = runtime.select(*CASES["many"])
     (step,) = runtime.executor.steps  # the prompt is cached
     assert step.rows.size > 4

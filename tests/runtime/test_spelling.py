@@ -11,8 +11,8 @@ import pytest
 
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
-from sglc.runtime.constraint import Constraint, Constraints
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sglc.runtime.attention.tile_plan import LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
 from sglc.runtime.step import I32
-from sglc.runtime.tile_plan import LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
 
 SHAPE = Shape(rows=64, group=2, kv_heads=8, page_size=16, programs=264)
 

@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from sglc.errors import BackendError
-from sglc.runtime.model_config import ModelConfig
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import SAMPLED, Step, StepResult
-from sglc.runtime.torch_executor import TorchExecutor
 from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sglc.runtime.tries import Trie, tries_of
+from sglc.runtime.choice_trie import Trie, tries_of
 
 Ids = tuple[int, ...]
 

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sglc.errors import BackendError
-from sglc.runtime.model_config import RopeScaling, load_config, tensor_shapes
-from sglc.runtime.models import prepare
-from sglc.runtime.weights import dummy_weights, load_weights
+from sglc.runtime.model.config import RopeScaling, load_config, tensor_shapes
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.model.weights import dummy_weights, load_weights
 from tests.runtime.tiny_model import CONFIGS, save_tiny_model, tiny_model
 
 _KINDS = ["llama", "mistral", "qwen2", "qwen3"]

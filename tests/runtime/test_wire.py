@@ -11,7 +11,7 @@ import pytest
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, SglcError
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     ExtendNode,
@@ -23,7 +23,7 @@ from sglc.ir.plan import (
     Segment,
     SelectNode,
 )
-from sglc.runtime import wire
+from sglc.runtime.engine import wire
 
 TEXTS = ("", "a", "Ärger\n", "\x00", "日本語", "🙂 <|im_end|>", "x" * 300)
 INTS = (0, 1, -1, 127, 128, -(2**63), 2**31, 2**64 - 1)

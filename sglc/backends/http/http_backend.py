@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.connection import Connection
-from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
-from sglc.backends.server_info import ServerModel, model_of
-from sglc.backends.server_wire import (
+from sglc.backends.http.http_wire import (
     Spoken,
     alone,
     choosing,
@@ -23,9 +20,12 @@ from sglc.backends.server_wire import (
     prompt_field,
     scores,
 )
-from sglc.backends.walk import Answer, Request, Walker
+from sglc.backends.http.server_info import ServerModel, model_of
+from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
-from sglc.ir.plan import Event, GenNode, Segment
+from sglc.ir.plan.plan import Event, GenNode, Segment
 from sglc.ir.target import Target
 
 PATIENCE = Patience()

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sglc.backends.prompts import Made, Prompt, ids_and_tail
-from sglc.backends.server_info import ServerModel
-from sglc.backends.text_tokenizer import TextTokenizer
-from sglc.backends.walk import Answer, Request
+from sglc.backends.http.server_info import ServerModel
+from sglc.backends.remote.prompts import Made, Prompt, ids_and_tail
+from sglc.backends.remote.segment_runner import Answer, Request
+from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
-from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
-from sglc.ir.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.plan.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
 from sglc.ir.sampling import Sampling
 
 Json = Any

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.backends.text_tokenizer import TextTokenizer
+from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, SglcError
-from sglc.frontend.chat_templates import get_chat_template, get_chat_template_by_model_path, jinja_of
+from sglc.frontend.language.chat_templates import get_chat_template, get_chat_template_by_model_path, jinja_of
 from sglc.ir.target import Tokenizer
-from sglc.runtime.models import REGISTRY, path
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.model.registry import REGISTRY, path
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

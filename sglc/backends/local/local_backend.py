@@ -15,17 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglc.backends.local_thread import RuntimeThread
+from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError
-from sglc.ir.plan import Event, Segment
+from sglc.ir.plan.plan import Event, Segment
 from sglc.ir.target import Target
-from sglc.runtime.loading import LocalOptions as LocalOptions
-from sglc.runtime.loading import limits, load
-from sglc.runtime.models import prepare
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.runtime.engine.loading import LocalOptions as LocalOptions
+from sglc.runtime.engine.loading import limits, load
+from sglc.runtime.model.registry import prepare
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from sglc.runtime.segments import Machine
+    from sglc.runtime.engine.machine import Machine
 
 
 class Runtime(Protocol):
@@ -110,7 +110,7 @@ class LocalBackend:
         if not _apart(self.options):
             return RuntimeThread(self._load, self.options)
         try:
-            from sglc.backends.local_process import RuntimeProcess
+            from sglc.backends.local.process import RuntimeProcess
         except ImportError as error:
             raise BackendError(
                 "SGLC501", f"`{self.options.model}` cannot be loaded: {error}", hint="install `sglc[local]`"

@@ -26,10 +26,10 @@ import msgspec
 import zmq
 
 from sglc.errors import BackendError, SglcError
-from sglc.ir.plan import Delta, Event, Segment
-from sglc.runtime import wire
-from sglc.runtime.failures import closed, refuse, unloadable
-from sglc.runtime.loading import LocalOptions
+from sglc.ir.plan.plan import Delta, Event, Segment
+from sglc.runtime.engine import wire
+from sglc.runtime.engine.failures import closed, refuse, unloadable
+from sglc.runtime.engine.loading import LocalOptions
 
 _CLOSE_S = 5.0  # how long a process may take to end when it is told to
 _CONNECT_MS = 5_000  # how long its second socket may take behind the first
@@ -223,7 +223,15 @@ class RuntimeProcess:
             if self._closing:
                 return None
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sglc.runtime.service", str(folder), str(model_folder), options],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "sglc.runtime.engine.worker",
+                    str(folder),
+                    str(model_folder),
+                    options,
+                ],
                 stdin=subprocess.PIPE,  # which closes with the program
                 stdout=2,  # results are the program's alone to print
                 # It imports what the program would.

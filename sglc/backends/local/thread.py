@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from sglc.errors import SglcError
-from sglc.ir.plan import Event, Segment
-from sglc.runtime.failures import broken, closed, refuse, unloadable
-from sglc.runtime.loading import LocalOptions, describe, flush
+from sglc.ir.plan.plan import Event, Segment
+from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
+from sglc.runtime.engine.loading import LocalOptions, describe, flush
 
 if TYPE_CHECKING:
-    from sglc.runtime.segments import Machine
+    from sglc.runtime.engine.machine import Machine
 
 _T = TypeVar("_T")
 

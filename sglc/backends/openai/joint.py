@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.sampling import Sampling
-from sglc.ir.stops import stop_pattern
-from sglc.runtime.detokenize import StopStream
+from sglc.runtime.tokenizer.detokenize import StopStream
 
 
 @dataclass(frozen=True, slots=True)

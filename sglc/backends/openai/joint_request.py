@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sglc.backends.joint import Heard, Match, Step, limit_of, match
-from sglc.backends.prompts import Made, open_turn
-from sglc.backends.walk import Answer, Request
+from sglc.backends.openai.joint import Heard, Match, Step, limit_of, match
+from sglc.backends.remote.prompts import Made, open_turn
+from sglc.backends.remote.segment_runner import Answer, Request
 from sglc.errors import BackendError
-from sglc.ir.plan import Delta, Event, GenDone, GenNode, Sample, Usage
+from sglc.ir.plan.plan import Delta, Event, GenDone, GenNode, Sample, Usage
 
 
 @dataclass(frozen=True, slots=True)

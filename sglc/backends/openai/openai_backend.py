@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.connection import Connection
-from sglc.backends.joint_request import Said, ask_jointly
-from sglc.backends.openai_models import ApiModel, model_of
-from sglc.backends.openai_wire import (
+from sglc.backends.openai.joint_request import Said, ask_jointly
+from sglc.backends.openai.models import ApiModel, model_of
+from sglc.backends.openai.openai_wire import (
     UNKNOWN_ID,
     Body,
     Cut,
@@ -31,13 +30,14 @@ from sglc.backends.openai_wire import (
     scored,
     usage_of,
 )
-from sglc.backends.prompts import Prompt
+from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.prompts import Prompt
+from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
-from sglc.backends.text_tokenizer import TextTokenizer
-from sglc.backends.walk import Answer, Request, Walker
 from sglc.errors import BackendError
-from sglc.frontend.chat_templates import ChatTemplate, jinja_of
-from sglc.ir.plan import Delta, Event, GenNode, Segment, TokenLogprob, Usage
+from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
+from sglc.ir.plan.plan import Delta, Event, GenNode, Segment, TokenLogprob, Usage
 from sglc.ir.target import Takes, Target
 
 PATIENCE = Patience()

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.backends.openai_models import ApiModel
-from sglc.backends.prompts import Made, Message, messages, text
-from sglc.backends.walk import Answer, Request
+from sglc.backends.openai.models import ApiModel
+from sglc.backends.remote.prompts import Made, Message, messages, text
+from sglc.backends.remote.segment_runner import Answer, Request
 from sglc.errors import BackendError, LegalizeError
-from sglc.ir.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, form_of_choices
-from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
-from sglc.ir.finite import accepted
-from sglc.ir.plan import GenDone, ImagePart, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, form_of_choices
+from sglc.ir.grammar.finite import accepted
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.plan.plan import GenDone, ImagePart, Sample, SelectDone, SelectNode, TokenLogprob, Usage
 from sglc.ir.sampling import Sampling
-from sglc.ir.stops import stop_pattern
 from sglc.ir.target import Takes
-from sglc.runtime.detokenize import StopStream
+from sglc.runtime.tokenizer.detokenize import StopStream
 
 UNKNOWN_ID = -1  # of a token of which only the text is known
 

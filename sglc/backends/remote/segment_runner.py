@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sglc.backends.prompts import Item, Made, Prompt
+from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Event,
     ExtendNode,
     ForkNode,
@@ -36,7 +36,7 @@ from sglc.ir.plan import (
     readers_of,
     reads,
 )
-from sglc.runtime.kept import Kept
+from sglc.runtime.cache.kept_streams import Kept
 
 
 @dataclass(frozen=True, slots=True)

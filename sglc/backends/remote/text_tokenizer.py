@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sglc.backends.prompts import Prompt, text
+from sglc.backends.remote.prompts import Prompt, text
 from sglc.errors import RunError
-from sglc.ir.plan import ControlText
-from sglc.runtime.chat_template import ChatTemplate
+from sglc.ir.plan.plan import ControlText
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _CHARACTERS_A_TOKEN = 4  # a guess, for estimates
 

@@ -14,8 +14,8 @@ from sglc.backends.with_passes import WithPasses
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.workload import Batch
 from sglc.bench.result import Case, percentile
+from sglc.execution.result import Result
 from sglc.passes.pipelines import MINIMAL
-from sglc.result import Result
 
 _SEED = 1  # of samples: the same with passes and without
 

@@ -22,7 +22,7 @@ from sglc.bench.setting import commit, model_setting
 from sglc.bench.shapes import SHAPES
 from sglc.bench.throughput import same_work
 from sglc.errors import UsageError
-from sglc.runtime.loading import limits, placed
+from sglc.runtime.engine.loading import limits, placed
 
 _ON_CUDA = "qwen3-0.6b"
 

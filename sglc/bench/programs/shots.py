@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from sglc.api import function
+from sglc.api.function import function
 from sglc.bench.programs.vocabulary import Words
 from sglc.bench.programs.workload import Batch
 from sglc.bench.work import Shared
-from sglc.frontend.expr import gen, select
-from sglc.frontend.state import State
+from sglc.frontend.language.expr import gen, select
+from sglc.frontend.program.state import State
 
 
 def mmlu(

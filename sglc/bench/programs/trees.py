@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from sglc.api import function
+from sglc.api.function import function
 from sglc.bench.programs.vocabulary import Words
 from sglc.bench.programs.workload import Batch
 from sglc.bench.work import Tree
-from sglc.frontend.expr import gen, select
-from sglc.frontend.state import State
+from sglc.frontend.language.expr import gen, select
+from sglc.frontend.program.state import State
 
 TEMPERATURE = 0.6
 

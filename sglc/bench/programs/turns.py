@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from sglc.api import function
+from sglc.api.function import function
 from sglc.bench.programs.vocabulary import Words
 from sglc.bench.programs.workload import Batch
-from sglc.frontend.expr import assistant, gen, system, user
-from sglc.frontend.state import State
+from sglc.frontend.language.expr import assistant, gen, system, user
+from sglc.frontend.program.state import State
 
 
 def react(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sglc.api import Function
+from sglc.api.function import Function
 from sglc.bench.programs.vocabulary import Words
 
 if TYPE_CHECKING:

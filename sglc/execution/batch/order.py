@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sglc.ir.plan import Derived, Lead, Plan, Slot
+from sglc.ir.plan.plan import Derived, Lead, Plan, Slot
 
 Ids = Sequence[int]
 

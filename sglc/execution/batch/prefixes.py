@@ -12,21 +12,21 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglc.batch_order import begins, depth_first, keys, trie_size
 from sglc.errors import Loc, SglcError
-from sglc.frontend.ahead import record
-from sglc.frontend.function import Definition
-from sglc.frontend.guards import Memo, frozen
-from sglc.frontend.symbolic import SymbolicText
+from sglc.execution.batch.order import begins, depth_first, keys, trie_size
+from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.guards import Memo, frozen
+from sglc.frontend.tracing.trace import record
+from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
-from sglc.ir.plan import Lead
+from sglc.ir.plan.plan import Lead
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Backend, Tokenizer
 from sglc.ir.values import NOTHING, plain
 from sglc.knobs import debug_level
 from sglc.passes.base import Remark
-from sglc.passes.leads import leads
+from sglc.passes.lowering.prompt_prefixes import leads
 
 _FEW = 8  # values of an argument that is no text, and recordings of one batch
 _PASS = "hoist_prefix"

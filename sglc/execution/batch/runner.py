@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from sglc.deadline import Clock
 from sglc.errors import UsageError
-from sglc.event_loop import executor_loop
+from sglc.execution.deadline import Clock
+from sglc.execution.event_loop import executor_loop
+from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.ir.target import Backend
-from sglc.result import Result
 
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64

@@ -14,11 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from sglc.compile import Compiled
-from sglc.event_loop import executor_loop
-from sglc.executor import Run
-from sglc.feed import stopped
-from sglc.ir.plan import (
+from sglc.execution.event_loop import executor_loop
+from sglc.execution.outputs import stopped
+from sglc.execution.plan.prepare import NO_TOOLS, Prepared, Tools, check_arguments, check_plan_runs
+from sglc.execution.plan.scope import Facts, Failed, Scope
+from sglc.execution.plan.segments import Segments
+from sglc.execution.plan.values import Value, as_python, held_in, plain, read, text
+from sglc.execution.session import Run
+from sglc.execution.tool_calls import call_function
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,
@@ -35,13 +39,9 @@ from sglc.ir.plan import (
     SwitchStep,
     ValueStep,
 )
-from sglc.ir.uses import Name, gives_of, names_in
+from sglc.ir.plan.uses import Name, gives_of, names_in
 from sglc.ir.values import case_of, evaluate, item_texts, returned
-from sglc.plan_ready import NO_TOOLS, Prepared, Tools, check_arguments, check_plan_runs
-from sglc.plan_scope import Facts, Failed, Scope
-from sglc.plan_segments import Segments
-from sglc.plan_values import Value, as_python, held_in, plain, read, text
-from sglc.tools import call_function
+from sglc.passes.compile import Compiled
 
 
 def run_compiled(

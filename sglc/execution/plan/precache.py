@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sglc.compile import compile_program
 from sglc.errors import LegalizeError
-from sglc.executor import Run
+from sglc.execution.plan.executor import run_plan
+from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Format, Gen, RoleClose, RoleOpen, Root
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Backend
-from sglc.plan_run import run_plan
+from sglc.passes.compile import compile_program
 
 
 def warm(program: Program, backend: Backend) -> None:

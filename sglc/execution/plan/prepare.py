@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from sglc.errors import Loc, UsageError
-from sglc.ir.plan import FunctionStep, Held, HostStep, Plan, Step
+from sglc.execution.plan.scope import Facts
+from sglc.execution.plan.segments import Bindings
+from sglc.ir.plan.plan import FunctionStep, Held, HostStep, Plan, Step
+from sglc.ir.plan.uses import Uses, names_in
 from sglc.ir.target import Backend
-from sglc.ir.uses import Uses, names_in
-from sglc.plan_scope import Facts
-from sglc.plan_segments import Bindings
 
 Tools = Mapping[str, Callable[..., Any]]
 NO_TOOLS: Tools = MappingProxyType({})

@@ -11,30 +11,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sglc.binding import Own, Template, asked_in
-from sglc.budget import Budget
-from sglc.current import ENCLOSING, Enclosing
-from sglc.deadline import Alarm, Clock, Deadline
 from sglc.errors import Loc, RunError, SglcError
-from sglc.event_loop import start
-from sglc.executor import Run
-from sglc.feed import values
-from sglc.frontend.instance import Gathered, Variable
-from sglc.frontend.recorder import Generated
-from sglc.frontend.symbolic import MAY_CALL
+from sglc.execution.bind import Own, Template, asked_in
+from sglc.execution.budget import Budget
+from sglc.execution.context import ENCLOSING, Enclosing
+from sglc.execution.deadline import Alarm, Clock, Deadline
+from sglc.execution.event_loop import start
+from sglc.execution.outputs import values
+from sglc.execution.plan.executor import PlanRun
+from sglc.execution.plan.prepare import Prepared, Tools
+from sglc.execution.plan.segments import value_of
+from sglc.execution.plan.values import Value, as_python, read
+from sglc.execution.result import Outcome, Result
+from sglc.execution.session import Run
+from sglc.frontend.program.instance import Gathered, Variable
+from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.symbolic import MAY_CALL
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan import GenNode, KeepNode, Named, OutputTree, Plan, Segment, SelectNode, Slot
+from sglc.ir.plan.plan import GenNode, KeepNode, Named, OutputTree, Plan, Segment, SelectNode, Slot
+from sglc.ir.plan.uses import Name
 from sglc.ir.target import Backend
-from sglc.ir.uses import Name
-from sglc.plan_ready import Prepared, Tools
-from sglc.plan_run import PlanRun
-from sglc.plan_segments import value_of
-from sglc.plan_values import Value, as_python, read
-from sglc.result import Outcome, Result
 
 if TYPE_CHECKING:
-    from sglc.watch import RowWatch
+    from sglc.observe.observer import RowWatch
 
 
 @dataclass(frozen=True, slots=True)

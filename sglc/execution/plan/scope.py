@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.plan import (
+from sglc.execution.plan.values import Kept, Value
+from sglc.ir.plan.plan import (
     Block,
     GenNode,
     Held,
@@ -20,8 +21,7 @@ from sglc.ir.plan import (
     blocks_of,
     reads,
 )
-from sglc.ir.uses import Name, Uses, block_ends, gives_of
-from sglc.plan_values import Kept, Value
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 
 
 @dataclass(frozen=True, slots=True)

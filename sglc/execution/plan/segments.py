@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from sglc.binding import Own, Template, asked_in
-from sglc.executor import HANDLES, Run
-from sglc.feed import Cell
+from sglc.execution.bind import Own, Template, asked_in
+from sglc.execution.outputs import Cell
+from sglc.execution.plan.scope import behind
+from sglc.execution.plan.values import Kept, Samples, Value, text
+from sglc.execution.session import HANDLES, Run
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     ExtendNode,
     ForkNode,
@@ -29,9 +31,7 @@ from sglc.ir.plan import (
     SelectNode,
     Slot,
 )
-from sglc.ir.uses import Name, own_reads
-from sglc.plan_scope import behind
-from sglc.plan_values import Kept, Samples, Value, text
+from sglc.ir.plan.uses import Name, own_reads
 
 Give = Callable[[Name, Value], None]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sglc.ir.plan import Held, Joined, OutputTree, Slot
-from sglc.ir.uses import Name
+from sglc.ir.plan.plan import Held, Joined, OutputTree, Slot
+from sglc.ir.plan.uses import Name
 from sglc.ir.values import Plain
 
 

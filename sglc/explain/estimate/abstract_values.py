@@ -6,8 +6,19 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
-from sglc.explain.pieces import Counter, Item, Line, Marked, Text, Unknown, first_word, last_word, merged, soft
-from sglc.explain.spans import Span, either, total
+from sglc.explain.estimate.ranges import Span, either, total
+from sglc.explain.estimate.token_counts import (
+    Counter,
+    Item,
+    Line,
+    Marked,
+    Text,
+    Unknown,
+    first_word,
+    last_word,
+    merged,
+    soft,
+)
 from sglc.ir.values import Plain, evaluate
 
 

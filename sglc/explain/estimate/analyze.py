@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sglc.calls import Call
-from sglc.explain.forecast import Forecast, Step
-from sglc.explain.seen import base_site
-from sglc.explain.spans import Span
-from sglc.ir.plan import Usage
+from sglc.execution.call_record import Call
+from sglc.execution.result import Result
+from sglc.explain.estimate.forecast import Forecast, Step
+from sglc.explain.estimate.ranges import Span
+from sglc.explain.estimate.state import base_site
+from sglc.ir.plan.plan import Usage
 from sglc.ir.target import Tokenizer
-from sglc.result import Result
 
 _MOST_TEXTS = 300  # calls whose prompt and answer are kept
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sglc.explain.forecast import Forecast, Prefix, Step, Tally, one_of
-from sglc.explain.known import Chain
-from sglc.explain.pieces import Counter, Symbol, Unknown, weight
-from sglc.explain.predict import endless, go_through
-from sglc.explain.prefixes import Branch
-from sglc.explain.seen import Asked, Called, Seen, base_site
-from sglc.explain.spans import ZERO, sure
+from sglc.explain.estimate.abstract_values import Chain
+from sglc.explain.estimate.forecast import Forecast, Prefix, Step, Tally, one_of
+from sglc.explain.estimate.prefix_tree import Branch
+from sglc.explain.estimate.ranges import ZERO, sure
+from sglc.explain.estimate.state import Asked, Called, Seen, base_site
+from sglc.explain.estimate.token_counts import Counter, Symbol, Unknown, weight
+from sglc.explain.estimate.walk_plan import endless, go_through
 from sglc.ir.depth import with_room
-from sglc.ir.plan import GenNode, Plan
+from sglc.ir.plan.plan import GenNode, Plan
 from sglc.ir.target import Target
 
 _MOST_NODES = 2_000  # of a prefix tree that is shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sglc.errors import Loc
-from sglc.explain.spans import ZERO, Span, either
+from sglc.explain.estimate.ranges import ZERO, Span, either
 
 
 @dataclass(frozen=True, slots=True)

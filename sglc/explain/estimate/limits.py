@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sglc.errors import SglcError
-from sglc.explain.pieces import Counter
-from sglc.explain.spans import Span, between
-from sglc.ir.fsm import DEAD, ByteDfa
-from sglc.ir.regex import compile_regex
+from sglc.explain.estimate.ranges import Span, between
+from sglc.explain.estimate.token_counts import Counter
+from sglc.ir.grammar.dfa import DEAD, ByteDfa
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from sglc.explain.pieces import Symbol, Unknown, common
+from sglc.explain.estimate.token_counts import Symbol, Unknown, common
 
 Arms = tuple[tuple[int, int], ...]  # (which decision, which arm), outermost first
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sglc.explain.forecast import Tally
+from sglc.explain.estimate.forecast import Tally
 
 _MILLION = 1e6
 _DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")
@@ -63,4 +63,4 @@ def is_priced(target: str) -> bool:
 
 @cache
 def _table() -> Any:
-    return json.loads(files("sglc.explain").joinpath("prices.json").read_text(encoding="utf-8"))
+    return json.loads(files("sglc.explain.estimate").joinpath("prices.json").read_text(encoding="utf-8"))

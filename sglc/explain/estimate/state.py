@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sglc.errors import Loc
-from sglc.explain.forecast import Tally
-from sglc.explain.known import (
+from sglc.explain.estimate.abstract_values import (
     START,
     After,
     Open,
@@ -16,9 +15,10 @@ from sglc.explain.known import (
     Val,
     last,
 )
-from sglc.explain.pieces import Counter, Line, Symbol
-from sglc.explain.prefixes import Arms, Prefixes
-from sglc.ir.plan import (
+from sglc.explain.estimate.forecast import Tally
+from sglc.explain.estimate.prefix_tree import Arms, Prefixes
+from sglc.explain.estimate.token_counts import Counter, Line, Symbol
+from sglc.ir.plan.plan import (
     FunctionStep,
     GenNode,
     Held,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from sglc.explain.spans import Span, between, sure
+from sglc.explain.estimate.ranges import Span, between, sure
 from sglc.ir.target import Target
 
 _LAST_WORD = re.compile(r"\s*\S*\Z")

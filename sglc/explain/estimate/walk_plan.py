@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from sglc.explain.forecast import Tally, one_of
-from sglc.explain.known import (
+from sglc.explain.estimate.abstract_values import (
     START,
     After,
     Form,
@@ -28,11 +27,12 @@ from sglc.explain.known import (
     plain_of,
     text_of,
 )
-from sglc.explain.nodes import Nodes
-from sglc.explain.pieces import Marked, Unknown, merged
-from sglc.explain.seen import Called, Name, Place, Seen
-from sglc.explain.spans import Span, between, sure
-from sglc.ir.plan import (
+from sglc.explain.estimate.forecast import Tally, one_of
+from sglc.explain.estimate.ranges import Span, between, sure
+from sglc.explain.estimate.state import Called, Name, Place, Seen
+from sglc.explain.estimate.token_counts import Marked, Unknown, merged
+from sglc.explain.estimate.walk_segment import Nodes
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from sglc.explain.forecast import Tally
-from sglc.explain.known import (
+from sglc.explain.estimate.abstract_values import (
     START,
     After,
     Chain,
@@ -19,12 +18,23 @@ from sglc.explain.known import (
     last,
     text_of,
 )
-from sglc.explain.limits import completion, kept
-from sglc.explain.pieces import Item, Line, Marked, Symbol, Unknown, last_word, merged, soft, weight
-from sglc.explain.seen import Asked, Place, Seen, base_site
-from sglc.explain.spans import ZERO, Span, between, sure
-from sglc.ir.choosing import NEEDS_UNCONDITIONAL
-from sglc.ir.plan import (
+from sglc.explain.estimate.forecast import Tally
+from sglc.explain.estimate.limits import completion, kept
+from sglc.explain.estimate.ranges import ZERO, Span, between, sure
+from sglc.explain.estimate.state import Asked, Place, Seen, base_site
+from sglc.explain.estimate.token_counts import (
+    Item,
+    Line,
+    Marked,
+    Symbol,
+    Unknown,
+    last_word,
+    merged,
+    soft,
+    weight,
+)
+from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL
+from sglc.ir.plan.plan import (
     ControlText,
     ExtendNode,
     ForkNode,

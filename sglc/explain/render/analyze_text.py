@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglc.explain.analyze import Actual, Analysis
-from sglc.explain.forecast import Forecast, Tally
-from sglc.explain.text import aligned
+from sglc.explain.estimate.analyze import Actual, Analysis
+from sglc.explain.estimate.forecast import Forecast, Tally
+from sglc.explain.render.text import aligned
 
 _HEAD = ("site", "calls", "prompt est/actual", "cached est/actual", "computed", "new est/actual", "time", "")
 _WIDTH = 48  # characters of a time line

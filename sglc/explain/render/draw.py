@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sglc.explain.forecast import Forecast, Step
+from sglc.explain.estimate.forecast import Forecast, Step
 
 
 def to_dot(forecast: Forecast) -> str:

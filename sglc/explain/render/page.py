@@ -21,4 +21,4 @@ def page(explanations: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _file(name: str) -> str:
-    return files("sglc.explain").joinpath(name).read_text(encoding="utf-8")
+    return files("sglc.explain.render").joinpath(name).read_text(encoding="utf-8")

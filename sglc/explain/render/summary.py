@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sglc.compile import Compiled
 from sglc.errors import Loc
-from sglc.frontend.survey import Point, Survey
+from sglc.frontend.analysis.survey import Point, Survey
 from sglc.ir.core import Op, Program, Region, Value, operands, regions, walk
-from sglc.ir.graph import waves
 from sglc.ir.ops import (
     Call,
     Cond,
@@ -23,6 +21,8 @@ from sglc.ir.ops import (
     Switch,
     Tool,
 )
+from sglc.ir.text.graph import waves
+from sglc.passes.compile import Compiled
 
 _Row = tuple[str, str, str, str, str]
 

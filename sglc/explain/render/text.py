@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sglc.explain.forecast import Forecast, Step
-from sglc.explain.price import is_priced
-from sglc.explain.spans import Span
-from sglc.explain.words import structure, waiting
-from sglc.frontend.lint import render_finding
+from sglc.explain.estimate.forecast import Forecast, Step
+from sglc.explain.estimate.price import is_priced
+from sglc.explain.estimate.ranges import Span
+from sglc.explain.render.summary import structure, waiting
+from sglc.frontend.analysis.lint import render_finding
 from sglc.ir.ops import Arg
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from sglc.explain.forecast import Forecast, Step, Tally
-from sglc.explain.price import is_priced
-from sglc.explain.spans import Span
-from sglc.frontend.lint import render_finding
+from sglc.explain.estimate.forecast import Forecast, Step, Tally
+from sglc.explain.estimate.price import is_priced
+from sglc.explain.estimate.ranges import Span
+from sglc.frontend.analysis.lint import render_finding
 
 if TYPE_CHECKING:
     from sglc.explain.explanation import Explanation
@@ -57,7 +57,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 def explanation_data(explanation: Explanation) -> dict[str, Any]:
     """An explanation, with `version`."""
-    from sglc.explain.words import waiting
+    from sglc.explain.render.summary import waiting
 
     target = explanation.forecast.target
     return {

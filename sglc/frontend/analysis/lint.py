@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import FunctionType
 
 from sglc.errors import Loc, diagnostic
-from sglc.frontend.flow import Analysis
-from sglc.frontend.function import Definition
-from sglc.frontend.survey import analysis
-from sglc.frontend.texts import MAKERS
+from sglc.frontend.analysis.survey import analysis
+from sglc.frontend.language.function import Definition
+from sglc.frontend.source.dataflow import Analysis
+from sglc.frontend.source.text_types import MAKERS
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Resume, Root, Select
 

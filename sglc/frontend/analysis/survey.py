@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
 
 from sglc.errors import Loc
-from sglc.frontend.choices import ChoicesSamplingMethod
-from sglc.frontend.flow import Analysis, Read, analysis_of
-from sglc.frontend.function import Definition
-from sglc.frontend.names import UNKNOWN, Names, Role
-from sglc.frontend.rewrite import matches, source_of
-from sglc.frontend.tools import Declared
+from sglc.frontend.language.choices import ChoicesSamplingMethod
+from sglc.frontend.language.function import Definition
+from sglc.frontend.source.dataflow import Analysis, Read, analysis_of
+from sglc.frontend.source.rewrite import matches, source_of
+from sglc.frontend.source.scopes import UNKNOWN, Names, Role
+from sglc.frontend.tracing.tools import Declared
 
 _NESTED = 0x10  # of `co_flags`
 _WAITING_METHODS = ("text", "messages", "get_meta_info", "error", "sync")

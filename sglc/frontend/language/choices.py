@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.ir.choosing import NEEDS_UNCONDITIONAL, best, decide
+from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, best, decide
 from sglc.ir.ops import SELECT_METHODS
 
 # Of one choice: (log-probability, token id, None) of every token.

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.arguments import sampling_fields
-from sglc.frontend.boundaries import UNANNOTATED
-from sglc.frontend.choices import (
+from sglc.frontend.language.choices import (
     ChoicesMethod,
     ChoicesSamplingMethod,
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from sglc.frontend.deferred import DeferredText
-from sglc.frontend.forms import Reader
-from sglc.frontend.image import data_of
+from sglc.frontend.language.gen_arguments import sampling_fields
+from sglc.frontend.language.image import data_of
+from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
-from sglc.frontend.reasoning import Tags, tags_of
-from sglc.frontend.symbolic import SymbolicJson, SymbolicText
-from sglc.frontend.wanted import check_of, checked_retries, refuse_beside_choices, wanted_form
+from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.outputs.output_form import check_of, checked_retries, refuse_beside_choices, wanted_form
+from sglc.frontend.values.graph_breaks import UNANNOTATED
+from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
 
@@ -276,8 +276,8 @@ def select(
     Args:
         choices: at least one text.
         temperature: only 0 has a meaning: a choice is ranked, not sampled.
-        choices_method: how (`sglc.frontend.choices`): `token_length_normalized`, the mean log-probability
-            of a choice's tokens (default); `greedy_token_selection`, what greedy decoding would follow;
+        choices_method: how (`sglc.frontend.language.choices`): `token_length_normalized`, the mean
+            log-probability of a choice's tokens (default); `greedy_token_selection`, what greedy decoding would follow;
             `unconditional_likelihood_normalized`, how much likelier the prompt makes it.
         backend: ranks instead of the run's own, by name or as an object.
 

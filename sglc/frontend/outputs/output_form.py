@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.forms import Form, Reader, matching, whole_json
-from sglc.frontend.typed import form_of
+from sglc.frontend.outputs.forms import Form, Reader, matching, whole_json
+from sglc.frontend.outputs.typed import form_of
 
 _MOST_RETRIES = 100
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.forms import PLAIN, Form, whole_json
+from sglc.frontend.outputs.forms import PLAIN, Form, whole_json
 
 _Read = Callable[[Any], Any]
 _SPECIAL = frozenset("\\.^$*+?{}[]|()")

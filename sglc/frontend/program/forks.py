@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from sglc.errors import TraceError
-from sglc.frontend.expr import checked
-from sglc.frontend.instance import GatheredVariables
+from sglc.frontend.language.expr import checked
 from sglc.frontend.locate import here
-from sglc.frontend.symbolic import TRACING
+from sglc.frontend.program.instance import GatheredVariables
+from sglc.frontend.values.symbolic import TRACING
 
 if TYPE_CHECKING:
-    from sglc.frontend.state import State
+    from sglc.frontend.program.state import State
 
 
 class Forks:

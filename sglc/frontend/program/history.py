@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.frontend.recorder import Generated
-from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.symbolic import SymbolicText
 
 
 @dataclass(frozen=True, slots=True)

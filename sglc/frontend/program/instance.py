@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.boundaries import TYPED, needing
-from sglc.frontend.deferred import DeferredText
-from sglc.frontend.ends import Unsettled
-from sglc.frontend.forms import Reader
-from sglc.frontend.history import History
 from sglc.frontend.locate import here
-from sglc.frontend.recorder import Generated, Launcher, Observation, Recorder, Stream
-from sglc.frontend.symbolic import Boundary, SymbolicText, joined, read_ahead
+from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.program.history import History
+from sglc.frontend.recorder.recorder import Generated, Launcher, Observation, Recorder, Stream
+from sglc.frontend.values.block_end import Unsettled
+from sglc.frontend.values.graph_breaks import TYPED, needing
+from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.symbolic import Boundary, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 if TYPE_CHECKING:
-    from sglc.frontend.pending import Pending
-    from sglc.frontend.places import Places
-    from sglc.frontend.state import State
+    from sglc.frontend.program.pending import Pending
+    from sglc.frontend.program.state import State
+    from sglc.frontend.source.lazy_reads import Places
 
 
 @dataclass(frozen=True, slots=True)

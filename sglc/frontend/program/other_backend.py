@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sglc.frontend.expr import GenExpr, SelectExpr
-from sglc.frontend.history import History, since
-from sglc.frontend.recorder import Generated, Recorded, Recorder
+from sglc.frontend.language.expr import GenExpr, SelectExpr
+from sglc.frontend.program.history import History, since
+from sglc.frontend.recorder.recorder import Generated, Recorded, Recorder
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 

@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sglc.errors import LegalizeError, TraceError
-from sglc.frontend.choices import ChoicesSamplingMethod
-from sglc.frontend.elsewhere import NO_LAUNCH, program_of
-from sglc.frontend.expr import GenExpr, SelectExpr
-from sglc.frontend.forms import Reader, unread
-from sglc.frontend.instance import Awaited, Variable, first
-from sglc.frontend.reasoning import Share, Tags
-from sglc.frontend.recorder import Generated, Launcher, Scores, Stream
-from sglc.ir.choosing import fmean
+from sglc.frontend.language.choices import ChoicesSamplingMethod
+from sglc.frontend.language.expr import GenExpr, SelectExpr
+from sglc.frontend.language.reasoning import Share, Tags
+from sglc.frontend.outputs.forms import Reader, unread
+from sglc.frontend.program.instance import Awaited, Variable, first
+from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
+from sglc.frontend.recorder.recorder import Generated, Launcher, Scores, Stream
+from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
 
 if TYPE_CHECKING:
-    from sglc.frontend.state import State
+    from sglc.frontend.program.state import State
 
 REASONING = "{}_reasoning_content"
 

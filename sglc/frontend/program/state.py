@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from sglc.errors import Loc, MissingVariable, TraceError
-from sglc.frontend.deferred import Changed, DeferredText
-from sglc.frontend.expr import (
+from sglc.frontend.language.expr import (
     Appendable,
     Concat,
     GenExpr,
@@ -26,13 +25,22 @@ from sglc.frontend.expr import (
     SelectExpr,
     checked,
 )
-from sglc.frontend.forks import Forks
-from sglc.frontend.history import History, messages, since
-from sglc.frontend.instance import Awaited, Gathered, GatheredVariables, Instance, Scoped, Variable, first
 from sglc.frontend.locate import here
-from sglc.frontend.pending import Pending, settle
-from sglc.frontend.recorder import Generated, Stream
-from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.program.forks import Forks
+from sglc.frontend.program.history import History, messages, since
+from sglc.frontend.program.instance import (
+    Awaited,
+    Gathered,
+    GatheredVariables,
+    Instance,
+    Scoped,
+    Variable,
+    first,
+)
+from sglc.frontend.program.pending import Pending, settle
+from sglc.frontend.recorder.recorder import Generated, Stream
+from sglc.frontend.values.lazy_text import Changed, DeferredText
+from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Value
 
 __all__ = ["Forks", "State"]
@@ -161,7 +169,7 @@ class State:
         self._variables[name] = variable
         self._history = History(self._history, "generated", made)
 
-    # -- what is not settled yet (`sglc.frontend.pending`) ----------------------------------------
+    # -- what is not settled yet (`sglc.frontend.program.pending`) ----------------------------------------
 
     def _suspend(self, pending: Pending, loc: Loc) -> None:
         self._instance.running(pending.what, loc)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.expr import GenExpr, SelectExpr
-from sglc.frontend.forms import Reader
-from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.language.expr import GenExpr, SelectExpr
+from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import (
     Append,

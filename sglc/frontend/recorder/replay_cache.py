@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sglc.errors import Loc
-from sglc.frontend.expr import GenExpr, SelectExpr
-from sglc.frontend.recorder import NO_TURNS, Generated, Recorded, Recorder, Stream, Turns
-from sglc.frontend.symbolic import SymbolicText
+from sglc.frontend.language.expr import GenExpr, SelectExpr
+from sglc.frontend.recorder.recorder import NO_TURNS, Generated, Recorded, Recorder, Stream, Turns
+from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.sampling import Sampling
 

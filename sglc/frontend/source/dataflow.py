@@ -14,11 +14,11 @@ from types import FunctionType
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend import expr
+from sglc.frontend.language import expr
 from sglc.frontend.locate import shown_path
-from sglc.frontend.names import Kind, Names, Outside, Role
-from sglc.frontend.rewrite import Source
-from sglc.frontend.texts import TEXT_METHODS, Texts
+from sglc.frontend.source.rewrite import Source
+from sglc.frontend.source.scopes import Kind, Names, Outside, Role
+from sglc.frontend.source.text_types import TEXT_METHODS, Texts
 
 Span = tuple[int, int, int, int]  # line, end line, column, end column, as an instruction's position
 _TURNS: tuple[Callable[..., Any], ...] = (expr.user, expr.system, expr.assistant)

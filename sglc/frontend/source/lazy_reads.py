@@ -14,12 +14,21 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from sglc.frontend.deferred import join, piece
-from sglc.frontend.flow import Flow, Read, analysis_of
-from sglc.frontend.names import Outside
-from sglc.frontend.rewrite import JOIN, PIECE, Source, code_of, keep_fields, matches, source_of, with_code
+from sglc.frontend.source.dataflow import Flow, Read, analysis_of
+from sglc.frontend.source.rewrite import (
+    JOIN,
+    PIECE,
+    Source,
+    code_of,
+    keep_fields,
+    matches,
+    source_of,
+    with_code,
+)
+from sglc.frontend.source.scopes import Outside
+from sglc.frontend.values.lazy_text import join, piece
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 _NESTED = 0x10  # of `co_flags`
 _MOST_CODES = 4096
 _MOST_VARIANTS = 4  # of one code object: functions of a factory whose names mean different things

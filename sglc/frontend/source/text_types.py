@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from sglc.frontend import expr
-from sglc.frontend.names import Names, Role
+from sglc.frontend.language import expr
+from sglc.frontend.source.scopes import Names, Role
 
 TEXT_METHODS = ("strip", "lower")  # those that wait with a deferred text
 MAKERS: tuple[Callable[..., Any], ...] = (expr.gen, expr.gen_int, expr.gen_string, expr.select)

@@ -16,17 +16,17 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.boundaries import ASYNC, CALLBACK, METHOD, NO_SOURCE, OUTSIDE, UNDECLARED, Boundary
-from sglc.frontend.effects import refuse_effects
-from sglc.frontend.function import Definition
-from sglc.frontend.instance import GatheredVariables
+from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here
-from sglc.frontend.recording import Recording
-from sglc.frontend.rewrite import rewrite
-from sglc.frontend.state import Forks, State
-from sglc.frontend.subprogram import Called
-from sglc.frontend.symbolic import Symbolic, SymbolicBool, SymbolicList, SymbolicText, joined
-from sglc.frontend.tools import Declared
+from sglc.frontend.program.instance import GatheredVariables
+from sglc.frontend.program.state import Forks, State
+from sglc.frontend.source.rewrite import rewrite
+from sglc.frontend.tracing.effects import refuse_effects
+from sglc.frontend.tracing.subprogram import Called
+from sglc.frontend.tracing.tools import Declared
+from sglc.frontend.tracing.tracer import Recording
+from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, METHOD, NO_SOURCE, OUTSIDE, UNDECLARED, Boundary
+from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicList, SymbolicText, joined
 
 # fmt: off
 _PURE_BUILTINS: frozenset[Any] = frozenset((

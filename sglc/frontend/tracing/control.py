@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sglc.errors import RunError, TraceError
-from sglc.frontend import blocks
 from sglc.frontend.locate import here
-from sglc.frontend.recording import Recording, current
-from sglc.frontend.symbolic import SymbolicJson, SymbolicText
+from sglc.frontend.tracing import control_blocks
+from sglc.frontend.tracing.tracer import Recording, current
+from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Eq, In, Not, ParseJson
 
@@ -34,9 +34,9 @@ def cond(pred: Any, then: Body, orelse: Body | None = None) -> Any:
         TraceError: SGLC148, the arms leave a state in different chat turns.
     """
     recording, loc = current(), here()
-    asked = bool(pred) if recording is None else blocks.predicate(recording, pred, loc)
+    asked = bool(pred) if recording is None else control_blocks.predicate(recording, pred, loc)
     if recording is not None and isinstance(asked, Value):
-        return blocks.record_cond(recording, asked, then, orelse, loc)
+        return control_blocks.record_cond(recording, asked, then, orelse, loc)
     chosen = then if asked else orelse
     return None if chosen is None else chosen()
 
@@ -60,7 +60,7 @@ def switch(value: Any, cases: Mapping[str, Body], default: Body | None = None) -
         arms: list[Body | None] = list(cases.values())
         if texts is None or default is not None or any(text not in cases for text in texts):
             arms.append(default)
-        return blocks.record_switch(recording, operand, tuple(cases), arms, loc)
+        return control_blocks.record_switch(recording, operand, tuple(cases), arms, loc)
     chosen = cases.get(str(value), default)
     return None if chosen is None else chosen()
 
@@ -78,7 +78,7 @@ def loop(body: Body, max_iters: int) -> None:
             "SGLC148", f"`max_iters` is `{max_iters!r}`", loc, hint="`loop` needs a bound of at least 1"
         )
     if recording is not None:
-        blocks.record_loop(recording, body, max_iters, loc)
+        control_blocks.record_loop(recording, body, max_iters, loc)
         return
     for _ in range(max_iters):
         again = body()
@@ -96,7 +96,7 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     """
     recording, loc = current(), here()
     if recording is not None:
-        return blocks.record_map(recording, items, body, loc)
+        return control_blocks.record_map(recording, items, body, loc)
     return [body(item) for item in items]
 
 
@@ -129,7 +129,7 @@ def not_(value: Any) -> Any:
     recording, loc = current(), here()
     if recording is None:
         return not value
-    asked = blocks.predicate(recording, value, loc)
+    asked = control_blocks.predicate(recording, value, loc)
     if isinstance(asked, bool):
         return not asked
     return _asked(recording, Not(asked, loc=loc))

@@ -15,14 +15,14 @@ from types import CellType
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.boundaries import ASSIGNED, NO_DATA, Boundary
-from sglc.frontend.data import tree_of, unwrapped
-from sglc.frontend.ends import Block, End, Key, Opaque, Stored, Unsettled
-from sglc.frontend.explore import Ended
-from sglc.frontend.merge import Merged, merge
-from sglc.frontend.recording import Recording
-from sglc.frontend.state import State
-from sglc.frontend.symbolic import SymbolicBool, SymbolicList, SymbolicText
+from sglc.frontend.program.state import State
+from sglc.frontend.tracing.merge_arms import Merged, merge
+from sglc.frontend.tracing.paths import Ended
+from sglc.frontend.tracing.pytree import tree_of, unwrapped
+from sglc.frontend.tracing.tracer import Recording
+from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
+from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, Boundary
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicList, SymbolicText
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from types import FunctionType
 
 from sglc.errors import Loc
-from sglc.frontend.boundaries import OUTSIDE, Boundary
 from sglc.frontend.locate import shown_path
-from sglc.frontend.names import Names, Outside
-from sglc.frontend.rewrite import source_of
+from sglc.frontend.source.rewrite import source_of
+from sglc.frontend.source.scopes import Names, Outside
+from sglc.frontend.values.graph_breaks import OUTSIDE, Boundary
 
 _FRESH = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.BinOp, ast.Compare, ast.Call),

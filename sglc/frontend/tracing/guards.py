@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from sglc.frontend.function import Definition
+from sglc.frontend.language.function import Definition
 
 Fingerprint = Mapping[str, object]
 

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.ends import Block, End, Key, Opaque, Stored, Unsettled
-from sglc.frontend.streams import Streams
+from sglc.frontend.tracing.open_turns import Streams
+from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import Append, Call, Concat, Eq, Format, HostCall, In, Lower, Pack, PureCall, Strip, Tool
 

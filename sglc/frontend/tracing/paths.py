@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sglc.errors import Loc, SglcError, TraceError
-from sglc.frontend.boundaries import PATHS, RAISED, Boundary
-from sglc.frontend.ends import Block, End, Opaque, Stored, Unsettled
-from sglc.frontend.merge import Merged, merge
-from sglc.frontend.streams import Streams
+from sglc.frontend.tracing.merge_arms import Merged, merge
+from sglc.frontend.tracing.open_turns import Streams
+from sglc.frontend.values.block_end import Block, End, Opaque, Stored, Unsettled
+from sglc.frontend.values.graph_breaks import PATHS, RAISED, Boundary
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Cond, HostCall, Switch

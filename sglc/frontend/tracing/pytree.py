@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import Loc
-from sglc.frontend.boundaries import NO_DATA, Boundary
-from sglc.frontend.ends import Opaque, Stored, Unsettled
-from sglc.frontend.instance import Gathered, GatheredVariables, Scoped, Variable, first
-from sglc.frontend.recorder import Generated
-from sglc.frontend.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, joined, symbol
+from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
+from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.block_end import Opaque, Stored, Unsettled
+from sglc.frontend.values.graph_breaks import NO_DATA, Boundary
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, joined, symbol
 from sglc.ir.core import NOWHERE, Tree, Value
 
 if TYPE_CHECKING:
-    from sglc.frontend.recording import Recording
+    from sglc.frontend.tracing.tracer import Recording
 
 
 def tree_of(recording: Recording, item: Any, loc: Loc, what: str) -> Tree:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.boundaries import META, NO_DATA, OTHER, WHOLE_TEXT, Boundary
-from sglc.frontend.data import tree_of, unwrapped
-from sglc.frontend.function import Definition
+from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here
-from sglc.frontend.recording import Recording
-from sglc.frontend.state import Forks, State
-from sglc.frontend.symbolic import Symbolic, SymbolicText
+from sglc.frontend.program.state import Forks, State
+from sglc.frontend.tracing.pytree import tree_of, unwrapped
+from sglc.frontend.tracing.tracer import Recording
+from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, Boundary
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
 

@@ -14,10 +14,10 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.data import tree_of
 from sglc.frontend.locate import here, of_code
-from sglc.frontend.recording import Recording, current, outside
-from sglc.frontend.symbolic import MAY_CALL, symbol
+from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.tracing.tracer import Recording, current, outside
+from sglc.frontend.values.symbolic import MAY_CALL, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 

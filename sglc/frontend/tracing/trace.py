@@ -14,18 +14,18 @@ from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
-from sglc.frontend.boundaries import OTHER, VARIADIC, Boundary
-from sglc.frontend.data import tree_of
-from sglc.frontend.ends import Block, Opaque, Unsettled
-from sglc.frontend.explore import MOST_PATHS
-from sglc.frontend.function import Definition
-from sglc.frontend.hooks import copied, entered
-from sglc.frontend.instance import Instance
+from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_exception
-from sglc.frontend.recorder import Recorder
-from sglc.frontend.recording import Recording
-from sglc.frontend.state import State
-from sglc.frontend.subprogram import Called, arguments_of, record_call, refuse_call
+from sglc.frontend.program.instance import Instance
+from sglc.frontend.program.state import State
+from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.tracing.call_hooks import copied, entered
+from sglc.frontend.tracing.paths import MOST_PATHS
+from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.tracing.subprogram import Called, arguments_of, record_call, refuse_call
+from sglc.frontend.tracing.tracer import Recording
+from sglc.frontend.values.block_end import Block, Opaque, Unsettled
+from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, Boundary
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.boundaries import (
+from sglc.frontend.locate import here
+from sglc.frontend.values.graph_breaks import (
     COMPARISON,
     CONDITION,
     CONTAINS,
@@ -31,7 +32,6 @@ from sglc.frontend.boundaries import (
     Boundary,
     Kind,
 )
-from sglc.frontend.locate import here
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
 

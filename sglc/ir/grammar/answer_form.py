@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from sglc.errors import LegalizeError
-from sglc.ir.finite import includes, texts_of
-from sglc.ir.json_schema import enforceable
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.finite import includes, texts_of
+from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from sglc.ir.fsm import DEAD, ByteDfa, accepts
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts
+from sglc.ir.grammar.regex import compile_regex
 
 
 def texts_of(dfa: ByteDfa, most: int) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from sglc.errors import LegalizeError
-from sglc.ir.schema_leaves import (
+from sglc.ir.grammar.schema_leaves import (
     KEYWORDS,
     Json,
     check_bounds,

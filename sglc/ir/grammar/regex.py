@@ -16,8 +16,8 @@ from re import _parser
 from typing import Any
 
 from sglc.errors import LegalizeError
-from sglc.ir.fsm import DEAD, ByteDfa
-from sglc.ir.regex_places import largest_repeat, part_place
+from sglc.ir.grammar.dfa import DEAD, ByteDfa
+from sglc.ir.grammar.regex_positions import largest_repeat, part_place
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.

@@ -10,7 +10,7 @@ from re import _parser
 from typing import Any
 
 from sglc.errors import LegalizeError
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.regex import compile_regex
 
 Json = Any  # what `json.loads` gives
 

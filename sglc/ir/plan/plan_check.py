@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sglc.errors import VerifyError
 from sglc.ir.ops import GIVES
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,
@@ -33,7 +33,7 @@ from sglc.ir.plan import (
     ValueStep,
     blocks_of,
 )
-from sglc.ir.uses import Name, Uses, block_ends, gives_of
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 from sglc.ir.values import OPERATIONS
 
 _OPERANDS = {"strip": 1, "lower": 1, "eq": 2, "in_": 2, "not_": 1, "parse_json": 1, "pack": 1}

@@ -10,8 +10,8 @@ import json
 from hashlib import blake2b
 
 from sglc.errors import Loc, UsageError, VerifyError
-from sglc.ir.plan import Plan
-from sglc.ir.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 
 _HASH_BYTES = 16
 

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from sglc.errors import Loc, VerifyError
-from sglc.ir import plan as plan_module
 from sglc.ir.core import Site
-from sglc.ir.plan import (
+from sglc.ir.plan import plan as plan_module
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,
@@ -47,7 +47,7 @@ from sglc.ir.plan import (
     ValueStep,
     Within,
 )
-from sglc.ir.plan_check import check_plan
+from sglc.ir.plan.plan_check import check_plan
 from sglc.ir.sampling import Sampling
 
 PLAN_VERSION = 5

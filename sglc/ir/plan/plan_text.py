@@ -9,7 +9,7 @@ from typing import assert_never
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.depth import with_room
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,

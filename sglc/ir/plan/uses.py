@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CallStep,
     CondStep,

@@ -10,10 +10,10 @@ from typing import Any
 
 from sglc.ir.core import Op, Program, operands, walk
 from sglc.ir.depth import with_room
-from sglc.ir.fsm import Edge, compressed
+from sglc.ir.grammar.dfa import Edge, compressed
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.ops import Call, Gen, Select
-from sglc.ir.regex import compile_regex
-from sglc.ir.text import statement, value_names
+from sglc.ir.text.printer import statement, value_names
 
 _MOST_EDGES = 500  # of an automaton that is drawn
 

@@ -14,15 +14,15 @@ from lark import Token
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
-from sglc.ir.cut import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
 from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
 from sglc.ir.ops import GIVES, Arg, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
-from sglc.ir.text import IR_VERSION, loc_of, required
+from sglc.ir.text.lexer import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
+from sglc.ir.text.printer import IR_VERSION, loc_of, required
 
 
 def parse(text: str, filename: str) -> Program:
-    """See `sglc.ir.text.from_text`."""
+    """See `sglc.ir.text.printer.from_text`."""
     try:
         _check_version(text, filename)
         with room():

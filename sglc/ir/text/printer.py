@@ -1,4 +1,4 @@
-"""The text form of a program: printed here, parsed by `sglc.ir.parse` with `grammar.lark`.
+"""The text form of a program: printed here, parsed by `sglc.ir.text.parser` with `grammar.lark`.
 
 Python-looking, one op a line, blocks indented, values renumbered at print time, so one program
 always prints the same bytes. The text without locations is a program's identity.
@@ -66,7 +66,7 @@ def from_text(text: str, filename: str) -> Program:
             name assigned twice; SGLC206 a wrong number of results; SGLC214 another version;
             SGLC216 too many brackets in brackets; SGLC217 too many blocks in blocks.
     """
-    from sglc.ir.parse import parse
+    from sglc.ir.text.parser import parse
 
     return parse(text, filename)
 

@@ -25,7 +25,7 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
 )
-from sglc.ir.verify_fields import place, problem
+from sglc.ir.verify.fields import place, problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ from sglc.ir.ops import (
     hands_over,
     types_of,
 )
-from sglc.ir.paths import Paths
-from sglc.ir.text import value_names
-from sglc.ir.verify_fields import check_fields, operand_types, place, problem
-from sglc.ir.verify_places import Place, Places, is_open
+from sglc.ir.text.printer import value_names
+from sglc.ir.verify.fields import check_fields, operand_types, place, problem
+from sglc.ir.verify.paths import Paths
+from sglc.ir.verify.scopes import Place, Places, is_open
 
 
 def verify(program: Program) -> None:

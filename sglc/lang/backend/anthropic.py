@@ -1,5 +1,5 @@
 """`sglang.lang.backend.anthropic`."""
 
-from sglc.remote import Anthropic
+from sglc.lang.endpoints import Anthropic
 
 __all__ = ["Anthropic"]

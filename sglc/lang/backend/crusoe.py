@@ -1,5 +1,5 @@
 """`sglang.lang.backend.crusoe`."""
 
-from sglc.remote import Crusoe
+from sglc.lang.endpoints import Crusoe
 
 __all__ = ["Crusoe"]

@@ -1,5 +1,5 @@
 """`sglang.lang.backend.litellm`."""
 
-from sglc.remote import LiteLLM
+from sglc.lang.endpoints import LiteLLM
 
 __all__ = ["LiteLLM"]

@@ -1,5 +1,5 @@
 """`sglang.lang.backend.openai`."""
 
-from sglc.remote import OpenAI
+from sglc.lang.endpoints import OpenAI
 
 __all__ = ["OpenAI"]

@@ -1,5 +1,5 @@
 """`sglang.lang.backend.runtime_endpoint`."""
 
-from sglc.remote import RuntimeEndpoint
+from sglc.lang.endpoints import RuntimeEndpoint
 
 __all__ = ["RuntimeEndpoint"]

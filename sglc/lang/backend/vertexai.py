@@ -1,5 +1,5 @@
 """`sglang.lang.backend.vertexai`."""
 
-from sglc.remote import VertexAI
+from sglc.lang.endpoints import VertexAI
 
 __all__ = ["VertexAI"]

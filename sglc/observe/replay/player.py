@@ -14,12 +14,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglc.backends.recorded import target_of
 from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
-from sglc.feed import Cell, Feed
-from sglc.inputs import Followed, Inputs, Streams
+from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site, walk
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     GenDone,
@@ -32,7 +30,8 @@ from sglc.ir.plan import (
     reads,
 )
 from sglc.ir.target import Backend, Target
-from sglc.recording import (
+from sglc.observe.replay.prompts import Followed, Inputs, Streams
+from sglc.observe.replay.tape import (
     Answered,
     Json,
     RecordedRow,
@@ -42,6 +41,7 @@ from sglc.recording import (
     read_recording,
     value_of,
 )
+from sglc.observe.replay.target import target_of
 
 _SHOWN = 40  # characters before and behind the first difference
 _AGAIN = "record it again"

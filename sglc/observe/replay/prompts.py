@@ -13,9 +13,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from sglc.backends.prompts import Item, Made, Prompt
+from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import SglcError
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     ExtendNode,
     ForkNode,

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from sglc.backends.recorded import described
 from sglc.errors import Loc, RecordingError
-from sglc.feed import Cell, Feed
-from sglc.inputs import Followed, Inputs, Streams
+from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site
-from sglc.ir.plan import Event, GenDone, GenNode, NodeFailed, Segment, SelectDone, SelectNode, reads
+from sglc.ir.plan.plan import Event, GenDone, GenNode, NodeFailed, Segment, SelectDone, SelectNode, reads
 from sglc.ir.target import Backend, Target
-from sglc.recording import Writer, answer_json, error_json, given_json, value_json
+from sglc.observe.replay.prompts import Followed, Inputs, Streams
+from sglc.observe.replay.tape import Writer, answer_json, error_json, given_json, value_json
+from sglc.observe.replay.target import described
 
 
 class Recorder:

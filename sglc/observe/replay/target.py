@@ -10,9 +10,9 @@ from hashlib import sha256
 from typing import Any
 
 from sglc.errors import UsageError
-from sglc.ir.plan import ControlText
+from sglc.ir.plan.plan import ControlText
 from sglc.ir.target import EVERYTHING, Takes, Target
-from sglc.runtime.chat_template import ChatTemplate
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 
 class RecordedTokenizer:

@@ -10,10 +10,10 @@ from typing import assert_never
 from sglc.errors import LegalizeError, Loc, SglcError
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Image, Resume, Root, Select
-from sglc.ir.plan import ControlText
+from sglc.ir.plan.plan import ControlText
 from sglc.ir.target import Tokenizer
 from sglc.passes.base import Remark, place
-from sglc.passes.chat_markup import ASSISTANT, ChatMarkup, pieces, stand_in
+from sglc.passes.chat.markup import ASSISTANT, ChatMarkup, pieces, stand_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from sglc.ir.ops import (
     Switch,
     Warm,
 )
-from sglc.ir.plan import Block, Held, Named, OutputTree, ReleaseStep, Slot, Step, Within, blocks_of
+from sglc.ir.plan.plan import Block, Held, Named, OutputTree, ReleaseStep, Slot, Step, Within, blocks_of
 from sglc.ir.target import Target
-from sglc.passes.plan_segment import Nodes, Scope, StreamOp
-from sglc.passes.plan_steps import calls_tools, decision, has_to_run, may_hand_over, put_together
-from sglc.passes.plan_units import Unit, ordered
+from sglc.passes.lowering.segments import Nodes, Scope, StreamOp
+from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, may_hand_over, put_together
+from sglc.passes.lowering.units import Unit, ordered
 
 _STREAM_OPS = get_args(StreamOp)
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     Block,
     CondStep,
     ControlText,
@@ -23,8 +23,8 @@ from sglc.ir.plan import (
     blocks_of,
     reads,
 )
+from sglc.ir.plan.uses import Uses, gives_of, node_reads
 from sglc.ir.target import Tokenizer
-from sglc.ir.uses import Uses, gives_of, node_reads
 
 
 def estimate(steps: Sequence[Step], blocks: Sequence[Block], tokenizer: Tokenizer | None) -> Estimate:

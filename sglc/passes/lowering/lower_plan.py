@@ -5,12 +5,12 @@ from __future__ import annotations
 from sglc.ir.core import Program
 from sglc.ir.depth import check_depth, with_room
 from sglc.ir.ops import Arg
-from sglc.ir.plan import Plan, Segment
-from sglc.ir.plan_json import PLAN_VERSION
+from sglc.ir.plan.plan import Plan, Segment
+from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
-from sglc.passes.leads import leads
-from sglc.passes.plan_blocks import Lowering
-from sglc.passes.plan_estimate import estimate
+from sglc.passes.lowering.blocks import Lowering
+from sglc.passes.lowering.estimate import estimate
+from sglc.passes.lowering.prompt_prefixes import leads
 
 
 @with_room

@@ -1,7 +1,7 @@
 """How the prompts of a program begin, as far as that is known before it runs.
 
-Rows of a batch that begin alike are run one behind the other (`sglc.batch_order`). What differs from row
-to row are arguments, so a beginning is written with the names of the arguments in it.
+Rows of a batch that begin alike are run one behind the other (`sglc.execution.batch.order`). What
+differs from row to row are arguments, so a beginning is written with the names of the arguments in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sglc.ir.ops import (
     Strip,
     Warm,
 )
-from sglc.ir.plan import Derived, Lead, RoleMark, Slot
+from sglc.ir.plan.plan import Derived, Lead, RoleMark, Slot
 
 
 def leads(program: Program, *, constants: bool = False) -> tuple[Lead, ...]:

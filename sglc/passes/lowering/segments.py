@@ -15,7 +15,7 @@ from typing import TypeVar
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     ExtendNode,
     ForkNode,
@@ -37,7 +37,7 @@ from sglc.ir.plan import (
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.ir.text import value_names
+from sglc.ir.text.printer import value_names
 from sglc.passes.base import place
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose

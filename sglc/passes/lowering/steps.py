@@ -27,7 +27,7 @@ from sglc.ir.ops import (
     Tool,
     arms_of,
 )
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     CallStep,
     CondStep,
     FunctionStep,
@@ -40,7 +40,7 @@ from sglc.ir.plan import (
     SwitchStep,
     ValueStep,
 )
-from sglc.passes.plan_segment import Scope
+from sglc.passes.lowering.segments import Scope
 
 
 def decision(

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sglc.ir.plan import Step
-from sglc.passes.plan_segment import Nodes, StreamOp
+from sglc.ir.plan.plan import Step
+from sglc.passes.lowering.segments import Nodes, StreamOp
 
 
 @dataclass(slots=True, eq=False)

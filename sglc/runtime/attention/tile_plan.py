@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglc.runtime.attention_plan import by_prefix
+from sglc.runtime.attention.split_plan import by_prefix
 from sglc.runtime.step import I32
 
 LEVELS = 2  # nested prefixes of a row, which leave partial results for its token

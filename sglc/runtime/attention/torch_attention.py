@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.attention_plan import AttentionPlan, Bucket, Chunk, Pages
+from sglc.runtime.attention.split_plan import AttentionPlan, Bucket, Chunk, Pages
 
 _FUSED_ROWS = 24  # of more rows, plain products are faster on the CPU than the fused kernel
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sglc.ir.fsm import ByteDfa
-from sglc.runtime.automaton import Tables
+from sglc.ir.grammar.dfa import ByteDfa
+from sglc.runtime.constraints.token_automaton import Tables
 
 _FORMAT = 1
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read

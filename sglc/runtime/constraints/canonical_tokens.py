@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sglc.runtime.automaton import Vocabulary
+from sglc.runtime.constraints.token_automaton import Vocabulary
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:
-    from sglc.runtime.constraint import Constraint
+    from sglc.runtime.constraints.constraint import Constraint
 
 _SPELLINGS = 2048  # states of each constraint, whose token is kept
 

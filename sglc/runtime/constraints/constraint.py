@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from sglc.ir.regex import compile_regex
+from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
-from sglc.runtime import automaton_cache
-from sglc.runtime.automaton import TokenAutomaton, Vocabulary, build
-from sglc.runtime.grammar import Grammars
-from sglc.runtime.spelling import Spelled
+from sglc.runtime.constraints import automaton_cache
+from sglc.runtime.constraints.canonical_tokens import Spelled
+from sglc.runtime.constraints.grammar_matcher import Grammars
+from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 from sglc.runtime.step import Bool
 
 _AUTOMATA = 64  # kept for each tokenizer

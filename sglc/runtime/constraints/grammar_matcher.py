@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
-from sglc.ir.gbnf import check_gbnf
-from sglc.ir.json_schema import enforceable
-from sglc.ir.strict_schema import strict_grammar
-from sglc.runtime.automaton import only_one
-from sglc.runtime.guidance import Encode, Guidance
+from sglc.ir.grammar.gbnf import check_gbnf
+from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.strict_schema import strict_grammar
+from sglc.runtime.constraints.llguidance_matcher import Encode, Guidance
+from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
-from sglc.ir.fsm import DEAD, ByteDfa, forced_bytes, run
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
 from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens

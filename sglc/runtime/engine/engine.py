@@ -20,14 +20,18 @@ import numpy as np
 from sglc import knobs
 from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
-from sglc.runtime import scheduler
-from sglc.runtime.constraint import Constraint
-from sglc.runtime.forced import force, land, stretched
-from sglc.runtime.handles import Handles, as_ids
-from sglc.runtime.holds import Holds
-from sglc.runtime.placement import Placement
-from sglc.runtime.radix import DUE
-from sglc.runtime.requests import (
+from sglc.runtime.cache.page_tree import DUE
+from sglc.runtime.cache.sequence_handles import Handles, as_ids
+from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
+from sglc.runtime.constraints.constraint import Constraint
+from sglc.runtime.engine.jump_forward import force, land, stretched
+from sglc.runtime.engine.logit_masks import steered
+from sglc.runtime.engine.scores import account, likeliest_at, take_scores
+from sglc.runtime.scheduler import scheduler
+from sglc.runtime.scheduler.batch_state import Chunk
+from sglc.runtime.scheduler.kv_allocator import Placement
+from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.scheduler.requests import (
     EngineEvent,
     Flight,
     Handle,
@@ -49,12 +53,8 @@ from sglc.runtime.requests import (
     first_part,
     scores_of,
 )
-from sglc.runtime.rows import Chunk
-from sglc.runtime.scores import account, likeliest_at, take_scores
-from sglc.runtime.steering import steered
+from sglc.runtime.scheduler.reservations import Holds
 from sglc.runtime.step import Executor, Step, StepResult
-from sglc.runtime.tries import MOST_TOKENS, tries_of
-from sglc.runtime.waiting import Waiting
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",

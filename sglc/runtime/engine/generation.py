@@ -11,8 +11,9 @@ from functools import lru_cache
 
 from sglc import knobs
 from sglc.errors import RunError, SglcError
-from sglc.ir.choosing import NEEDS_UNCONDITIONAL, decide
-from sglc.ir.plan import (
+from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.plan.plan import (
     Delta,
     Event,
     GenDone,
@@ -23,11 +24,9 @@ from sglc.ir.plan import (
     TokenLogprob,
     Usage,
 )
-from sglc.ir.stops import stop_pattern
 from sglc.ir.target import Tokenizer
-from sglc.runtime.constraint import Constraints
-from sglc.runtime.detokenize import StopStream
-from sglc.runtime.engine import (
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.engine.engine import (
     Engine,
     EngineEvent,
     Handle,
@@ -40,7 +39,8 @@ from sglc.runtime.engine import (
     Token,
     Turn,
 )
-from sglc.runtime.requests import Likely
+from sglc.runtime.scheduler.requests import Likely
+from sglc.runtime.tokenizer.detokenize import StopStream
 
 
 @dataclass(frozen=True, slots=True)

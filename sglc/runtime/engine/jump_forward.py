@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sglc.errors import SglcError
-from sglc.runtime.placement import Placement
-from sglc.runtime.requests import EngineEvent, Part, Run, Token, scored_places
-from sglc.runtime.rows import Chunk, Rows
-from sglc.runtime.scores import account
+from sglc.runtime.engine.scores import account
+from sglc.runtime.scheduler.batch_state import Chunk, Rows
+from sglc.runtime.scheduler.kv_allocator import Placement
+from sglc.runtime.scheduler.requests import EngineEvent, Part, Run, Token, scored_places
 
 
 def forced_run(part: Part, made: int) -> Run | None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from sglc.runtime.model_config import ModelConfig
-    from sglc.runtime.segments import Machine
+    from sglc.runtime.engine.machine import Machine
+    from sglc.runtime.model.config import ModelConfig
 
 _KV_BYTES = 2 << 30  # on the CPU; a CUDA device gives what it has free
 _PAGE_SIZE = 16  # tokens
@@ -55,10 +55,10 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
     # Torch takes over a second to import, so only a process that runs a model does it.
     import torch
 
-    from sglc.runtime.engine import Engine, EngineConfig
-    from sglc.runtime.segments import Machine
-    from sglc.runtime.torch_executor import TorchExecutor
-    from sglc.runtime.weights import load_config, load_weights
+    from sglc.runtime.engine.engine import Engine, EngineConfig
+    from sglc.runtime.engine.machine import Machine
+    from sglc.runtime.executor.torch_executor import TorchExecutor
+    from sglc.runtime.model.weights import load_config, load_weights
 
     assert tokenizer is not None
     device, name = placed(options)
@@ -91,9 +91,9 @@ def _on_cuda(
 ) -> Machine:
     import torch
 
-    from sglc.runtime.cuda_executor import CudaExecutor
-    from sglc.runtime.engine import Engine, EngineConfig
-    from sglc.runtime.segments import Machine
+    from sglc.runtime.engine.engine import Engine, EngineConfig
+    from sglc.runtime.engine.machine import Machine
+    from sglc.runtime.executor.cuda_executor import CudaExecutor
 
     max_rows, token_budget = limits(options, "cuda")
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else next(iter(weights.values())).dtype

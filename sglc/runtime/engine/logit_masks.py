@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.placement import Work
-from sglc.runtime.requests import Request
-from sglc.runtime.rows import Rows
+from sglc.runtime.scheduler.batch_state import Rows
+from sglc.runtime.scheduler.kv_allocator import Work
+from sglc.runtime.scheduler.requests import Request
 from sglc.runtime.step import Bool, Step
 
 # What an infinite bias counts as: it outweighs all logits, and where nothing else is allowed, one of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from sglc.errors import RunError, SglcError, located
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Event,
     ExtendNode,
@@ -34,11 +34,11 @@ from sglc.ir.plan import (
     reads,
 )
 from sglc.ir.target import Tokenizer
-from sglc.runtime.absences import Absences
-from sglc.runtime.calls import Call, GenCall, Model, Outcome, SelectCall, Stream
-from sglc.runtime.engine import Engine, Handle, RequestId, Turn
-from sglc.runtime.kept import Kept
-from sglc.runtime.remaining import remaining_tokens
+from sglc.runtime.cache.kept_streams import Kept
+from sglc.runtime.engine.engine import Engine, Handle, RequestId, Turn
+from sglc.runtime.engine.generation import Call, GenCall, Model, Outcome, SelectCall, Stream
+from sglc.runtime.scheduler.critical_path import remaining_tokens
+from sglc.runtime.scheduler.gap_stats import Absences
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ A new id is accounted for here too, where its sample has a constraint, penalties
 
 from __future__ import annotations
 
-from sglc.runtime.requests import FORCED, PROMPT, Flight, Likely, Part, PromptScored
+from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, Likely, Part, PromptScored
 from sglc.runtime.step import StepResult
 
 

@@ -27,7 +27,7 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.plan import (
+from sglc.ir.plan.plan import (
     ControlText,
     Delta,
     Event,

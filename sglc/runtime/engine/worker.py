@@ -1,7 +1,7 @@
-"""The runtime as a process: `python -m sglc.runtime.service FOLDER MODEL_FOLDER OPTIONS`.
+"""The runtime as a process: `python -m sglc.runtime.engine.worker FOLDER MODEL_FOLDER OPTIONS`.
 
-`FOLDER` has the program's two sockets, one for commands and one for reports (`sglc.runtime.wire`); `OPTIONS`
-is a `LocalOptions` as JSON. The other end of standard input is the program's: when it closes, the program
+`FOLDER` has the program's two sockets, one for commands and one for reports (`sglc.runtime.engine.wire`);
+`OPTIONS` is a `LocalOptions` as JSON. The other end of standard input is the program's: when it closes, the program
 is gone, and so is this process. Everything that is printed goes to standard error.
 """
 
@@ -24,14 +24,14 @@ import msgspec
 import zmq
 
 from sglc.errors import BackendError, SglcError
-from sglc.ir.plan import Event
-from sglc.runtime import wire
-from sglc.runtime.failures import broken, closed, refuse, unloadable
-from sglc.runtime.loading import LocalOptions, describe, flush, load
-from sglc.runtime.tokenizer import load_tokenizer
+from sglc.ir.plan.plan import Event
+from sglc.runtime.engine import wire
+from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
+from sglc.runtime.engine.loading import LocalOptions, describe, flush, load
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from sglc.runtime.segments import Machine
+    from sglc.runtime.engine.machine import Machine
 
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
 _BETWEEN_COLLECTIONS = 100_000  # objects that collections look after

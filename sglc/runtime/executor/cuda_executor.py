@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 
 from sglc.errors import BackendError
-from sglc.runtime.cuda_model import CudaModel, Kind, TileArguments, Tokens
+from sglc.runtime.attention.tile_plan import ITEM, LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
+from sglc.runtime.executor.cuda_model import CudaModel, Kind, TileArguments, Tokens
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.logits_output import Outcome, outcome, wanted_tokens
 from sglc.runtime.kernels.decode_attention import Tiles
 from sglc.runtime.kernels.pages import copy_tokens
 from sglc.runtime.kernels.rows import (
@@ -31,12 +34,9 @@ from sglc.runtime.kernels.rows import (
     stage,
 )
 from sglc.runtime.kernels.sample import sample, sample_scratch
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.outcome import Outcome, outcome, wanted_tokens
-from sglc.runtime.scheduler import StepCost
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.scheduler.scheduler import StepCost
 from sglc.runtime.step import Batch, Step, StepResult
-from sglc.runtime.tile_plan import ITEM, LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
 
 # Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
 # the device longer than the launches take the host.

@@ -25,8 +25,8 @@ from sglc.runtime.kernels.decode_attention import (
 from sglc.runtime.kernels.pointwise import embed, empty_squares, rms_norm
 from sglc.runtime.kernels.rope_store import rotation_table
 from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.rope import pair_rows
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.rope import pair_rows
 
 _LONG_LAYER = 256 << 20  # bytes
 

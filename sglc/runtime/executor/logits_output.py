@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
+from sglc.runtime.executor.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
 from sglc.runtime.step import Batch, StepResult
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time

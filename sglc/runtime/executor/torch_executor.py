@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sglc.errors import BackendError
-from sglc.runtime.attention import PagedAttention
-from sglc.runtime.attention_plan import plan_attention
-from sglc.runtime.mirror import Mirror
-from sglc.runtime.model import Llama
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.outcome import Outcome, outcome, wanted_tokens
+from sglc.runtime.attention.split_plan import plan_attention
+from sglc.runtime.attention.torch_attention import PagedAttention
+from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.logits_output import Outcome, outcome, wanted_tokens
+from sglc.runtime.executor.torch_model import Llama
+from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, Step, StepResult
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sglc.runtime.attention import PagedAttention
-from sglc.runtime.linear import Gated, Linear, gated, linear
-from sglc.runtime.model_config import ModelConfig
-from sglc.runtime.rope import pair_rows, rope_table, rotate
+from sglc.runtime.attention.torch_attention import PagedAttention
+from sglc.runtime.executor.linear import Gated, Linear, gated, linear
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.rope import pair_rows, rope_table, rotate
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.tile_plan import LEVELS
+from sglc.runtime.attention.tile_plan import LEVELS
 
 LOG2E = 1.4426950408889634
 _FEW = 512  # tokens of which each gets programs of `merge` of its own; of more most have nothing to merge

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.model_config import RopeScaling
-from sglc.runtime.rope import rope_frequencies
+from sglc.runtime.model.config import RopeScaling
+from sglc.runtime.model.rope import rope_frequencies
 
 _BLOCK_HEADS = 8
 _E4M3_MAX = tl.constexpr(448.0)

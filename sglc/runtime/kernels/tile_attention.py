@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sglc.runtime.attention.tile_plan import ITEM
 from sglc.runtime.kernels.decode_attention import LOG2E
-from sglc.runtime.tile_plan import ITEM
 
 
 @dataclass(frozen=True, slots=True)

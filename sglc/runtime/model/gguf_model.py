@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sglc.errors import BackendError
-from sglc.runtime.gguf_tokenizer import TokenizerSpec, tokenizer_definition, tokenizer_settings, unsupported
+from sglc.runtime.tokenizer.gguf_tokenizer import (
+    TokenizerSpec,
+    tokenizer_definition,
+    tokenizer_settings,
+    unsupported,
+)
 
 Array = NDArray[np.float32]
 Json = dict[str, object]

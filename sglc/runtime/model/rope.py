@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from sglc.runtime.model_config import RopeScaling
+from sglc.runtime.model.config import RopeScaling
 
 
 def rope_table(head_dim: int, theta: float, scaling: RopeScaling | None, length: int) -> Tensor:

@@ -12,7 +12,7 @@ import safetensors
 import torch
 
 from sglc.errors import BackendError
-from sglc.runtime.model_config import ModelConfig, RopeScaling, load_config, tensor_shapes
+from sglc.runtime.model.config import ModelConfig, RopeScaling, load_config, tensor_shapes
 from sglc.runtime.model_files import STAMP, read_json
 
 __all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_weights"]

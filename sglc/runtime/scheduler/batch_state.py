@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.ir.sampling import Sampling
+from sglc.runtime.choice_trie import Trie
 from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, Tree
-from sglc.runtime.tries import Trie
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NO_ROWS: I32 = np.empty(0, np.int32)

@@ -14,12 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglc.runtime import scheduler
-from sglc.runtime.admission import Holder, Lengths, Usage, choose_retracted, expected_tokens, may_start
-from sglc.runtime.pages import PagePool
-from sglc.runtime.radix import Match, Node, RadixTree
-from sglc.runtime.requests import Kind, Part
-from sglc.runtime.rows import Chunk, Rows
+from sglc.runtime.cache.page_pool import PagePool
+from sglc.runtime.cache.page_tree import Match, Node, RadixTree
+from sglc.runtime.scheduler import scheduler
+from sglc.runtime.scheduler.admission import (
+    Holder,
+    Lengths,
+    Usage,
+    choose_retracted,
+    expected_tokens,
+    may_start,
+)
+from sglc.runtime.scheduler.batch_state import Chunk, Rows
+from sglc.runtime.scheduler.requests import Kind, Part
 from sglc.runtime.step import I32, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import insort
 
-from sglc.runtime import scheduler
-from sglc.runtime.handles import Handles
-from sglc.runtime.holds import Holds
-from sglc.runtime.placement import Placement
-from sglc.runtime.radix import Key, Node, common_prefix
-from sglc.runtime.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
-from sglc.runtime.rows import Chunk
+from sglc.runtime.cache.page_tree import Key, Node, common_prefix
+from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.scheduler import scheduler
+from sglc.runtime.scheduler.batch_state import Chunk
+from sglc.runtime.scheduler.kv_allocator import Placement
+from sglc.runtime.scheduler.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
+from sglc.runtime.scheduler.reservations import Holds
 
 _NEXT = 64  # parts in the queue that come soon
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from sglc.errors import RunError, SglcError
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraint
-from sglc.runtime.radix import Node
+from sglc.runtime.cache.page_tree import Node
+from sglc.runtime.choice_trie import Trie, Tries
+from sglc.runtime.constraints.constraint import Constraint
 from sglc.runtime.step import I32
-from sglc.runtime.tries import Trie, Tries
 
 Handle = int
 RequestId = int

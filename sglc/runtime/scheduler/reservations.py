@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglc.runtime.radix import Node, RadixTree
-from sglc.runtime.requests import Handle
+from sglc.runtime.cache.page_tree import Node, RadixTree
+from sglc.runtime.scheduler.requests import Handle
 
 
 @dataclass(frozen=True, slots=True)

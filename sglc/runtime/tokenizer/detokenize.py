@@ -13,7 +13,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sglc.ir.stops import StopPattern
+from sglc.ir.grammar.stops import StopPattern
 
 
 class TextStream:

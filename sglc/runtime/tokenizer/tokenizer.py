@@ -19,10 +19,10 @@ from pathlib import Path
 from tokenizers import Tokenizer as RawTokenizer
 
 from sglc.errors import BackendError, RunError
-from sglc.ir.plan import ControlText
-from sglc.runtime.chat_template import ChatTemplate
+from sglc.ir.plan.plan import ControlText
 from sglc.runtime.model_files import Json, eos_ids, read_json
-from sglc.runtime.pieces import Pieces, cuts_into_words
+from sglc.runtime.tokenizer.chat_template import ChatTemplate
+from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sglc.runtime.attention.tile_plan import LEVELS
 from sglc.runtime.kernels.decode_attention import (
     DecodeConfig,
     Tiles,
@@ -17,7 +18,6 @@ from sglc.runtime.kernels.decode_attention import (
     merge,
 )
 from sglc.runtime.kernels.tile_attention import TileConfig, tile_attention
-from sglc.runtime.tile_plan import LEVELS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter multiplies the bit patterns of bfloat16.

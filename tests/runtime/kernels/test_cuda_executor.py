@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraint import Constraints
-from sglc.runtime.cuda_executor import CudaExecutor
-from sglc.runtime.engine import Engine, EngineConfig
-from sglc.runtime.requests import PromptScored, RequestFailed, SampleDone, Scored
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.cuda_executor import CudaExecutor
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, Scored
 from sglc.runtime.step import Executor
-from sglc.runtime.torch_executor import TorchExecutor
 from tests.runtime.reference_models import KINDS, tiny_model
 
 # In the interpreter the hashes of the noise are numpy scalars, which warn where they wrap around.
@@ -123,8 +123,8 @@ def test_forced_runs_between_samples(tmp_path: Path) -> None:
 
 def test_a_shared_prefix_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that begin with the same pages decode by way of tiles."""
-    monkeypatch.setattr("sglc.runtime.tile_plan.LEAST_SAVED", 16)
-    monkeypatch.setattr("sglc.runtime.tile_plan.LEAST_SAVED_BY_PREFIX", 8)
+    monkeypatch.setattr("sglc.runtime.attention.tile_plan.LEAST_SAVED", 16)
+    monkeypatch.setattr("sglc.runtime.attention.tile_plan.LEAST_SAVED_BY_PREFIX", 8)
     both = engines(tmp_path, "qwen3", 2)
     kinds = set()
     executor = both[0].executor

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sglc.runtime.kernels.rope_store import rope_store, rotation_table
-from sglc.runtime.model_config import RopeScaling
-from sglc.runtime.rope import rope_table
+from sglc.runtime.model.config import RopeScaling
+from sglc.runtime.model.rope import rope_table
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PAGE, PAGES, LENGTH = 4, 6, 64

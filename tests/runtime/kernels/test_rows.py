@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sglc.runtime.executor.executor_state import Mirror
 from sglc.runtime.kernels.rows import (
     BatchLists,
     Packed,
@@ -22,7 +23,6 @@ from sglc.runtime.kernels.rows import (
     row_state,
     stage,
 )
-from sglc.runtime.mirror import Mirror
 from sglc.runtime.step import SAMPLED, Opened, Step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sglc.runtime.executor.sampler import Choice, choose, exponentials, filtered, noise_keys
 from sglc.runtime.kernels.rows import BatchLists, RowState, batch_lists, pack, row_state, stage
 from sglc.runtime.kernels.sample import pack_masks, race_parts, sample, sample_scratch
-from sglc.runtime.sampler import Choice, choose, exponentials, filtered, noise_keys
 from sglc.runtime.step import Opened, Step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

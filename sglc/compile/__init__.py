@@ -1,0 +1,5 @@
+"""The documented address of `compile_program`, which lives with the passes."""
+
+from sglc.passes.compile import Compiled as Compiled
+from sglc.passes.compile import cached as cached
+from sglc.passes.compile import compile_program as compile_program
