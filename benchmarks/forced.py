@@ -16,7 +16,8 @@ from typing import Any
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import ExtendNode, GenDone, GenNode, OpenNode, Segment
+from sglc.ir.plan.events import GenDone
+from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward
 from tests.soak_constrained import CHARACTER, CITY

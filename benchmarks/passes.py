@@ -25,7 +25,9 @@ from sglc.execution.call_record import total
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Run
 from sglc.ir.core import Program
-from sglc.ir.plan.plan import Plan, Segment, Usage
+from sglc.ir.plan.events import Usage
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target, Tokenizer
 from sglc.ir.text.printer import from_text
 from sglc.passes.compile import compile_program

@@ -27,7 +27,8 @@ from machine import ROOT, result_path, setting
 from sglc.bench.programs.vocabulary import Words, shape_folder
 from sglc.bench.programs.workload import Batch
 from sglc.bench.programs.workloads import BY_NAME
-from sglc.ir.plan.plan import Event, GenDone, GenNode, Sample, Segment, Usage
+from sglc.ir.plan.events import Event, GenDone, Sample, Usage
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.engine import Engine, EngineConfig

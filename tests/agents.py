@@ -18,7 +18,8 @@ from typing import Any
 
 import sglc
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.ir.plan.plan import Event, ReleaseNode, Segment
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import ReleaseNode, Segment
 from sglc.ir.target import Target
 from sglc.runtime.cache.page_tree import Node, RadixTree
 from sglc.runtime.engine.engine import Engine, EngineConfig, Turn

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import ExtendNode, GenNode, KeepNode, Node, OpenNode, ReleaseNode, Result, Segment
+from sglc.ir.plan.segment import ExtendNode, GenNode, KeepNode, Node, OpenNode, ReleaseNode, Result, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
 from sglc.runtime.engine.machine import Machine

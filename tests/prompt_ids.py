@@ -12,7 +12,8 @@ from hashlib import blake2b
 from sglc.backends.remote.prompts import Made, ids
 from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Event, GenDone, GenNode, Sample, Segment, SelectDone, Usage
+from sglc.ir.plan.events import Event, GenDone, Sample, SelectDone, Usage
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target, Tokenizer
 
 

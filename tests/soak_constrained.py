@@ -24,7 +24,8 @@ from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.grammar.dfa import DEAD, run
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.plan.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Sample, Segment
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, Sample
+from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 

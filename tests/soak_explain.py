@@ -21,7 +21,8 @@ from sglc.execution.session import Run
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.state import base_site
-from sglc.ir.plan.plan import Plan, Usage
+from sglc.ir.plan.events import Usage
+from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.compile import compile_program

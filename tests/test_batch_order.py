@@ -11,7 +11,8 @@ import pytest
 
 from sglc.execution.batch import order as batch_order
 from sglc.execution.batch.order import begins, common, depth_first, order, plan_order, trie_size
-from sglc.ir.plan.plan import Derived, Slot
+from sglc.ir.plan.plan import Derived
+from sglc.ir.plan.segment import Slot
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.oracle_backend import OracleBackend
 from tests.passes.test_leads import asked

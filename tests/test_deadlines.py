@@ -22,7 +22,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli.program_file import open_function
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import ReleaseNode, Segment
+from sglc.ir.plan.segment import ReleaseNode, Segment
 from tests.oracle_backend import OracleBackend
 
 FILE = Path(__file__)

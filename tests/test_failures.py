@@ -20,7 +20,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import ExtendNode, Segment
+from sglc.ir.plan.segment import ExtendNode, Segment
 from tests.oracle_backend import OracleBackend
 
 BAD, ROWS = 2, 5

@@ -16,20 +16,8 @@ from sglc.backends.remote.prompts import Made, text
 from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
-    ExtendNode,
-    ForkNode,
-    GenDone,
-    GenNode,
-    Node,
-    OpenNode,
-    Result,
-    Sample,
-    Segment,
-    Usage,
-)
+from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
+from sglc.ir.plan.segment import ExtendNode, ForkNode, GenNode, Node, OpenNode, Result, Segment
 from sglc.ir.sampling import Sampling
 
 END = "$"

@@ -23,15 +23,12 @@ from sglc.backends.local.process import RuntimeProcess
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, Loc, SglcError
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed
+from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     KeepNode,
-    NodeFailed,
     OpenNode,
     ReleaseNode,
     Result,

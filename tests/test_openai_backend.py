@@ -21,7 +21,8 @@ from sglc.backends.retry import Patience
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, LegalizeError, Loc, RunError, UsageError
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import SelectNode, Usage
+from sglc.ir.plan.events import Usage
+from sglc.ir.plan.segment import SelectNode
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 

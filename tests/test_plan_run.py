@@ -30,9 +30,10 @@ from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, Type, Value, next_id, with_regions
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Append, Call, RoleClose, RoleOpen, Root
-from sglc.ir.plan.plan import HostStep, Plan, Segment
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.plan import HostStep, Plan
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
-from sglc.ir.target import Backend
+from sglc.ir.plan.segment import Segment
 from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.compile import compile_program

@@ -25,7 +25,7 @@ from sglc.cli.main import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import Segment
+from sglc.ir.plan.segment import Segment
 from sglc.ir.text.printer import from_text, to_text
 from sglc.observe.observer import open_watch
 from sglc.observe.replay import player, prompts, tape

@@ -34,7 +34,8 @@ from sglc.ir.core import (
 )
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Append, Call, Concat, Cond, Eq, Format, Loop, Map, Root, Switch
-from sglc.ir.plan.plan import CallStep, CondStep, ExtendNode, LoopStep, Node, Plan, Segment, Step
+from sglc.ir.plan.plan import CallStep, CondStep, LoopStep, Plan, Step
+from sglc.ir.plan.segment import ExtendNode, Node, Segment
 from sglc.ir.text.graph import critical_path, to_dot, waves
 from sglc.ir.text.printer import canonical, from_text, identity, to_text
 from sglc.ir.verify.verify import verify

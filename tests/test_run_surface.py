@@ -18,7 +18,7 @@ from sglc.backends.local import LocalBackend
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import GenNode, Segment
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from tests.oracle_backend import OracleBackend
 

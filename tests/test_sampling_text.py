@@ -9,9 +9,9 @@ import pytest
 from sglc.errors import VerifyError
 from sglc.ir.core import Program, Site, Type, Value
 from sglc.ir.ops import Append, Gen, Root
-from sglc.ir.plan.plan import GenNode, Segment
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.plan.plan_text import plan_text
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, identity, to_text

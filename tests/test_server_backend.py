@@ -23,7 +23,7 @@ from sglc.backends.retry import Patience
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import Usage
+from sglc.ir.plan.events import Usage
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -18,7 +18,7 @@ from sglc.backends.openai.models import SERVER_CHAT
 from sglc.backends.retry import Patience
 from sglc.errors import BackendError, LegalizeError
 from sglc.execution.result import Result
-from sglc.ir.plan.plan import Usage
+from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)

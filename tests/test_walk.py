@@ -12,24 +12,20 @@ from sglc.backends.remote.prompts import Made, Message, Prompt, ids, messages, t
 from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.errors import BackendError, LegalizeError, Loc, RunError
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, Sample, Usage
+from sglc.ir.plan.segment import (
     ControlText,
-    Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     ImagePart,
     KeepNode,
-    NodeFailed,
     OpenNode,
     ReleaseNode,
     Result,
     RoleMark,
-    Sample,
     Segment,
     SelectNode,
-    Usage,
 )
 from sglc.ir.sampling import Sampling
 

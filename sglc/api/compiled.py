@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.execution.result import Result
 from sglc.ir.core import Program
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_to_text
-from sglc.ir.target import Backend
-from sglc.passes.base import Remark
+from sglc.ir.remark import Remark
 from sglc.passes.compile import Compiled
 
 if TYPE_CHECKING:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from sglc.explain.explanation import Explanation
     from sglc.frontend.recorder.replay_cache import Tree
     from sglc.frontend.tracing.guards import Memo
-    from sglc.ir.target import Backend, Target
+    from sglc.ir.plan.backend import Backend
+    from sglc.ir.target import Target
     from sglc.observe.observer import RowWatch, Watch
     from sglc.passes.compile import Compiled
 
@@ -485,7 +486,7 @@ class Function:
 
     def _remarked(self, compiled: Compiled, target: Target) -> Compiled:
         """`compiled`, with what the decorator asks for and this target has no use for."""
-        from sglc.passes.base import Remark
+        from sglc.ir.remark import Remark
 
         tokens = self.definition.num_api_spec_tokens
         if tokens is None or target.guesses:

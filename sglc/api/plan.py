@@ -23,9 +23,9 @@ from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_from_text, plan_hash
-from sglc.ir.target import Backend
 
 if TYPE_CHECKING:
     from sglc.observe.observer import Watch

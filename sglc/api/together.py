@@ -16,7 +16,7 @@ from sglc.execution.function_run import Row
 from sglc.execution.options import NOTHING, Rows, random_seed, watch_of
 from sglc.execution.result import Result
 from sglc.frontend.locate import here
-from sglc.ir.target import Backend
+from sglc.ir.plan.backend import Backend
 
 
 def run_together(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sglc.errors import UsageError
-from sglc.ir.target import Backend
+from sglc.ir.plan.backend import Backend
 from sglc.knobs import model
 
 # Named in design and documents, and not in this release.

@@ -18,25 +18,19 @@ from typing import Any
 
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
+from sglc.ir.plan.segment import (
     ControlText,
-    Delta,
-    Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     ImagePart,
     KeepNode,
-    NodeFailed,
     OpenNode,
     ReleaseNode,
     Result,
-    Sample,
     Segment,
-    SelectDone,
     SelectNode,
-    Usage,
     reads,
 )
 from sglc.ir.target import Target

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from sglc.ir.plan.plan import Event, Segment
-from sglc.ir.target import Backend, Target
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import Segment
+from sglc.ir.target import Target
 from sglc.passes.pipelines import extended
 
 

@@ -16,7 +16,8 @@ from sglc.bench.profile import Profiler
 from sglc.bench.result import Case, Result, percentile
 from sglc.bench.rig import Needs, Rig, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, Session, repeat
-from sglc.runtime.scheduler.requests import Handle, RequestId, SampleDone
+from sglc.runtime.ids import Handle, RequestId
+from sglc.runtime.scheduler.requests import SampleDone
 
 SIZES: dict[str, dict[str, Any]] = {
     "cuda": {"links": 20, "literal": 50, "out": 20},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sglc.runtime.engine.engine import Engine
-    from sglc.runtime.scheduler.scheduler import StepCost
+    from sglc.runtime.step import StepCost
 
 PAGE_SIZE = 16  # tokens
 _CPU_POOL_BYTES = 1 << 30

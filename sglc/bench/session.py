@@ -14,7 +14,8 @@ from typing import TypeVar
 from sglc.bench.profile import Profile, Profiler
 from sglc.bench.rig import Rig
 from sglc.ir.sampling import Sampling
-from sglc.runtime.scheduler.requests import Handle, RequestDone, RequestFailed, RequestId, SampleDone
+from sglc.runtime.ids import Handle, RequestId
+from sglc.runtime.scheduler.requests import RequestDone, RequestFailed, SampleDone
 
 TEMPERATURE = 0.6
 WARM_UP_SEED = 12345  # of work that no round measures

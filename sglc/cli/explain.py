@@ -22,7 +22,7 @@ from sglc.errors import UsageError
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.explain.explanation import Explanation
-    from sglc.ir.target import Backend
+    from sglc.ir.plan.backend import Backend
 
 _EMITS = ("text", "json", "mermaid", "dot")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
-    from sglc.ir.target import Backend
+    from sglc.ir.plan.backend import Backend
 
 Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
     from sglc.execution.result import Result
-    from sglc.ir.target import Backend
+    from sglc.ir.plan.backend import Backend
 
 
 def add_run(commands: Commands) -> None:
@@ -193,7 +193,7 @@ class _Streamer:
 
 
 def _summary(results: list[Result], seconds: float) -> None:
-    from sglc.ir.plan.plan import Usage
+    from sglc.ir.plan.events import Usage
 
     used = sum((result.usage for result in results), Usage())
     what = "1 run" if len(results) == 1 else f"{len(results)} rows"

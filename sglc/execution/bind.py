@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.segment import (
     ExtendNode,
     GenNode,
     ImagePart,

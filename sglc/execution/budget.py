@@ -13,7 +13,7 @@ from typing import Any
 
 from sglc.errors import RunError, UsageError
 from sglc.frontend.locate import here
-from sglc.ir.plan.plan import GenNode, Node, Segment, SelectNode
+from sglc.ir.plan.segment import GenNode, Node, Segment, SelectNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.ir.choice_scoring import probabilities
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
+from sglc.ir.plan.segment import GenNode, SelectNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from sglc.ir.core import Site
 from sglc.lang.global_config import global_config
 
 if TYPE_CHECKING:
-    from sglc.ir.target import Backend
+    from sglc.ir.plan.backend import Backend
     from sglc.observe.observer import RowWatch
 
 

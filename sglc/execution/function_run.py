@@ -25,14 +25,14 @@ from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import NO_TURNS, Generated, Recorded, Stream
 from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
 from sglc.frontend.source.lazy_reads import Places, body_of, run_as
 from sglc.frontend.tracing.tools import AROUND
 from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, Stream
 from sglc.ir.core import Site
+from sglc.ir.plan.backend import Backend
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Backend
 from sglc.lang.global_config import global_config
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from sglc.errors import MissingVariable, RunError
 from sglc.execution.call_record import Call, call_of
 from sglc.frontend.outputs.forms import Reader
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
-from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.recorded import Generated
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Delta, GenDone, GenNode, SelectDone, SelectNode
+from sglc.ir.plan.events import Delta, GenDone, SelectDone
+from sglc.ir.plan.segment import GenNode, SelectNode
 
 _T = TypeVar("_T")
 

@@ -15,9 +15,9 @@ from sglc.execution.call_record import meta_rest, meta_so_far
 from sglc.execution.outputs import Feed
 from sglc.frontend.language.reasoning import Share, ShareReader
 from sglc.frontend.program.instance import Variable
-from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.recorded import Generated
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Delta
+from sglc.ir.plan.events import Delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Usage
+from sglc.ir.plan.events import Usage
 
 __all__ = ["Call", "Outcome", "Result", "error_json", "report_unread", "timing", "total"]
 

@@ -22,30 +22,27 @@ from sglc.execution.event_loop import Job, start
 from sglc.execution.outputs import Cell, Feed, stopped
 from sglc.execution.outputs import Part as TextPart
 from sglc.frontend.program.instance import first
-from sglc.frontend.recorder.recorder import Recorded
+from sglc.frontend.values.recorded import Recorded
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import (
     ControlText,
-    Delta,
-    Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     ImagePart,
     KeepNode,
-    NodeFailed,
     OpenNode,
     Part,
     ReleaseNode,
     Result,
     RoleMark,
     Segment,
-    SelectDone,
     SelectNode,
     Slot,
 )
-from sglc.ir.target import Backend, Target
+from sglc.ir.target import Target
 from sglc.passes.compile import cached
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sglc.ir.target import Target
 from sglc.passes.compile import Compiled, compile_program
 
 if TYPE_CHECKING:
-    from sglc.ir.target import Backend
+    from sglc.ir.plan.backend import Backend
 
 
 class _Made(Protocol):

@@ -6,11 +6,11 @@ The compiler never imports a back end: capabilities are fields, the tokenizer is
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sglc.ir.plan.plan import ControlText, Event, Segment
+from sglc.ir.plan.segment import ControlText
 
 
 class Tokenizer(Protocol):
@@ -99,23 +99,3 @@ class Target:
     guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
-
-
-class Backend(Protocol):
-    """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile."""
-
-    @property
-    def target(self) -> Target:
-        """Capabilities; reading them may load a tokenizer, never a model."""
-
-    def start(self) -> None:
-        """Begin what the first `submit` would have to wait for, in the background. Idempotent."""
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """Start `segment`; yields its events and ends when every node is done or failed.
-
-        Without `streams` nobody wants deltas. Closing the iterator aborts what is left.
-        """
-
-    def close(self) -> None:
-        """Give back threads, processes and memory. Idempotent."""

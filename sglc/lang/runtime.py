@@ -21,10 +21,11 @@ from sglc.execution.session import Run
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template, jinja_of
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
-from sglc.frontend.recorder.recorder import Recorded
+from sglc.frontend.values.recorded import Recorded
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Root
-from sglc.ir.plan.plan import Event, GenNode, Node, Segment
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import GenNode, Node, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
 

@@ -22,8 +22,8 @@ from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import AROUND
 from sglc.ir.core import NOWHERE, Program
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
-from sglc.ir.target import Backend
 from sglc.observe.otel import RowSpan, Spans
 from sglc.observe.replay.player import ReplayedTape, Replayer
 from sglc.observe.replay.recorder import RecordedTape, Recorder

@@ -20,7 +20,7 @@ from sglc.errors import SglcError
 from sglc.execution.call_record import Call
 from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site, walk
-from sglc.ir.plan.plan import GenNode
+from sglc.ir.plan.segment import GenNode
 from sglc.ir.target import Target
 
 _MODULE = "opentelemetry.trace"

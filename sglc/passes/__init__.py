@@ -15,6 +15,7 @@ import sglc.passes.lower_roles
 import sglc.passes.reorder
 import sglc.passes.share_prefixes
 import sglc.passes.speculate  # noqa: F401
-from sglc.passes.base import Exactness, Remark, Rewrite, register
+from sglc.ir.remark import Remark
+from sglc.passes.base import Exactness, Rewrite, register
 
 __all__ = ["Exactness", "Remark", "Rewrite", "register"]

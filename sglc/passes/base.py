@@ -18,6 +18,7 @@ from types import CodeType
 from sglc import knobs
 from sglc.errors import Loc, SglcError, UsageError, VerifyError
 from sglc.ir.core import Program
+from sglc.ir.remark import Remark
 from sglc.ir.target import Target
 from sglc.ir.text.printer import identity, to_text
 from sglc.ir.verify.verify import verify
@@ -30,23 +31,6 @@ class Exactness(StrEnum):
     TEXT = "text-exact"  # the text that every generation sees
     DISTRIBUTION = "distribution-exact"  # how likely each result is
     AGGRESSIVE = "aggressive"  # nothing: the user asks for it by name
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """One thing that a pass did or could not do, and where."""
-
-    source: str  # the pass
-    message: str
-    loc: Loc | None = None
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.message}" + (f" ({self.loc})" if self.loc else "")
-
-
-def place(loc: Loc) -> Loc | None:
-    """`loc` for a report; None where an op has no place in the user's source."""
-    return loc if loc.line else None
 
 
 # A pass with nothing to say gives the program alone.

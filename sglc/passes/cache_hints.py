@@ -22,8 +22,9 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
 )
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 LEAST_TOKENS = 1024  # shorter prompts are not kept by OpenAI's API
 BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing

@@ -30,8 +30,9 @@ from sglc.ir.ops import (
     arms_of,
     hands_over,
 )
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 ASSISTANT = "assistant"
 

@@ -12,9 +12,10 @@ from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.grammar.strict_schema import strict_grammar
 from sglc.ir.ops import Call, Gen
+from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 
 @register(

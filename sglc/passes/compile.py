@@ -9,8 +9,9 @@ from sglc.ir.core import Program, Site, walk
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
+from sglc.ir.remark import Remark
 from sglc.ir.target import Target
-from sglc.passes.base import Remark, run_pipeline
+from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import extended, pipeline_for
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from sglc.ir.core import Op, Program, Region, Value, inputs, regions, values_in, walk, with_regions
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, HostCall, Join, Map, ParseJson, Pin, Release, Select, Switch, Tool, Warm
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 _Hint = Warm | Pin | Release
 

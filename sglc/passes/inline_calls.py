@@ -25,8 +25,9 @@ from sglc.ir.core import (
 )
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Pin, Release, Select, continued
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 MOST_OPS = 20_000  # of a program behind it: calls in calls can double a program twenty times
 

@@ -9,9 +9,10 @@ from sglc.errors import LegalizeError
 from sglc.ir.core import Program, walk
 from sglc.ir.grammar.answer_form import form_for, form_of_choices
 from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
+from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 
 @register("legalize", Exactness.TEXT, "what the target's model cannot do is emulated, or refused here")

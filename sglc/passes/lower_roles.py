@@ -47,8 +47,9 @@ from sglc.ir.ops import (
     arms_of,
     hands_over,
 )
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target, Tokenizer
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 from sglc.passes.chat.continuations import go_on_alike, joined, taken_over, written_first
 from sglc.passes.chat.lowering import Chat, ChatWriter
 from sglc.passes.chat.markup import ASSISTANT, ChatMarkup

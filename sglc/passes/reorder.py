@@ -22,8 +22,9 @@ from sglc.ir.core import (
 )
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Arg, Call, Format, Image, ScopeBegin, ScopeEnd
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 # How much a text changes: it is the same in every row, in rows of equal arguments, or in no other.
 LITERAL, ARGUMENT, GENERATED = range(3)

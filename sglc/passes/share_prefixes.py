@@ -21,8 +21,9 @@ from sglc.ir.core import (
 )
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, Select, Switch, continued
+from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 _Merged = tuple[Op, ...]
 

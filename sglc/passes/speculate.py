@@ -9,9 +9,10 @@ from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program, Type, Value, inputs, regions, walk, with_regions
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Arg, Call, Fork, Gen, RoleOpen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Remark, Rewrite, place, register
+from sglc.passes.base import Exactness, Rewrite, register
 
 _PLAIN = Sampling()
 # A joint answer is no sample of a generation that asks for any of these.

@@ -235,3 +235,14 @@ class Executor(Protocol):
 
     def drain(self, ticket: Any) -> StepResult:
         """Wait for the oldest undrained step, which `ticket` stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds that a step takes: its products, by the number of tokens that it is padded to (ascending, and
+    not in proportion: reading the weights takes its time, and tiles are full or not); key_s for each key that
+    a decoding row reads; pair_s for each key that a token of a prompt sees."""
+
+    products_s: tuple[tuple[int, float], ...]
+    key_s: float
+    pair_s: float

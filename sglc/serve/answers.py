@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglc.ir.plan.plan import GenDone, Usage
+from sglc.ir.plan.events import GenDone, Usage
 from sglc.serve.logprobs import Spelling
 from sglc.serve.work import Piece, Work
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.plan.plan import GenDone, TokenLogprob
+from sglc.ir.plan.events import GenDone, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, with_usage
 from sglc.serve.bodies import ChatBody
 from sglc.serve.logprobs import Tops, of_chat

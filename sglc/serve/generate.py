@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.plan.plan import GenDone, TokenLogprob, Usage
+from sglc.ir.plan.events import GenDone, TokenLogprob, Usage
 from sglc.serve.answers import Answer, cached_of, made_of
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate

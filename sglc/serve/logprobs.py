@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from sglc.ir.plan.plan import TokenLogprob
+from sglc.ir.plan.events import TokenLogprob
 from sglc.serve.prompts import ServedTokenizer
 
 Tops = Sequence[Sequence[TokenLogprob] | None]

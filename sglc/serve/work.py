@@ -12,20 +12,8 @@ from typing import Any, Protocol, cast
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
-    ExtendNode,
-    GenDone,
-    GenNode,
-    Node,
-    NodeFailed,
-    OpenNode,
-    Sample,
-    Segment,
-    TokenLogprob,
-    Usage,
-)
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage
+from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.serve.logprobs import Tops

@@ -12,8 +12,8 @@ from sglc.backends.scripted import ScriptedBackend
 from sglc.execution.function_run import Row
 from sglc.execution.result import Result
 from sglc.execution.session import Run
-from sglc.frontend.recorder.recorder import Recorded
 from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
+from sglc.frontend.values.recorded import Recorded
 from sglc.ir.sampling import Sampling
 
 ANSWERS = ("yes", "no", "so it is")

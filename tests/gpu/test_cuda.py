@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.scheduler.requests import PromptScored, RequestDone, SampleDone, Scored

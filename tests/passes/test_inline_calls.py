@@ -13,8 +13,9 @@ from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Run
 from sglc.ir.core import Site, walk
 from sglc.ir.ops import Call
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep
-from sglc.ir.target import Backend, Target
+from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text
 from sglc.passes import inline_calls
 from sglc.passes.base import run_pipeline

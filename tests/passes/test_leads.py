@@ -10,8 +10,9 @@ import pytest
 
 import sglc as sgl
 from sglc.errors import VerifyError
-from sglc.ir.plan.plan import Derived, Lead, Slot
+from sglc.ir.plan.plan import Derived, Lead
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.segment import Slot
 from sglc.ir.text.parser import parse
 from sglc.passes.lowering.prompt_prefixes import leads
 from tests.oracle_backend import OracleBackend

@@ -12,8 +12,9 @@ from templates import TEMPLATES, ByteTokenizer
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Fork, Gen, Resume, RoleClose, RoleOpen, Root
+from sglc.ir.remark import Remark
 from sglc.ir.target import Target, Tokenizer
-from sglc.passes.base import Remark, run_pipeline
+from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
 

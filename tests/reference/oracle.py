@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints.constraint import Constraint
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.logit_masks import bias_of
 from sglc.runtime.executor.executor_state import Mirror
 from sglc.runtime.scheduler.requests import Likely

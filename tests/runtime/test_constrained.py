@@ -12,7 +12,8 @@ import pytest
 from sglc.backends.local import LocalBackend
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Event, ExtendNode, GenDone, GenNode, NodeFailed, OpenNode, Segment
+from sglc.ir.plan.events import Event, GenDone, NodeFailed
+from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from tests.runtime import test_engine, test_segments

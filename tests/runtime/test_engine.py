@@ -21,9 +21,8 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.executor.executor_state import Mirror
-from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.queue import Waiting
-from sglc.runtime.step import Step, StepResult
+from sglc.runtime.step import Step, StepCost, StepResult
 from tests.reference.oracle import Oracle
 
 EOS = (3,)
@@ -786,7 +785,7 @@ def test_a_bias_for_an_unknown_id_is_refused() -> None:
 def test_short_prompts_are_not_put_off_for_long_ones() -> None:
     """With costs, a long prompt comes in chunks while a row decodes; a short one behind it comes at once."""
     products_s = ((1, 1e-3), (100, 1e-3), (150, 1.5e-3), (200, 2e-3), (1000, 1e-2))
-    cost = scheduler.StepCost(products_s=products_s, key_s=0.0, pair_s=0.0)
+    cost = StepCost(products_s=products_s, key_s=0.0, pair_s=0.0)
     oracle = Oracle(pages=400, page_size=16, depth=1)
     engine = Engine(oracle, EngineConfig(token_budget=1024, max_rows=8, max_len=4096, cost=cost))
     sampling = Sampling(max_tokens=64, temperature=0.0, ignore_eos=True)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sglc.backends.local import LocalBackend
-from sglc.ir.plan.plan import Delta, ExtendNode, GenDone, OpenNode
+from sglc.ir.plan.events import Delta, GenDone
+from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward as forced_module
 from sglc.runtime.scheduler.requests import Part, Token

@@ -15,10 +15,12 @@ import pytest
 
 from sglc.backends.local import LocalBackend
 from sglc.errors import LegalizeError, RunError
-from sglc.ir.plan.plan import ExtendNode, GenDone, NodeFailed, OpenNode
+from sglc.ir.plan.events import GenDone, NodeFailed
+from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_matcher import GrammarConstraint
+from sglc.runtime.constraints.protocol import Constraint
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_constrained import answer
 from tests.runtime.test_engine import EOS, LONG

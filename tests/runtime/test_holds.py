@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sglc.ir.plan.plan import ExtendNode, GenDone, KeepNode, OpenNode, ReleaseNode, Result
+from sglc.ir.plan.events import GenDone
+from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Result
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
 from sglc.runtime.scheduler.critical_path import remaining_tokens

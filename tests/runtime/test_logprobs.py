@@ -9,7 +9,8 @@ import pytest
 
 from sglc.execution.call_record import call_of, meta_info, meta_rest, meta_so_far
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Delta, ExtendNode, GenDone, OpenNode, SelectDone, SelectNode
+from sglc.ir.plan.events import Delta, GenDone, SelectDone
+from sglc.ir.plan.segment import ExtendNode, OpenNode, SelectNode
 from tests.runtime.test_segments import LOC, Bench, Letters, gen, ids
 
 PROMPT = ids("cdefgh")

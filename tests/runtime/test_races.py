@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from sglc.errors import RunError
-from sglc.ir.plan.plan import ExtendNode, NodeFailed, OpenNode
+from sglc.ir.plan.events import NodeFailed
+from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
 from sglc.runtime.cache.page_tree import Node

@@ -8,6 +8,7 @@ import pytest
 
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.scheduler import Need, Shares, admit, divide, worth_waiting
+from sglc.runtime.step import StepCost
 
 
 def test_decode_comes_first_then_prompts_in_order() -> None:
@@ -51,7 +52,7 @@ def test_waiting_for_a_prefix_has_to_pay() -> None:
 
 
 # Of a model whose products of 256 tokens fill a device: of one more, they take half as long again.
-COST = scheduler.StepCost(
+COST = StepCost(
     products_s=((1, 8e-3), (64, 8.5e-3), (128, 9e-3), (256, 12e-3), (320, 19e-3), (512, 23e-3), (1024, 46e-3)),
     key_s=40e-9,
     pair_s=4e-9,

@@ -10,22 +10,18 @@ import pytest
 
 from sglc.errors import Loc, RunError
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import (
     ControlText,
-    Delta,
-    Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     KeepNode,
     Node,
-    NodeFailed,
     OpenNode,
     ReleaseNode,
     Result,
     Segment,
-    SelectDone,
     SelectNode,
 )
 from sglc.ir.sampling import Sampling

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import ExtendNode, OpenNode, Segment, SelectDone, SelectNode
+from sglc.ir.plan.events import SelectDone
+from sglc.ir.plan.segment import ExtendNode, OpenNode, Segment, SelectNode
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.executor.torch_executor import TorchExecutor

@@ -11,7 +11,8 @@ import pytest
 
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
-from sglc.runtime.constraints.constraint import Constraint, Constraints
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer
 
 from sglc.errors import BackendError, RunError
-from sglc.ir.plan.plan import ControlText
+from sglc.ir.plan.segment import ControlText
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from tests.runtime.tiny_model import CONTROL, tiny_tokenizer
 
@@ -352,7 +352,9 @@ def test_a_vocabulary_without_bytes_is_refused(tmp_path: Path) -> None:
 
 def test_neither_torch_nor_transformers_is_imported() -> None:
     code = (
-        "import sys\nfrom sglc.runtime.model import gguf_model, registry\nimport sglc.runtime.tokenizer.tokenizer\n"
+        "import sys\n"
+        "from sglc.runtime.model import gguf_model, registry\n"
+        "from sglc.runtime.tokenizer import tokenizer\n"
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,18 +11,8 @@ import pytest
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, SglcError
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
-    ExtendNode,
-    GenNode,
-    Node,
-    NodeFailed,
-    OpenNode,
-    Part,
-    Segment,
-    SelectNode,
-)
+from sglc.ir.plan.events import Delta, Event, NodeFailed
+from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Part, Segment, SelectNode
 from sglc.runtime.engine import wire
 
 TEXTS = ("", "a", "Ärger\n", "\x00", "日本語", "🙂 <|im_end|>", "x" * 300)

@@ -25,7 +25,8 @@ from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import Answer, Request, Walker
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
-from sglc.ir.plan.plan import Event, GenNode, Segment
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 
 PATIENCE = Patience()

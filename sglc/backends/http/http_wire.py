@@ -12,7 +12,8 @@ from sglc.backends.remote.segment_runner import Answer, Request
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
-from sglc.ir.plan.plan import Delta, GenDone, GenNode, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
+from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.sampling import Sampling
 
 Json = Any

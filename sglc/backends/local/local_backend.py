@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError
-from sglc.ir.plan.plan import Event, Segment
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
 from sglc.runtime.engine.loading import limits, load

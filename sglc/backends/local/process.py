@@ -26,7 +26,8 @@ import msgspec
 import zmq
 
 from sglc.errors import BackendError, SglcError
-from sglc.ir.plan.plan import Delta, Event, Segment
+from sglc.ir.plan.events import Delta, Event
+from sglc.ir.plan.segment import Segment
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from sglc.errors import SglcError
-from sglc.ir.plan.plan import Event, Segment
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import Segment
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, describe, flush
 

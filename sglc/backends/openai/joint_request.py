@@ -9,7 +9,8 @@ from sglc.backends.openai.joint import Heard, Match, Step, limit_of, match
 from sglc.backends.remote.prompts import Made, open_turn
 from sglc.backends.remote.segment_runner import Answer, Request
 from sglc.errors import BackendError
-from sglc.ir.plan.plan import Delta, Event, GenDone, GenNode, Sample, Usage
+from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
+from sglc.ir.plan.segment import GenNode
 
 
 @dataclass(frozen=True, slots=True)

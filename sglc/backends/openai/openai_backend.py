@@ -37,7 +37,8 @@ from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
 from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
-from sglc.ir.plan.plan import Delta, Event, GenNode, Segment, TokenLogprob, Usage
+from sglc.ir.plan.events import Delta, Event, TokenLogprob, Usage
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Takes, Target
 
 PATIENCE = Patience()

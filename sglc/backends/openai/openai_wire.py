@@ -15,7 +15,8 @@ from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, form_of_choices
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
-from sglc.ir.plan.plan import GenDone, ImagePart, Sample, SelectDone, SelectNode, TokenLogprob, Usage
+from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
+from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 from sglc.runtime.tokenizer.detokenize import StopStream

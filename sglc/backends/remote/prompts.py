@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sglc.errors import LegalizeError, Loc, RunError
-from sglc.ir.plan.plan import ControlText, ImagePart, RoleMark
+from sglc.ir.plan.segment import ControlText, ImagePart, RoleMark
 from sglc.ir.target import Tokenizer
 
 

@@ -14,22 +14,19 @@ from dataclasses import dataclass, replace
 
 from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
-from sglc.ir.plan.plan import (
-    Event,
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     ImagePart,
     KeepNode,
     Node,
-    NodeFailed,
     OpenNode,
     Part,
     ReleaseNode,
     Result,
     Segment,
-    SelectDone,
     SelectNode,
     Slot,
     place_of,

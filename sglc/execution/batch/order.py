@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sglc.ir.plan.plan import Derived, Lead, Plan, Slot
+from sglc.ir.plan.plan import Derived, Lead, Plan
+from sglc.ir.plan.segment import Slot
 
 Ids = Sequence[int]
 

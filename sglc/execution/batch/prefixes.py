@@ -20,12 +20,13 @@ from sglc.frontend.tracing.trace import record
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Lead
+from sglc.ir.remark import Remark
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Backend, Tokenizer
+from sglc.ir.target import Tokenizer
 from sglc.ir.values import NOTHING, plain
 from sglc.knobs import debug_level
-from sglc.passes.base import Remark
 from sglc.passes.lowering.prompt_prefixes import leads
 
 _FEW = 8  # values of an argument that is no text, and recordings of one batch

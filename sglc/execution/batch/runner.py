@@ -17,7 +17,7 @@ from sglc.execution.deadline import Clock
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
 from sglc.frontend.locate import here
-from sglc.ir.target import Backend
+from sglc.ir.plan.backend import Backend
 
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64

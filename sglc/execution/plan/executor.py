@@ -33,12 +33,11 @@ from sglc.ir.plan.plan import (
     Named,
     Plan,
     ReleaseStep,
-    Segment,
-    Slot,
     Step,
     SwitchStep,
     ValueStep,
 )
+from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.plan.uses import Name, gives_of, names_in
 from sglc.ir.values import case_of, evaluate, item_texts, returned
 from sglc.passes.compile import Compiled

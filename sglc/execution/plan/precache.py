@@ -9,8 +9,8 @@ from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Format, Gen, RoleClose, RoleOpen, Root
+from sglc.ir.plan.backend import Backend
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Backend
 from sglc.passes.compile import compile_program
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.scope import Facts
 from sglc.execution.plan.segments import Bindings
-from sglc.ir.plan.plan import FunctionStep, Held, HostStep, Plan, Step
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, Step
+from sglc.ir.plan.segment import Held
 from sglc.ir.plan.uses import Uses, names_in
-from sglc.ir.target import Backend
 
 Tools = Mapping[str, Callable[..., Any]]
 NO_TOOLS: Tools = MappingProxyType({})

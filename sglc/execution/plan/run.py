@@ -25,13 +25,14 @@ from sglc.execution.plan.values import Value, as_python, read
 from sglc.execution.result import Outcome, Result
 from sglc.execution.session import Run
 from sglc.frontend.program.instance import Gathered, Variable
-from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.recorded import Generated
 from sglc.frontend.values.symbolic import MAY_CALL
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import GenNode, KeepNode, Named, OutputTree, Plan, Segment, SelectNode, Slot
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.plan import Named, OutputTree, Plan
+from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Name
-from sglc.ir.target import Backend
 
 if TYPE_CHECKING:
     from sglc.observe.observer import RowWatch

@@ -8,19 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.values import Kept, Value
-from sglc.ir.plan.plan import (
-    Block,
-    GenNode,
-    Held,
-    KeepNode,
-    ReleaseStep,
-    Segment,
-    SelectNode,
-    Slot,
-    Step,
-    blocks_of,
-    reads,
-)
+from sglc.ir.plan.plan import Block, ReleaseStep, Step, blocks_of
+from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 
 

@@ -14,7 +14,7 @@ from sglc.execution.plan.scope import behind
 from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Run
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.segment import (
     ControlText,
     ExtendNode,
     ForkNode,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sglc.ir.plan.plan import Held, Joined, OutputTree, Slot
+from sglc.ir.plan.plan import Joined, OutputTree
+from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.plan.uses import Name
 from sglc.ir.values import Plain
 

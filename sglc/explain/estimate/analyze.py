@@ -11,7 +11,7 @@ from sglc.execution.result import Result
 from sglc.explain.estimate.forecast import Forecast, Step
 from sglc.explain.estimate.ranges import Span
 from sglc.explain.estimate.state import base_site
-from sglc.ir.plan.plan import Usage
+from sglc.ir.plan.events import Usage
 from sglc.ir.target import Tokenizer
 
 _MOST_TEXTS = 300  # calls whose prompt and answer are kept

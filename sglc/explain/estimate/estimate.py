@@ -12,7 +12,8 @@ from sglc.explain.estimate.state import Asked, Called, Seen, base_site
 from sglc.explain.estimate.token_counts import Counter, Symbol, Unknown, weight
 from sglc.explain.estimate.walk_plan import endless, go_through
 from sglc.ir.depth import with_room
-from sglc.ir.plan.plan import GenNode, Plan
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.segment import GenNode
 from sglc.ir.target import Target
 
 _MOST_NODES = 2_000  # of a prefix tree that is shown

@@ -18,13 +18,8 @@ from sglc.explain.estimate.abstract_values import (
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.prefix_tree import Arms, Prefixes
 from sglc.explain.estimate.token_counts import Counter, Line, Symbol
-from sglc.ir.plan.plan import (
-    FunctionStep,
-    GenNode,
-    Held,
-    SelectNode,
-    Slot,
-)
+from sglc.ir.plan.plan import FunctionStep
+from sglc.ir.plan.segment import GenNode, Held, SelectNode, Slot
 from sglc.ir.target import Target
 
 Name = Slot | Held

@@ -37,7 +37,6 @@ from sglc.ir.plan.plan import (
     CallStep,
     CondStep,
     FunctionStep,
-    Held,
     HostStep,
     Joined,
     LoopStep,
@@ -45,12 +44,11 @@ from sglc.ir.plan.plan import (
     OutputTree,
     Plan,
     ReleaseStep,
-    Segment,
-    Slot,
     Step,
     SwitchStep,
     ValueStep,
 )
+from sglc.ir.plan.segment import Held, Segment, Slot
 
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 

@@ -34,7 +34,7 @@ from sglc.explain.estimate.token_counts import (
     weight,
 )
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.segment import (
     ControlText,
     ExtendNode,
     ForkNode,

@@ -277,8 +277,8 @@ def select(
         choices: at least one text.
         temperature: only 0 has a meaning: a choice is ranked, not sampled.
         choices_method: how (`sglc.frontend.language.choices`): `token_length_normalized`, the mean
-            log-probability of a choice's tokens (default); `greedy_token_selection`, what greedy decoding would follow;
-            `unconditional_likelihood_normalized`, how much likelier the prompt makes it.
+            log-probability of a choice's tokens (default); `greedy_token_selection`, what greedy decoding
+            would follow; `unconditional_likelihood_normalized`, how much likelier the prompt makes it.
         backend: ranks instead of the run's own, by name or as an object.
 
     Raises:

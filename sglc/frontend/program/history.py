@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.frontend.recorder.recorder import Generated
+from sglc.frontend.values.recorded import Generated
 from sglc.frontend.values.symbolic import SymbolicText
 
 

@@ -10,10 +10,11 @@ from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.forms import Reader
 from sglc.frontend.program.history import History
-from sglc.frontend.recorder.recorder import Generated, Launcher, Observation, Recorder, Stream
+from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.values.block_end import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream
 from sglc.frontend.values.symbolic import Boundary, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.program.history import History, since
-from sglc.frontend.recorder.recorder import Generated, Recorded, Recorder
+from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.values.recorded import Generated, Recorded
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 

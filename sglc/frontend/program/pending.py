@@ -19,7 +19,7 @@ from sglc.frontend.language.reasoning import Share, Tags
 from sglc.frontend.outputs.forms import Reader, unread
 from sglc.frontend.program.instance import Awaited, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
-from sglc.frontend.recorder.recorder import Generated, Launcher, Scores, Stream
+from sglc.frontend.values.recorded import Generated, Launcher, Scores, Stream
 from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
 

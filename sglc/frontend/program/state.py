@@ -38,8 +38,8 @@ from sglc.frontend.program.instance import (
     first,
 )
 from sglc.frontend.program.pending import Pending, settle
-from sglc.frontend.recorder.recorder import Generated, Stream
 from sglc.frontend.values.lazy_text import Changed, DeferredText
+from sglc.frontend.values.recorded import Generated, Stream
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Value
 

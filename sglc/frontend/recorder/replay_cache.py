@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
-from sglc.frontend.recorder.recorder import NO_TURNS, Generated, Recorded, Recorder, Stream, Turns
+from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, Stream, Turns
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.sampling import Sampling

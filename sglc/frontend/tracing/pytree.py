@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.errors import Loc
 from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
-from sglc.frontend.recorder.recorder import Generated
 from sglc.frontend.values.block_end import Opaque, Stored, Unsettled
 from sglc.frontend.values.graph_breaks import NO_DATA, Boundary
+from sglc.frontend.values.recorded import Generated
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, joined, symbol
 from sglc.ir.core import NOWHERE, Tree, Value
 

@@ -18,12 +18,13 @@ from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Mark, Recorder, Stream, Turns
+from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.tracing.open_turns import Streams
 from sglc.frontend.tracing.paths import MOST_PATHS, Ended, Frame, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_end import Block, End, Stored, Unsettled
 from sglc.frontend.values.graph_breaks import Boundary
+from sglc.frontend.values.recorded import Mark, Stream, Turns
 from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, regions
 from sglc.ir.ops import (

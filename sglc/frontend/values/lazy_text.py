@@ -16,7 +16,7 @@ from sglc.errors import Loc
 from sglc.frontend.locate import here
 
 if TYPE_CHECKING:
-    from sglc.frontend.recorder.recorder import Generated
+    from sglc.frontend.values.recorded import Generated
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
 from sglc.ir.ops import GIVES, Arg, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.lexer import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
-from sglc.ir.text.printer import IR_VERSION, loc_of, required
+from sglc.ir.text.syntax import IR_VERSION, loc_of, required
 
 
 def parse(text: str, filename: str) -> Program:

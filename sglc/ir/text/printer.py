@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import keyword
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any
@@ -32,8 +31,8 @@ from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, def
 from sglc.ir.depth import check_depth, room, with_room
 from sglc.ir.ops import Arg, Call, Cond, FusedGen, Loop, Map, Speculate, Switch
 from sglc.ir.sampling import Sampling
+from sglc.ir.text.syntax import IR_VERSION, _loc_text, required
 
-IR_VERSION = 1  # stands in the first line of a program's text; another one is refused
 _PREFIX = {Type.STREAM: "s", Type.TEXT: "t", Type.LIST: "l", Type.BOOL: "b", Type.JSON: "j"}
 _STEP = "    "
 _UNPRINTED = ("results", "loc", "cases", "program")  # these, and regions, stand elsewhere than in the call
@@ -133,11 +132,6 @@ def value_names(program: Program) -> dict[int, str]:
 def plain(name: str) -> bool:
     """Whether a parameter can be printed under its own name: an identifier that means nothing else."""
     return name.isidentifier() and not keyword.iskeyword(name) and name not in ("nan", "inf")
-
-
-def required(field: Field[Any]) -> bool:
-    """Whether a field of an op has no default, and so stands unnamed in the text."""
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _default(field: Field[Any]) -> Any:
@@ -277,24 +271,3 @@ def _item(item: object, names: Mapping[int, str]) -> str:
             return "nan"
         case _:
             return repr(item)
-
-
-def _loc_text(loc: Loc) -> str:
-    """`file:line:column-end`, white space and `%` in the file name escaped."""
-    file = re.sub(r"[\s%]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), loc.file)
-    text = f"{file}:{loc.line}"
-    if loc.column or loc.end_column:
-        text += f":{loc.column}"
-    return f"{text}-{loc.end_column}" if loc.end_column else text
-
-
-def loc_of(trailer: str) -> Loc | None:
-    """The location that one word of a trailer spells; None if it spells none."""
-    found = re.fullmatch(r"(\S+?):(\d{1,9})(?::(\d{1,9})(?:-(\d{1,9}))?)?", trailer)
-    if found is None:
-        return None
-    try:
-        file = re.sub(r"(?:%[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("%", "")).decode(), found[1])
-    except UnicodeDecodeError:
-        return None
-    return Loc(file, int(found[2]), int(found[3] or 0), int(found[4] or 0))

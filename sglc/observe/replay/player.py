@@ -17,19 +17,10 @@ from typing import Any
 from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
 from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site, walk
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
-    GenDone,
-    GenNode,
-    NodeFailed,
-    OpenNode,
-    Segment,
-    SelectDone,
-    SelectNode,
-    reads,
-)
-from sglc.ir.target import Backend, Target
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode, reads
+from sglc.ir.target import Target
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     Answered,

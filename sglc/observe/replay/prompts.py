@@ -15,7 +15,7 @@ from typing import Any
 
 from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import SglcError
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.segment import (
     ControlText,
     ExtendNode,
     ForkNode,

@@ -14,8 +14,10 @@ from typing import Any
 from sglc.errors import Loc, RecordingError
 from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site
-from sglc.ir.plan.plan import Event, GenDone, GenNode, NodeFailed, Segment, SelectDone, SelectNode, reads
-from sglc.ir.target import Backend, Target
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import GenNode, Segment, SelectNode, reads
+from sglc.ir.target import Target
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import Writer, answer_json, error_json, given_json, value_json
 from sglc.observe.replay.target import described

@@ -18,7 +18,7 @@ from typing import Any
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, RunError, SglcError, UsageError
-from sglc.ir.plan.plan import GenDone, Sample, SelectDone, Usage
+from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
 
 FILE = "recording.jsonl"
 RECORDING_VERSION = 1

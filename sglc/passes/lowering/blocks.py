@@ -33,7 +33,8 @@ from sglc.ir.ops import (
     Switch,
     Warm,
 )
-from sglc.ir.plan.plan import Block, Held, Named, OutputTree, ReleaseStep, Slot, Step, Within, blocks_of
+from sglc.ir.plan.plan import Block, Named, OutputTree, ReleaseStep, Step, Within, blocks_of
+from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
 from sglc.passes.lowering.segments import Nodes, Scope, StreamOp
 from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, may_hand_over, put_together

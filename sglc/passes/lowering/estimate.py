@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sglc.ir.plan.plan import (
-    Block,
-    CondStep,
+from sglc.ir.plan.plan import Block, CondStep, Estimate, LoopStep, Step, SwitchStep, blocks_of
+from sglc.ir.plan.segment import (
     ControlText,
-    Estimate,
     ExtendNode,
     GenNode,
     Held,
     KeepNode,
-    LoopStep,
     Segment,
     SelectNode,
     Slot,
-    Step,
-    SwitchStep,
-    blocks_of,
     reads,
 )
 from sglc.ir.plan.uses import Uses, gives_of, node_reads

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sglc.ir.core import Program
 from sglc.ir.depth import check_depth, with_room
 from sglc.ir.ops import Arg
-from sglc.ir.plan.plan import Plan, Segment
+from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_json import PLAN_VERSION
+from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
 from sglc.passes.lowering.blocks import Lowering
 from sglc.passes.lowering.estimate import estimate

@@ -32,7 +32,8 @@ from sglc.ir.ops import (
     Strip,
     Warm,
 )
-from sglc.ir.plan.plan import Derived, Lead, RoleMark, Slot
+from sglc.ir.plan.plan import Derived, Lead
+from sglc.ir.plan.segment import RoleMark, Slot
 
 
 def leads(program: Program, *, constants: bool = False) -> tuple[Lead, ...]:

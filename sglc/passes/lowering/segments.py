@@ -15,18 +15,17 @@ from typing import TypeVar
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.plan import Joined, OutputTree
+from sglc.ir.plan.segment import (
     ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
     Held,
     ImagePart,
-    Joined,
     KeepNode,
     Node,
     OpenNode,
-    OutputTree,
     Part,
     Result,
     RoleMark,
@@ -35,10 +34,10 @@ from sglc.ir.plan.plan import (
     Slot,
     TextPart,
 )
+from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.printer import value_names
-from sglc.passes.base import place
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose

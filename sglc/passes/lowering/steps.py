@@ -31,15 +31,14 @@ from sglc.ir.plan.plan import (
     CallStep,
     CondStep,
     FunctionStep,
-    Held,
     HostStep,
     LoopStep,
     MapStep,
-    Slot,
     Step,
     SwitchStep,
     ValueStep,
 )
+from sglc.ir.plan.segment import Held, Slot
 from sglc.passes.lowering.segments import Scope
 
 

@@ -15,7 +15,7 @@ from struct import pack
 import numpy as np
 
 from sglc.runtime.cache.page_tree import SOME_DAY, Key, Node, RadixTree, Worth, resolve
-from sglc.runtime.scheduler.requests import Handle
+from sglc.runtime.ids import Handle
 from sglc.runtime.step import I32
 
 # (ids, a number of them, their root) -> how many of them are wanted, 0 if not more than that number.

@@ -16,7 +16,7 @@ from sglc.runtime.constraints.token_automaton import Vocabulary
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:
-    from sglc.runtime.constraints.constraint import Constraint
+    from sglc.runtime.constraints.protocol import Constraint
 
 _SPELLINGS = 2048  # states of each constraint, whose token is kept
 

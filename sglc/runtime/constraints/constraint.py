@@ -5,50 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.canonical_tokens import Spelled
 from sglc.runtime.constraints.grammar_matcher import Grammars
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
-from sglc.runtime.step import Bool
 
 _AUTOMATA = 64  # kept for each tokenizer
-
-
-class Constraint(Protocol):
-    """Which token ids a generation may be made of. Ids that end it are the engine's to allow or not.
-
-    A state is a number that stands for all that was read; the same one may be asked about again.
-    """
-
-    @property
-    def start(self) -> int:
-        """The state before the first token. There is a token that it allows."""
-
-    def mask(self, state: int) -> Bool:
-        """Ids that may come next, bool [V], the caller's own."""
-
-    def accepting(self, state: int) -> bool:
-        """Whether the text may end here. A state that does not accept allows some token, or `done` raises."""
-
-    def ahead(self, state: int) -> bytes:
-        """Bytes that have to come next, as many as are known; no text may end inside them."""
-
-    def only(self, state: int) -> int | None:
-        """The id that has to come next; None if there are several, or none."""
-
-    def advance(self, state: int, token: int) -> int:
-        """The state behind `token`, which `state` allows."""
-
-    def done(self, state: int) -> bool:
-        """Whether the text has to end here: it may, and no token is allowed.
-
-        Raises:
-            RunError: it may not, and no token is allowed either.
-        """
 
 
 class Constraints:

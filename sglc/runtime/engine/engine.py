@@ -23,18 +23,17 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import DUE
 from sglc.runtime.cache.sequence_handles import Handles, as_ids
 from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
-from sglc.runtime.constraints.constraint import Constraint
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.jump_forward import force, land, stretched
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.scores import account, likeliest_at, take_scores
-from sglc.runtime.scheduler import scheduler
+from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.batch_state import Chunk
 from sglc.runtime.scheduler.kv_allocator import Placement
 from sglc.runtime.scheduler.queue import Waiting
 from sglc.runtime.scheduler.requests import (
     EngineEvent,
     Flight,
-    Handle,
     Kind,
     Last,
     Likely,
@@ -42,7 +41,6 @@ from sglc.runtime.scheduler.requests import (
     Request,
     RequestDone,
     RequestFailed,
-    RequestId,
     SampleDone,
     SampleState,
     Scored,
@@ -54,7 +52,7 @@ from sglc.runtime.scheduler.requests import (
     scores_of,
 )
 from sglc.runtime.scheduler.reservations import Holds
-from sglc.runtime.step import Executor, Step, StepResult
+from sglc.runtime.step import Executor, Step, StepCost, StepResult
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
@@ -70,7 +68,7 @@ class EngineConfig:
     max_rows: int = 64  # rows in flight
     cache: bool = True  # False: nothing is shared between requests
     max_len: int = 8192  # longest sequence (from the model's config)
-    cost: scheduler.StepCost | None = None  # given, a step with prompts is kept short while rows decode
+    cost: StepCost | None = None  # given, a step with prompts is kept short while rows decode
 
 
 class Engine:

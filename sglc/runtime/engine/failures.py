@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from sglc.errors import BackendError, SglcError
-from sglc.ir.plan.plan import Event, NodeFailed
+from sglc.ir.plan.events import Event, NodeFailed
 
 
 def unloadable(model: str, error: Exception) -> BackendError:

@@ -13,17 +13,8 @@ from sglc import knobs
 from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.stops import stop_pattern
-from sglc.ir.plan.plan import (
-    Delta,
-    Event,
-    GenDone,
-    GenNode,
-    Sample,
-    SelectDone,
-    SelectNode,
-    TokenLogprob,
-    Usage,
-)
+from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
+from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import (

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from sglc.errors import RunError, SglcError, located
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.events import Event, NodeFailed
+from sglc.ir.plan.segment import (
     ControlText,
-    Event,
     ExtendNode,
     ForkNode,
     GenNode,
     KeepNode,
     Node,
-    NodeFailed,
     OpenNode,
     Part,
     ReleaseNode,

@@ -27,24 +27,20 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.plan.plan import (
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.segment import (
     ControlText,
-    Delta,
-    Event,
     ExtendNode,
     ForkNode,
-    GenDone,
     GenNode,
     ImagePart,
     KeepNode,
     Node,
-    NodeFailed,
     OpenNode,
     ReleaseNode,
     Result,
     RoleMark,
     Segment,
-    SelectDone,
     SelectNode,
     Slot,
     reads,

@@ -1,8 +1,8 @@
 """The runtime as a process: `python -m sglc.runtime.engine.worker FOLDER MODEL_FOLDER OPTIONS`.
 
 `FOLDER` has the program's two sockets, one for commands and one for reports (`sglc.runtime.engine.wire`);
-`OPTIONS` is a `LocalOptions` as JSON. The other end of standard input is the program's: when it closes, the program
-is gone, and so is this process. Everything that is printed goes to standard error.
+`OPTIONS` is a `LocalOptions` as JSON. The other end of standard input is the program's: when it closes, the
+program is gone, and so is this process. Everything that is printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 import zmq
 
 from sglc.errors import BackendError, SglcError
-from sglc.ir.plan.plan import Event
+from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, describe, flush, load

@@ -35,8 +35,7 @@ from sglc.runtime.kernels.rows import (
 )
 from sglc.runtime.kernels.sample import sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.scheduler.scheduler import StepCost
-from sglc.runtime.step import Batch, Step, StepResult
+from sglc.runtime.step import Batch, Step, StepCost, StepResult
 
 # Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
 # the device longer than the launches take the host.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglc.ir.plan.plan import GenNode, Node
+from sglc.ir.plan.segment import GenNode, Node
 
 
 def remaining_tokens(nodes: Sequence[Node], readers: Sequence[Sequence[int]]) -> list[int]:

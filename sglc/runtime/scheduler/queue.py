@@ -15,6 +15,7 @@ from sglc.runtime.scheduler.batch_state import Chunk
 from sglc.runtime.scheduler.kv_allocator import Placement
 from sglc.runtime.scheduler.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
 from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
 
@@ -34,7 +35,7 @@ class Waiting:
         holds: Holds,
         token_budget: int,
         max_rows: int,
-        cost: scheduler.StepCost | None = None,
+        cost: StepCost | None = None,
     ) -> None:
         self.placement = placement
         self._handles = handles

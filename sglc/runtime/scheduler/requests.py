@@ -18,11 +18,10 @@ from sglc.errors import RunError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Node
 from sglc.runtime.choice_trie import Trie, Tries
-from sglc.runtime.constraints.constraint import Constraint
+from sglc.runtime.constraints.protocol import Constraint
+from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.step import I32
 
-Handle = int
-RequestId = int
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 Order = tuple[int, int, int, int]  # place of a program, what is left of it, request, part
 Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sglc.runtime.cache.page_tree import Node, RadixTree
-from sglc.runtime.scheduler.requests import Handle
+from sglc.runtime.ids import Handle
 
 
 @dataclass(frozen=True, slots=True)

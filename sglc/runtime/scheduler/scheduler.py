@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sglc.runtime.step import StepCost
+
 # A row waits for a prefix that another row is computing if it saves this many tokens, or a twentieth of its
 # own work: so what is computed twice stays below 5 %, and nobody waits a step for next to nothing.
 WORTH_WAITING_TOKENS = 16
@@ -40,17 +42,6 @@ NEW_ROWS = 16
 ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
 SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds that a step takes: its products, by the number of tokens that it is padded to (ascending, and
-    not in proportion: reading the weights takes its time, and tiles are full or not); key_s for each key that
-    a decoding row reads; pair_s for each key that a token of a prompt sees."""
-
-    products_s: tuple[tuple[int, float], ...]
-    key_s: float
-    pair_s: float
 
 
 def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:

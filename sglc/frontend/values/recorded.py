@@ -1,0 +1,114 @@
+"""What a recorded program is made of: streams, generations, marks, and what is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sglc.errors import Loc
+from sglc.frontend.outputs.forms import Reader
+from sglc.ir.core import Program, Site, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The chat of a stream so far: finished turns, and the role that is open ("" if none)."""
+
+    closed: tuple[str, ...] = ()
+    open: str = ""
+
+
+NO_TURNS = Turns()
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A prompt state's place in the recording. `value` belongs to launch number `launch`;
+    between launches the stream is known by `handle`."""
+
+    launch: int
+    value: Value
+    turns: Turns = NO_TURNS
+    handle: str = ""
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One launch: what to compile, the texts of its slots, and the streams that matter afterwards.
+
+    `program.returns` maps handles to streams that later launches resume; `release` are handles
+    of earlier launches that nothing will resume any more. `final`: the function has returned. Equal
+    launches may share a `memo`.
+    """
+
+    program: Program
+    texts: Mapping[str, str]
+    release: tuple[str, ...]
+    final: bool
+    memo: dict[Hashable, object] = field(default_factory=dict, compare=False)  # what a launcher made of it
+
+
+class Launcher(Protocol):
+    """Runs launches; gives the texts of generations and streams, blocking until they are there."""
+
+    def launch(self, recorded: Recorded) -> None: ...
+
+    def text_of_site(self, site: Site) -> str | list[str]: ...
+
+    def text_of_stream(self, handle: str) -> str: ...
+
+    def call_of_site(self, site: Site) -> Scores: ...
+
+    def meta_of_site(self, site: Site) -> dict[str, Any]: ...
+
+    def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
+        """Run a program of its own on another back end, as a part of this run."""
+
+
+class Scores(Protocol):
+    """What is known of a `select` that was made: of every choice its score, ids and log-probabilities."""
+
+    @property
+    def scores(self) -> tuple[float, ...]: ...
+
+    @property
+    def choice_ids(self) -> tuple[tuple[int, ...], ...]: ...
+
+    @property
+    def logprobs(self) -> tuple[tuple[float, ...], ...]: ...
+
+    @property
+    def unconditional(self) -> tuple[tuple[float | None, ...], ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A variable whose text a generation makes; its value is what `reader`, if there is one, makes of it.
+
+    `many`: it has several samples, and its value is a list.
+    """
+
+    site: Site
+    launch: int
+    value: Value
+    reader: Reader | None = field(default=None, compare=False)
+    many: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a recording to which it can go back."""
+
+    next_value: int
+    occurrences: Mapping[tuple[tuple[int, ...], str], int]
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A point where ordinary Python needed a result: a launch ends there."""
+
+    what: str
+    loc: Loc

@@ -1,0 +1,30 @@
+"""What every back end is: it takes segments and answers with events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import Segment
+from sglc.ir.target import Target
+
+
+class Backend(Protocol):
+    """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile."""
+
+    @property
+    def target(self) -> Target:
+        """Capabilities; reading them may load a tokenizer, never a model."""
+
+    def start(self) -> None:
+        """Begin what the first `submit` would have to wait for, in the background. Idempotent."""
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Start `segment`; yields its events and ends when every node is done or failed.
+
+        Without `streams` nobody wants deltas. Closing the iterator aborts what is left.
+        """
+
+    def close(self) -> None:
+        """Give back threads, processes and memory. Idempotent."""

@@ -1,0 +1,128 @@
+"""What a back end answers to a segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sglc.errors import SglcError
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one call or of many.
+
+    `calls`: of a local model generations and choices; of an API requests that were answered or failed,
+    those that were tried again among them.
+
+    `prompt` = `cached` + `computed`: ids of the prompts, those whose KV was there already, and
+    those passed through extend. `scored`: extra ids passed through extend to rank choices.
+    `completion`: ids produced by decode.
+
+    `saved_calls`: generations that the request of an earlier one answered too; `saved_prompt`: what their
+    own requests would have sent, at least.
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    computed: int = 0
+    scored: int = 0
+    completion: int = 0
+    calls: int = 0
+    saved_calls: int = 0
+    saved_prompt: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.computed + other.computed,
+            self.scored + other.scored,
+            self.completion + other.completion,
+            self.calls + other.calls,
+            self.saved_calls + other.saved_calls,
+            self.saved_prompt + other.saved_prompt,
+        )
+
+
+# A token as SGLang reports it: its log-probability (None for the first of a prompt), its id, and its
+# text where that was asked for.
+TokenLogprob = tuple[float | None, int, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One generated text: `ids` are the kept token ids; `finish` is `stop`, `length`, or `abort`."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish: str
+    logprobs: tuple[float, ...] = ()  # of `ids`, natural log, before temperature
+    texts: tuple[str, ...] = ()  # of `ids`, one by one, if asked for
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # at the places of `ids`, best first, if asked for
+    end: TokenLogprob | None = None  # the token that ended the text and is not among `ids`, if one did
+    end_top: tuple[TokenLogprob, ...] = ()  # at its place
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More text of sample 0 of a generation (streaming). The deltas of a node add up to its text.
+
+    `tokens` surely belong to the sample, whose other ones come with later deltas or at its end;
+    `top_logprobs` are those at their places. The first delta has what was asked for of the prompt.
+    """
+
+    node: int
+    text: str
+    tokens: tuple[TokenLogprob, ...] = ()
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_top_logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenDone:
+    """A generation ended. `samples` has `sampling.n` entries; the stream continues with the first.
+
+    `prompt_logprobs` are those of the last ids of the prompt, as many as were asked for.
+    """
+
+    node: int
+    prompt_ids: tuple[int, ...]
+    samples: tuple[Sample, ...]
+    usage: Usage
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_top_logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] = ()  # None at a prompt's first id
+
+
+@dataclass(frozen=True, slots=True)
+class SelectDone:
+    """A choice was made. `logprobs[i]` are the log-probabilities of `choice_ids[i]` after `prompt_ids`.
+
+    `unconditional[i]` are those of the same ids without the prompt (None for the first), if the method
+    needs them; `greedy_matrix` is what `greedy_token_selection` compares, column by column. `decided` says
+    how: by the texts' log-probabilities as a `continuation`, by a provider's `decision`, by a text
+    `constrained` to the choices, or by a `match` of one with a text. Only the first has log-probabilities.
+    """
+
+    node: int
+    prompt_ids: tuple[int, ...]
+    choice: int
+    text: str
+    scores: tuple[float, ...]
+    choice_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]
+    usage: Usage
+    unconditional: tuple[tuple[float | None, ...], ...] = ()
+    greedy_matrix: tuple[tuple[float, ...], ...] = ()
+    decided: str = "continuation"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed:
+    """A node, and with it every node that reads it, will not complete."""
+
+    node: int
+    error: SglcError
+
+
+Event = Delta | GenDone | SelectDone | NodeFailed

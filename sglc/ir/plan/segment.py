@@ -1,0 +1,178 @@
+"""A segment: the unit that a back end is handed, a frozen DAG of what is appended, generated and chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglc.errors import Loc
+from sglc.ir.core import Site
+from sglc.ir.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class ControlText:
+    """Control tokens inside a literal; `text` is only how they are written."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of the environment: an argument, or what a step gave. `bind` replaces it in a segment."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A kept stream of the environment; None is the empty stream."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The text that node `node` of the same segment produces (its first sample)."""
+
+    node: int
+
+
+TextPart = str | Slot | Result
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture inside a literal; `data` is a data URI. Only for back ends that take pictures."""
+
+    data: TextPart
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMark:
+    """A chat turn of `role` begins or ends here. Only for back ends that take messages."""
+
+    role: str
+    begins: bool
+
+    @property
+    def text(self) -> str:
+        """How it is shown where a conversation is one text; no back end sees this."""
+        return f"{self.role.upper()}:" if self.begins else "\n"
+
+
+Part = TextPart | ControlText | ImagePart | RoleMark
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNode:
+    """A stream to start from: the empty one (`handle` None or an unbound name), or one kept earlier.
+
+    A name is that of a stream in the environment.
+    """
+
+    handle: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendNode:
+    """`stream` followed by literal parts. Literals between two generations are encoded as one string."""
+
+    stream: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenNode:
+    """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
+
+    With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
+    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`.
+    """
+
+    stream: int
+    site: Site
+    sampling: Sampling
+    loc: Loc
+    seed: int | None = None
+    ahead: int = 0
+    cache_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectNode:
+    """Pick the best of `choices` after `stream`."""
+
+    stream: int
+    site: Site
+    choices: tuple[TextPart, ...]
+    method: str
+    loc: Loc
+    cache_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkNode:
+    """`stream` once more, as the trunk of `size` branches that decode together."""
+
+    stream: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNode:
+    """Keep `stream` under `handle` for later segments, until one releases it."""
+
+    stream: int
+    handle: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNode:
+    """Forget a kept stream."""
+
+    handle: int
+
+
+Node = OpenNode | ExtendNode | GenNode | SelectNode | ForkNode | KeepNode | ReleaseNode
+
+
+def reads(node: Node) -> list[int]:
+    """Indices of the nodes that `node` waits for, one entry a use."""
+    match node:
+        case OpenNode() | ReleaseNode():
+            return []
+        case ExtendNode(stream, parts):
+            pictures = (part.data for part in parts if isinstance(part, ImagePart))
+            return [stream, *(part.node for part in (*parts, *pictures) if isinstance(part, Result))]
+        case SelectNode():
+            return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, Result))]
+        case GenNode() | ForkNode() | KeepNode():
+            return [node.stream]
+
+
+def readers_of(nodes: Sequence[Node]) -> list[list[int]]:
+    """Of each node, the indices of those that wait for it, one entry a use."""
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, node in enumerate(nodes):
+        for source in reads(node):
+            readers[source].append(index)
+    return readers
+
+
+def place_of(node: Node) -> Loc | None:
+    """Where the program has a node, if it is known."""
+    return node.loc if isinstance(node, GenNode | SelectNode) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Work for one `Backend.submit`: nodes in an order in which each reads only earlier ones.
+
+    `gives` are (name, node): texts that go into the environment. Kept streams go there under their
+    handles. A back end needs neither.
+    """
+
+    nodes: tuple[Node, ...]
+    gives: tuple[tuple[str, int], ...] = ()
