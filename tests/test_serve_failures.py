@@ -303,6 +303,7 @@ def test_a_missing_package_is_named(
     from sglc.cli.main import main
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "sglc.serve.server", raising=False)  # as in a new process
     assert main(["serve", "--port", "0"]) == 2
     err = capsys.readouterr().err
     assert "error[SGLC039]: `sglc serve` needs a package that is not here: uvicorn" in err

@@ -19,9 +19,15 @@ from sglc.ir.core import Program
 from sglc.ir.plan.plan_file import plan_from_text
 from sglc.ir.text.printer import from_text
 
+PROGRAM = "`.py` or `.sglir`"
+PROGRAM_OR_PLAN = "`.py`, `.sglir` or `.json`"
 
-def open_functions(spec: str) -> list[Function]:
+
+def open_functions(spec: str, takes: str = PROGRAM) -> list[Function]:
     """The programs of `FILE.py` in their order in the file, or the one that `FILE.py:NAME` names.
+
+    Args:
+        takes: the kinds of files that the command takes, for the error about another one.
 
     Raises:
         UsageError: no such file or function, or no program in the file.
@@ -29,7 +35,7 @@ def open_functions(spec: str) -> list[Function]:
         RunError: the file raised while it was imported (SGLC401).
     """
     path, name = _split(spec)
-    module = _import(path)
+    module = _import(path, takes)
     found = {
         function.__name__: function
         for function in vars(module).values()
@@ -47,13 +53,13 @@ def open_functions(spec: str) -> list[Function]:
     return [found[name]]
 
 
-def open_function(spec: str) -> Function:
-    """The one program that `spec` names.
+def open_function(spec: str, takes: str = PROGRAM) -> Function:
+    """The one program that `spec` names; `takes` as for `open_functions`.
 
     Raises:
         UsageError: SGLC006 if there are several and no name; else as `open_functions`.
     """
-    functions = open_functions(spec)
+    functions = open_functions(spec, takes)
     if len(functions) > 1:
         names = [function.__name__ for function in functions]
         raise UsageError(
@@ -150,12 +156,10 @@ def _read(path: Path) -> str:
         raise UsageError("SGLC002", f"`{path}` cannot be read: {error}") from None
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, takes: str = "`.py`") -> ModuleType:
     source = _read(path)
     if path.suffix != ".py":
-        raise UsageError(
-            "SGLC003", f"`{path}` is no Python file", hint="give a `.py`, `.sglir` or `.json` file"
-        )
+        raise UsageError("SGLC003", f"`{path}` is no Python file", hint=f"give a {takes} file")
     shown = shown_path(str(path))
     try:
         compile(source, str(path), "exec", dont_inherit=True)

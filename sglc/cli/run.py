@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def add_run(commands: Commands) -> None:
     """Add `run` to the commands of `sglc`."""
     run = commands.add_parser("run", help="run a program", description="Run a program, or a plan.")
-    run.add_argument("program", metavar="PROG[:FN] | PLAN.json")
+    run.add_argument("program", metavar="PROG[:FN] | IR.sglir | PLAN.json")
     add_backend(run, "--backend")
     add_passes(run)
     add_arguments(run)
@@ -78,7 +78,7 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sglc.cli.program_file import open_function, open_plan, open_rows
+    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan, open_rows
     from sglc.execution.budget import budget_of
     from sglc.execution.deadline import clock_of_run
 
@@ -93,11 +93,14 @@ def _run(options: argparse.Namespace) -> int:
     if is_plan and options.passes is not None:
         raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
     function: Function | LoadedPlan
-    if options.passes is not None:
+    if options.passes is not None or options.program.endswith(".sglir"):
         backend = connect(options)
         function = _compiled(options, backend)
     else:
-        function = open_plan(options.program, options.tools) if is_plan else open_function(options.program)
+        function = (
+            open_plan(options.program, options.tools) if is_plan
+            else open_function(options.program, PROGRAM_OR_PLAN)
+        )  # fmt: skip
         backend = connect(options)
     given = arguments(options)
     watches = _watches(options)
@@ -217,7 +220,7 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
 
 
 def _compiled(options: argparse.Namespace, backend: Backend) -> LoadedPlan:
-    """The plan of a program with `--passes`, which is compiled ahead."""
+    """The plan of a program with `--passes` or in IR form, which is compiled ahead."""
     from sglc.api.plan import LoadedPlan
     from sglc.cli.program_file import open_function, open_ir
     from sglc.frontend.tracing.tools import tools_of

@@ -1,11 +1,8 @@
-"""`sglc serve`: its options, and the server's life from the first socket to the last answer."""
+"""`sglc serve`."""
 
 from __future__ import annotations
 
 import argparse
-import signal
-import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import UsageError
@@ -15,9 +12,6 @@ if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
 
 _SCRIPTED = "scripted:"
-_SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
-_END_S = 5  # how long answers may go on when the server is told to end
-_BACKLOG = 2048  # connections that wait to be taken
 _NO_LIMIT = 1 << 20  # tokens: a script has none
 _STALL_S = 60.0
 
@@ -73,49 +67,27 @@ def _seconds(text: str) -> float:
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
+        from sglc.serve.app import Service
+        from sglc.serve.server import bound_socket, serve
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
             hint="install `sglc[server]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
-    listening = _bound(options.host, options.port)  # before the model is loaded: that may take long
+    listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
     with listening:
         backend = _backend(options, model)
         try:
-            _run(options, model, backend, listening)
+            backend.start()
+            tokenizer: Any = backend.target.tokenizer
+            max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
+            stall_s = options.stall_timeout
+            service = Service(backend, tokenizer, options.name or model, max_len, options.api_key, stall_s)
+            serve(service, options.host, listening, stall_s)
         finally:
             backend.close()
     return 0
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that does not listen yet.
-
-    Raises:
-        UsageError: SGLC038, there is no such address, or another program has it.
-    """
-    try:
-        ((family, _, _, _, address), *_) = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # connections inherit it
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            "SGLC038", f"`{host}` port {port} cannot be listened at: {why.lower()}",
-            hint="`--port 0` takes any port that is free",
-        ) from None  # fmt: skip
-    return bound
 
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
@@ -138,41 +110,3 @@ def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
             process=True,  # HTTP and the model must not wait for each other
         )
     )
-
-
-def _run(options: argparse.Namespace, model: str, backend: ServedBackend, listening: socket.socket) -> None:
-    import uvicorn
-
-    from sglc.serve.app import Service, make_app
-
-    backend.start()
-    tokenizer: Any = backend.target.tokenizer
-    max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
-    service = Service(
-        backend, tokenizer, options.name or model, max_len, options.api_key, options.stall_timeout
-    )
-    # A connection that was given up must not stay for what its client never reads.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * options.stall_timeout))
-    config = uvicorn.Config(
-        make_app(service), log_level="warning", access_log=False, lifespan="off",
-        timeout_graceful_shutdown=_END_S,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    listening.listen(_BACKLOG)
-    print(f"sglc: serving {service.name} at {_url(options.host, listening)}", file=sys.stderr, flush=True)
-    # The server ends its answers when it is told to end, and then raises the signal again, for these.
-    before = {number: signal.signal(number, _ended) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        server.run(sockets=[listening])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ended(*_: object) -> None:
-    """There is nothing left to do for a signal."""
-
-
-def _url(host: str, listening: socket.socket) -> str:
-    port = listening.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,7 @@
-"""The documented address of `compile_program`, which lives with the passes."""
+"""`sglc.compile`: the documented address of `compile_program`, which lives with the passes.
+
+May import `passes.compile` alone.
+"""
 
 from sglc.passes.compile import Compiled as Compiled
 from sglc.passes.compile import cached as cached

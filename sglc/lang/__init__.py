@@ -1,1 +1,4 @@
-"""SGLang's module paths, for programs that import from them."""
+"""SGLang's names and module paths, for programs that were written for it.
+
+May import `api` and everything below; nothing but the package's own `__init__` imports it.
+"""

@@ -1,1 +1,4 @@
-"""`sglang.lang.backend`: the classes of back ends, each under the module that it has there."""
+"""`sglang.lang.backend`: the classes of back ends, each under the module that it has there.
+
+May import `lang.endpoints` alone.
+"""
