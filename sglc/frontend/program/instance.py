@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
+from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.forms import Reader
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.source.lazy_reads import Places
 from sglc.frontend.values.block_end import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream
 from sglc.frontend.values.symbolic import Boundary, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
-
-if TYPE_CHECKING:
-    from sglc.frontend.program.pending import Pending
-    from sglc.frontend.program.state import State
-    from sglc.frontend.source.lazy_reads import Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,42 @@ class Awaited:
 Variable = Generated | Gathered | Scoped | Awaited | Any
 
 
+class PromptState(Protocol):
+    """A `State` as its run, what it waits for, and the tracer see it."""
+
+    _stream: Stream
+    _variables: dict[str, Variable]
+    _history: History | None
+    label: str | None
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def history(self) -> History | None: ...
+
+    @property
+    def path(self) -> tuple[int, ...]: ...
+
+    def append(self, item: Appendable, loc: Loc) -> None:
+        """`s += item` for the program's line `loc`."""
+
+    def begin_pending(self) -> None:
+        """Have what is pending recorded, or launched; does not wait for it."""
+
+    def settle(self) -> None:
+        """Wait for what is pending, and write what waits behind it."""
+
+    def put(self, text: str, loc: Loc) -> None:
+        """Text that the prompt goes on with behind what was pending."""
+
+    def adopt(self, branch: Stream, made: Generated) -> None:
+        """The prompt goes on as `branch`, which ends with `made`."""
+
+
 class Instance:
     """One run of a function: the recorder, and the launcher that makes results (None: compiling).
 
@@ -64,8 +97,8 @@ class Instance:
         self.recorder = recorder
         self.launcher = launcher
         self._places = places
-        self.states: list[State] = []  # all that there are, while compiling
-        self.pending: list[Pending] = []  # what its states wait to settle, in program order
+        self.states: list[PromptState] = []  # all that there are, while compiling
+        self.waiting: list[PromptState] = []  # those with something pending, in program order
 
     def running(self, what: str, loc: Loc) -> None:
         """`what` needs a run: compiling ends before it."""
@@ -83,8 +116,8 @@ class Instance:
 
     def settle(self) -> None:
         """Settle everything that states still wait for."""
-        while self.pending:
-            self.pending[0].state.settle()
+        while self.waiting:
+            self.waiting[0].settle()
 
     def text_of(self, made: Generated, what: str, loc: Loc) -> Any:
         """The text of a generation (a list for several samples); a symbolic one while compiling."""

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sglc.errors import LegalizeError, TraceError
 from sglc.frontend.language.choices import ChoicesSamplingMethod
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.language.reasoning import Share, Tags
 from sglc.frontend.outputs.forms import Reader, unread
-from sglc.frontend.program.instance import Awaited, Variable, first
+from sglc.frontend.program.instance import Awaited, PromptState, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
 from sglc.frontend.values.recorded import Generated, Launcher, Scores, Stream
 from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
-
-if TYPE_CHECKING:
-    from sglc.frontend.program.state import State
 
 REASONING = "{}_reasoning_content"
 
@@ -36,7 +32,7 @@ class Pending:
         tags: of reasoning that does not stay in the prompt.
     """
 
-    def __init__(self, state: State, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
+    def __init__(self, state: PromptState, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
         self.state = state
         self._expr = expr
         self._tags = tags
@@ -245,15 +241,3 @@ def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | N
         except ValueError as problem:
             return sample, " ".join(str(problem).split())
     return None
-
-
-def settle(pending: Pending, everything: list[Pending]) -> dict[str, Variable]:
-    """Settle one, and let everything else that waits begin with it, so that it all runs side by side.
-
-    Raises:
-        as `Pending.finish`.
-    """
-    everything.remove(pending)
-    for each in (pending, *everything):
-        each.begin()
-    return pending.finish()

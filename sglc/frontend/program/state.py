@@ -26,7 +26,7 @@ from sglc.frontend.language.expr import (
     checked,
 )
 from sglc.frontend.locate import here
-from sglc.frontend.program.forks import Forks
+from sglc.frontend.program.forks import Branches
 from sglc.frontend.program.history import History, messages, since
 from sglc.frontend.program.instance import (
     Awaited,
@@ -37,7 +37,7 @@ from sglc.frontend.program.instance import (
     Variable,
     first,
 )
-from sglc.frontend.program.pending import Pending, settle
+from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, DeferredText
 from sglc.frontend.values.recorded import Generated, Stream
 from sglc.frontend.values.symbolic import SymbolicText
@@ -176,8 +176,13 @@ class State:
         self.settle()
         stored = pending.variables(self.settle)
         self._pending = pending
-        self._instance.pending.append(pending)
+        self._instance.waiting.append(self)
         self._variables.update(stored)
+
+    def begin_pending(self) -> None:
+        """Have what is pending recorded, or launched; does not wait for it."""
+        if self._pending is not None:
+            self._pending.begin()
 
     def settle(self) -> None:
         """Wait for what is pending, and write what waits behind it.
@@ -195,7 +200,12 @@ class State:
             if isinstance(variable, Awaited) and variable.settle == self.settle
         }
         try:
-            known = settle(pending, self._instance.pending)
+            # Everything else that waits begins with it, so that it all runs side by side.
+            self._instance.waiting.remove(self)
+            pending.begin()
+            for state in self._instance.waiting:
+                state.begin_pending()
+            known = pending.finish()
             for name, variable in held.items():
                 variable.known = known[name]  # for those who have it already: a joined list, a reader
             self._variables.update(known)
@@ -350,7 +360,7 @@ class State:
                   labels[i] if labels else None)
             for i, stream in enumerate(streams)
         ]  # fmt: skip
-        return Forks(self, children)
+        return Forks(children, self.join)
 
     @contextmanager
     def copy(self) -> Iterator[State]:
@@ -487,6 +497,10 @@ class State:
         self.settle()
         self._instance.observe("`messages()`", loc)
         return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
+
+
+class Forks(Branches[State]):
+    """The branches of one fork, in order: by number, by label, or all at once."""
 
 
 def _known_choices(item: SelectExpr) -> tuple[Any, ...]:

@@ -16,8 +16,7 @@ from sglc.errors import Loc
 from sglc.frontend.locate import of_exception
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
-from sglc.frontend.program.instance import Instance
-from sglc.frontend.program.state import State
+from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.tracing.open_turns import Streams
 from sglc.frontend.tracing.paths import MOST_PATHS, Ended, Frame, explore, raised, stop_at
@@ -73,7 +72,7 @@ class _Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
-    states: tuple[tuple[State, Stream, Value, Turns, bool, dict[str, Any], History | None], ...]
+    states: tuple[tuple[PromptState, Stream, Value, Turns, bool, dict[str, Any], History | None], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -339,7 +338,7 @@ class Recording:
 
     # -- states ------------------------------------------------------------------------------------
 
-    def states(self) -> tuple[State, ...]:
+    def states(self) -> tuple[PromptState, ...]:
         return tuple(self.instance.states)
 
     def _snapshot(self) -> _Snapshot:
@@ -358,7 +357,7 @@ class Recording:
             stream.value, stream.turns, stream.live = value, turns, live
             state._stream, state._variables, state._history = stream, dict(variables), history
 
-    def end_of(self, tree: Tree, states: Sequence[State]) -> End:
+    def end_of(self, tree: Tree, states: Sequence[PromptState]) -> End:
         """Where the states stand now."""
         variables: dict[tuple[int, str], Stored] = {}
         for number, state in enumerate(states):
