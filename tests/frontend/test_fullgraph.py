@@ -15,7 +15,7 @@ import sglc as sgl
 from sglc.errors import SglcError, render
 from sglc.frontend.tracing import tools
 from sglc.frontend.values import graph_breaks
-from sglc.frontend.values.graph_breaks import Kind
+from sglc.frontend.values.graph_breaks import BreakKind
 from sglc.ir.core import walk
 from sglc.ir.ops import HostCall
 
@@ -105,7 +105,7 @@ def test_error(
 
 
 def test_every_kind_of_boundary_is_shown() -> None:
-    kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, Kind)]
+    kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, BreakKind)]
     assert sorted(set(kinds)) == [f"SGLC{number}" for number in range(120, 147)]
     titles = [case.title for case in cases()]
     assert len(titles) == len(set(titles))

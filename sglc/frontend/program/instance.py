@@ -17,7 +17,7 @@ from sglc.frontend.values.block_end import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream
-from sglc.frontend.values.symbolic import Boundary, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 
@@ -103,12 +103,12 @@ class Instance:
     def running(self, what: str, loc: Loc) -> None:
         """`what` needs a run: compiling ends before it."""
         if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc, needing(what))
+            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
 
     def observe(self, what: str, loc: Loc) -> Launcher:
         """Launch what is pending, because ordinary Python needs `what` now."""
         if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc, needing(what))
+            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
         if self.recorder.pending:
             self.recorder.observations.append(Observation(what, loc))
             self.launcher.launch(self.recorder.take(final=False))

@@ -317,7 +317,7 @@ class State:
         self._open_role(name, loc)
         try:
             yield self
-        except Exception:  # an exception in the turn leaves the state usable; a `Boundary` is none
+        except Exception:  # an exception in the turn leaves the state usable; a `GraphBreak` is none
             if self._open_turn == name:
                 self._close_role(name, loc)
             raise

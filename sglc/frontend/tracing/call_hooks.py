@@ -25,7 +25,15 @@ from sglc.frontend.tracing.effects import refuse_effects
 from sglc.frontend.tracing.subprogram import Called
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, METHOD, NO_SOURCE, OUTSIDE, UNDECLARED, Boundary
+from sglc.frontend.values.graph_breaks import (
+    ASYNC,
+    CALLBACK,
+    METHOD,
+    NO_SOURCE,
+    OUTSIDE,
+    UNDECLARED,
+    GraphBreak,
+)
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicList, SymbolicText, joined
 
 # fmt: off
@@ -53,19 +61,19 @@ def copied(recording: Recording, function: Any, loc: Loc) -> FunctionType:
     """A copy of a function of the user's whose calls and f-strings are recorded.
 
     Raises:
-        Boundary: it has no source, or waits for more than the model; of a careful recording also where its
+        GraphBreak: it has no source, or waits for more than the model; of a careful recording also where its
             own statements could have effects.
     """
     if function not in recording.copies:
         if inspect.iscoroutinefunction(function):
-            raise Boundary(f"`async def {function.__name__}` waits for more than the model", loc, ASYNC)
+            raise GraphBreak(f"`async def {function.__name__}` waits for more than the model", loc, ASYNC)
         try:
             if recording.careful:
                 refuse_effects(function, program=function is recording.calls[-1])
             copy = rewrite(function, partial(_call, recording, function), _format)
         except (OSError, SyntaxError) as error:
             reason = f"the source of `{function.__name__}` is not available ({error})"
-            raise Boundary(reason, loc, NO_SOURCE) from None
+            raise GraphBreak(reason, loc, NO_SOURCE) from None
         recording.copies[function] = copy
         codes = tuple(_codes(copy.__code__))
         recording.codes.update(codes)
@@ -77,7 +85,7 @@ def entered(recording: Recording, function: Callable[..., Any], loc: Loc) -> Cal
     """A callable of the user's that sglc will call: part of the program, or a copy that is recorded.
 
     Raises:
-        Boundary: it cannot be recorded.
+        GraphBreak: it cannot be recorded.
     """
     owner = getattr(function, "__self__", None)
     match function:
@@ -92,7 +100,7 @@ def entered(recording: Recording, function: Callable[..., Any], loc: Loc) -> Cal
         case FunctionType():
             return copied(recording, function, loc)
         case _:
-            raise Boundary(f"`{_name(function)}` is called back", loc, CALLBACK)
+            raise GraphBreak(f"`{_name(function)}` is called back", loc, CALLBACK)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -138,7 +146,7 @@ def _call(recording: Recording, caller: FunctionType, function: Any, /, *args: A
         case BuiltinFunctionType() if function.__name__ in _CHANGING and _from_outside(
             recording, owner, caller
         ):
-            raise Boundary(f"`.{function.__name__}(...)` changes what outlives the program", here(), OUTSIDE)
+            raise GraphBreak(f"`.{function.__name__}(...)` changes what outlives the program", here(), OUTSIDE)
         case BuiltinFunctionType() if type(owner) in _PLAIN_DATA and owner is not None:
             _refuse_call_back(recording, args, kwargs)
             return function(*args, **kwargs)
@@ -152,7 +160,7 @@ def _call(recording: Recording, caller: FunctionType, function: Any, /, *args: A
         case FunctionType() | MethodType() if any(isinstance(arg, State | Forks) for arg in args):
             return entered(recording, function, here())(*args, **kwargs)
         case _:
-            raise Boundary(f"`{_name(function)}(...)` is ordinary Python", here(), UNDECLARED)
+            raise GraphBreak(f"`{_name(function)}(...)` is ordinary Python", here(), UNDECLARED)
 
 
 def _name(function: Any) -> str:
@@ -212,7 +220,7 @@ def _refuse_call_back(recording: Recording, args: tuple[Any, ...], kwargs: dict[
         if isinstance(arg, MethodType) or (
             isinstance(arg, FunctionType) and arg.__code__ not in recording.codes
         ):
-            raise Boundary(f"`{_name(arg)}` is called back", here(), CALLBACK)
+            raise GraphBreak(f"`{_name(arg)}` is called back", here(), CALLBACK)
 
 
 def _is_symbolic(value: Any) -> bool:

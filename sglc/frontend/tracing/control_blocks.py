@@ -21,7 +21,7 @@ from sglc.frontend.tracing.paths import Ended
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Recording
 from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, Boundary
+from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicList, SymbolicText
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
@@ -96,7 +96,7 @@ def _unassigned(function: Body, loc: Loc) -> Iterator[None]:
             cell.cell_contents = old
     if changed:
         names = [name for name, cell in zip(function.__code__.co_freevars, cells, strict=True) if _filled(cell)]
-        raise Boundary(f"a block assigns `{names[changed[0]]}`, a variable outside of it", loc, ASSIGNED)
+        raise GraphBreak(f"a block assigns `{names[changed[0]]}`, a variable outside of it", loc, ASSIGNED)
 
 
 def _filled(cell: CellType) -> bool:
@@ -189,7 +189,7 @@ def truth(recording: Recording, tree: Any, loc: Loc) -> Value:
         case Value(type=Type.TEXT):
             return recording.emit(Not(recording.emit(Eq(tree, "", loc=loc), Type.BOOL), loc=loc), Type.BOOL)
         case Value():
-            raise Boundary(f"a block returns a {tree.type} as a truth value", loc, NO_DATA)
+            raise GraphBreak(f"a block returns a {tree.type} as a truth value", loc, NO_DATA)
         case _:
             constant = recording.emit(Eq("", "", loc=loc), Type.BOOL)
             return constant if tree else recording.emit(Not(constant, loc=loc), Type.BOOL)
@@ -238,7 +238,7 @@ def _as(recording: Recording, leaf: Any, kind: Type, ops: list[Op], loc: Loc) ->
             return leaf
         case Opaque() | Unsettled():
             reason = f"a `{type(leaf.item).__name__}` is stored" if isinstance(leaf, Opaque) else leaf.reason
-            raise Boundary(f"a variable that a loop changes is no data: {reason}", loc, NO_DATA)
+            raise GraphBreak(f"a variable that a loop changes is no data: {reason}", loc, NO_DATA)
     made = recording.recorder.new_value(kind)
     match kind:
         case Type.TEXT:
@@ -323,7 +323,7 @@ def _items(recording: Recording, items: Any, loc: Loc) -> Value:
             texts = tuple(recording.operand(item, loc) for item in items)
             return recording.emit(Concat(texts, loc=loc), Type.LIST)
         case _:
-            raise Boundary(
+            raise GraphBreak(
                 f"`map` goes over a `{type(items).__name__}`, not over a list of texts", loc, NO_DATA
             )
 
@@ -346,7 +346,7 @@ def _gathered(
         ):
             made = _as(recording, tree, Type.LIST, inside, loc)
         case _:
-            raise Boundary("the body of `map` returns something else than a text or a list", loc, NO_DATA)
+            raise GraphBreak("the body of `map` returns something else than a text or a list", loc, NO_DATA)
     result = recording.recorder.new_value(Type.LIST)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 

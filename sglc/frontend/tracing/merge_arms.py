@@ -50,7 +50,7 @@ def merge(
         TraceError: SGLC148, a stream stands in different turns behind the arms.
     """
     back = [arm for arm in arms if arm.end is not None]
-    if not back and tails and _same_boundary(arms):
+    if not back and tails and _same_graph_break(arms):
         back = list(arms)
     if not back:
         return Merged(tuple(Region((), arm.ops) for arm in arms), (), (), None)
@@ -79,7 +79,7 @@ def merge(
 def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """The ops of an arm that does not come back, ending so that the arm says it.
 
-    Where that is a branch of which no arm comes back, its first boundary stands behind it once more.
+    Where that is a branch of which no arm comes back, its first graph break stands behind it once more.
     """
     last = ops[-1]
     if isinstance(last, HostCall):
@@ -105,7 +105,7 @@ def _parts(mnemonic: str) -> tuple[tuple[str, bool], ...]:
     return tuple((name, texts and kinds[name] in _BY_FIELD) for name in kind.own_fields)
 
 
-def _same_boundary(arms: Sequence[Block]) -> bool:
+def _same_graph_break(arms: Sequence[Block]) -> bool:
     last = [arm.ops[-1] for arm in arms if arm.ops]
     return len(last) == len(arms) and all(
         isinstance(op, HostCall) and (op.reason, op.loc) == (getattr(last[0], "reason", ""), last[0].loc)

@@ -15,7 +15,7 @@ from sglc.errors import Loc, SglcError, TraceError
 from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.open_turns import Streams
 from sglc.frontend.values.block_end import Block, End, Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import PATHS, RAISED, Boundary
+from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Cond, HostCall, Switch
@@ -25,7 +25,7 @@ _DEEPEST = MAX_DEPTH - 5  # decisions on one path, in case that none of their ar
 
 
 class Ended(BaseException):
-    """All that is left of this path is in ops that do not come back. Not an `Exception`, like `Boundary`."""
+    """All that is left of this path is in ops that do not come back. Not an `Exception`, like `GraphBreak`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Frame:
         """The next decision on this path.
 
         Raises:
-            Boundary: it would open too many paths.
+            GraphBreak: it would open too many paths.
         """
         number = len(self.decisions)
         chosen = self.repeat[number] if number < len(self.repeat) else 0
         made = Decision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
             if self.room < made.count - 1 or self.depth + number >= _DEEPEST:
-                raise Boundary("there are too many paths to record each of them", loc, PATHS)
+                raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
             self.room -= made.count - 1
         elif chosen >= made.count:
             raise differs(loc)
@@ -221,14 +221,14 @@ def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
     return replace(stored, leaf=leaf) if leaf == stored.leaf else Stored(leaf)
 
 
-def stop_at(frame: Frame, boundary: Boundary) -> None:
+def stop_at(frame: Frame, graph_break: GraphBreak) -> None:
     """Ordinary Python takes over in a block."""
-    frame.ops.append(HostCall(boundary.reason, loc=boundary.loc))
+    frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
 
-def raised(error: Exception, loc: Loc) -> Boundary:
+def raised(error: Exception, loc: Loc) -> GraphBreak:
     """An exception of the user's on a path of several: the run raises it, if it comes there."""
     if isinstance(error, SglcError):
         raise error
     text = f": {error}" if str(error) else ""
-    return Boundary(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)
+    return GraphBreak(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)

@@ -8,7 +8,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
 from sglc.frontend.values.block_end import Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import NO_DATA, Boundary
+from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
 from sglc.frontend.values.recorded import Generated
 from sglc.frontend.values.symbolic import (
     SymbolicBool,
@@ -26,14 +26,14 @@ def tree_of(tracing: Tracing, item: Any, loc: Loc, what: str) -> Tree:
     """`item` as plain data with recorded values in it.
 
     Args:
-        what: what is done with it, for the boundary: "returned", "given to a tool".
+        what: what is done with it, for the graph break: "returned", "given to a tool".
 
     Raises:
-        Boundary: it holds something that is no data.
+        GraphBreak: it holds something that is no data.
     """
     tree = _tree(tracing, item, loc)
     if isinstance(tree, Opaque):
-        raise Boundary(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
+        raise GraphBreak(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
     return tree
 
 

@@ -13,7 +13,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.program.state import Forks, State
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, Boundary
+from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
@@ -31,7 +31,7 @@ class Called:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.variables:
-            raise Boundary(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
+            raise GraphBreak(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
         return self.variables[name]
 
     def __contains__(self, name: str) -> bool:
@@ -44,16 +44,16 @@ class Called:
         return self
 
     def text(self) -> str:
-        raise Boundary("`text()` needs the program to run", here(), WHOLE_TEXT)
+        raise GraphBreak("`text()` needs the program to run", here(), WHOLE_TEXT)
 
     def messages(self) -> list[Any]:
-        raise Boundary("`messages()` needs the program to run", here(), WHOLE_TEXT)
+        raise GraphBreak("`messages()` needs the program to run", here(), WHOLE_TEXT)
 
     def get_meta_info(self, name: str) -> Any:
-        raise Boundary(f"`get_meta_info({name!r})` needs the program to run", here(), META)
+        raise GraphBreak(f"`get_meta_info({name!r})` needs the program to run", here(), META)
 
     def error(self) -> Any:
-        raise Boundary("`error()` needs the program to run", here(), OTHER)
+        raise GraphBreak("`error()` needs the program to run", here(), OTHER)
 
 
 def closed_over(definition: Definition) -> str:
@@ -92,7 +92,7 @@ def arguments_of(
                 tree = tree_of(recording, value, loc, f"given to `{definition.name}`")
                 if any(True for _ in values_in(tree)):
                     name = type(value).__name__
-                    raise Boundary(
+                    raise GraphBreak(
                         f"a `{name}` with recorded values is given to `{definition.name}`", loc, NO_DATA
                     )
                 default = value
@@ -118,11 +118,11 @@ def refuse_call(recording: Recording, definition: Definition, loc: Loc) -> None:
     """Whether the call can be recorded at all.
 
     Raises:
-        Boundary: it uses values of the calling program, or programs call each other without an end.
+        GraphBreak: it uses values of the calling program, or programs call each other without an end.
     """
     name = closed_over(definition)
     if name:
         reason = f"`{definition.name}` uses `{name}` of the program that calls it"
-        raise Boundary(reason, loc, NO_DATA)
+        raise GraphBreak(reason, loc, NO_DATA)
     if len(recording.calls) >= _DEEPEST:
-        raise Boundary(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)
+        raise GraphBreak(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)

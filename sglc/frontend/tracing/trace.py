@@ -1,4 +1,4 @@
-"""Ahead-of-time recording: the function's body with symbolic arguments, on every path, up to boundaries.
+"""Ahead-of-time recording: the function's body with symbolic arguments, on every path, up to graph breaks.
 
 Branches on values of finitely many texts are recorded arm by arm (`explore`); a path ends where
 ordinary Python has to take over, and compiling a program never has its effects.
@@ -25,7 +25,7 @@ from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.subprogram import Called, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Recording
 from sglc.frontend.values.block_end import Block, Opaque, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, Boundary
+from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
@@ -39,7 +39,7 @@ class Explored:
     """A recorded program, and every place where it is left to ordinary Python, in the order of the text."""
 
     program: Program
-    boundaries: tuple[Boundary, ...]
+    graph_breaks: tuple[GraphBreak, ...]
 
 
 def record(
@@ -48,11 +48,11 @@ def record(
     """The program of `definition` with an `arg` for every parameter whose default is no other constant.
 
     Args:
-        careful: nobody has asked for it, so statements that could have effects are boundaries too.
+        careful: nobody has asked for it, so statements that could have effects are graph breaks too.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
-            boundary (SGLC120 to SGLC146).
+            graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
     return explored(definition, defaults, max_paths=max_paths, careful=careful).program
@@ -66,10 +66,10 @@ def explored(
     called_by: Sequence[Any] = (),
     careful: bool = False,
 ) -> Explored:
-    """`record`, with the boundaries.
+    """`record`, with the graph breaks.
 
     Args:
-        max_paths: how many paths are recorded; where more would begin is a boundary.
+        max_paths: how many paths are recorded; where more would begin is a graph break.
         called_by: the programs that this one is called by, outermost first. A called program gives its
             variables too: its returns are `{"value": ..., "variables": {...}}`.
 
@@ -107,12 +107,12 @@ def explored(
         raise
     except Exception as error:
         raise failed(definition, error) from error
-    boundaries = _in_order(recording.boundaries)
-    if definition.fullgraph and boundaries:
-        raise boundaries[0].as_error(definition.name)
+    graph_breaks = _in_order(recording.graph_breaks)
+    if definition.fullgraph and graph_breaks:
+        raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
     ops = _without_dead([*first, *block.ops], returns)
-    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), boundaries)
+    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), graph_breaks)
 
 
 def failed(definition: Definition, error: BaseException) -> RunError:
@@ -136,12 +136,12 @@ def call(
         options: names of what is said about the run itself, which a recorded call has no place for.
 
     Raises:
-        Boundary: the called program is left to ordinary Python somewhere, or cannot be recorded.
+        GraphBreak: the called program is left to ordinary Python somewhere, or cannot be recorded.
         SglcError: it misuses the language.
     """
     loc = here()
     if options:
-        raise Boundary(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
+        raise GraphBreak(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
     refuse_call(recording, definition, loc)
     own, args = arguments_of(recording, definition, given, loc)
     made = explored(
@@ -151,10 +151,10 @@ def call(
         called_by=recording.calls,
         careful=recording.careful,
     )
-    if made.boundaries:
-        inner = made.boundaries[0]
+    if made.graph_breaks:
+        inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
-        raise Boundary(reason, loc, inner.kind)
+        raise GraphBreak(reason, loc, inner.kind)
     return record_call(recording, made.program, definition.name, args, loc)
 
 
@@ -169,7 +169,7 @@ def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[A
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value
             case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-                raise Boundary(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
+                raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case _:
                 positional.append(value)
     return positional, named
@@ -189,11 +189,11 @@ def _returns(block: Block, called: bool) -> Tree:
     return {"value": block.end.tree, "variables": variables}
 
 
-def _in_order(boundaries: Sequence[Boundary]) -> tuple[Boundary, ...]:
+def _in_order(graph_breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
     """Each place once: a place on several paths was met once on each."""
-    places: dict[tuple[Loc, str], Boundary] = {}
-    for boundary in boundaries:
-        places.setdefault((boundary.loc, boundary.reason), boundary)
+    places: dict[tuple[Loc, str], GraphBreak] = {}
+    for graph_break in graph_breaks:
+        places.setdefault((graph_break.loc, graph_break.reason), graph_break)
     return tuple(sorted(places.values(), key=lambda b: (b.loc.line, b.loc.column)))
 
 

@@ -22,7 +22,7 @@ from sglc.frontend.tracing.open_turns import Streams
 from sglc.frontend.tracing.paths import MOST_PATHS, Ended, Frame, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_end import Block, End, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import Boundary
+from sglc.frontend.values.graph_breaks import GraphBreak
 from sglc.frontend.values.recorded import Mark, Stream, Turns
 from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, regions
@@ -77,14 +77,14 @@ class _Snapshot:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """`boundaries` are all places where ordinary Python takes over, in the order in which they were met."""
+    """`graph_breaks` are all places where ordinary Python takes over, in the order in which they were met."""
 
     instance: Instance
     most_paths: int = MOST_PATHS
     file: str = ""  # where the function is written
     careful: bool = False  # it also stops before statements that could have effects
     calls: tuple[Any, ...] = ()  # the functions whose recordings this one is part of, outermost first
-    boundaries: list[Boundary] = field(default_factory=list)
+    graph_breaks: list[GraphBreak] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
     copies: dict[Callable[..., Any], FunctionType] = field(default_factory=dict)
@@ -260,12 +260,12 @@ class Recording:
             first: it is the whole function.
 
         Raises:
-            Boundary: ordinary Python would have to take over where it must not.
+            GraphBreak: ordinary Python would have to take over where it must not.
         """
         before, outer = self._snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
         decided = dict(self.decided)
-        met = len(self.boundaries)
+        met = len(self.graph_breaks)
         marks = [before.mark]
 
         def run(frame: Frame) -> End | None:
@@ -278,8 +278,8 @@ class Recording:
                 return self.end_of(tree, [entry[0] for entry in before.states]) if variables else End(tree)
             except Ended:
                 return None
-            except Boundary as boundary:
-                self._stop(frame, boundary)
+            except GraphBreak as graph_break:
+                self._stop(frame, graph_break)
                 return None
             except Exception as error:
                 if first and not frame.decisions:
@@ -307,10 +307,10 @@ class Recording:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
             self.decided = decided
-        if len(self.boundaries) > met and not python:
-            boundary = self.boundaries[met]
-            del self.boundaries[met:]
-            raise boundary
+        if len(self.graph_breaks) > met and not python:
+            graph_break = self.graph_breaks[met]
+            del self.graph_breaks[met:]
+            raise graph_break
         return made
 
     def streams(self) -> Streams:
@@ -323,9 +323,9 @@ class Recording:
                 streams.add(op)
         return streams
 
-    def _stop(self, frame: Frame, boundary: Boundary) -> None:
-        self.boundaries.append(boundary.with_traceback(None))
-        stop_at(frame, boundary)
+    def _stop(self, frame: Frame, graph_break: GraphBreak) -> None:
+        self.graph_breaks.append(graph_break.with_traceback(None))
+        stop_at(frame, graph_break)
 
     @contextmanager
     def here(self) -> Iterator[None]:
