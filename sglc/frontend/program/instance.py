@@ -13,7 +13,7 @@ from sglc.frontend.outputs.forms import Reader
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.source.lazy_reads import Places
-from sglc.frontend.values.block_end import Unsettled
+from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream

@@ -17,10 +17,10 @@ from typing import Any
 from sglc.errors import Loc, TraceError
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.merge_arms import Merged, merge
-from sglc.frontend.tracing.paths import Ended
+from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicList, SymbolicText
 from sglc.ir.core import Op, Region, Tree, Type, Value
@@ -61,12 +61,12 @@ def _branch(recording: Recording, arms: Sequence[Body | None], make: Callable[[M
     blocks = [recording.block(partial(_run, recording, arm, loc, returned), loc) for arm in arms]
     merged = merge(blocks, recording.recorder.new_value, recording.streams(), loc, tails=False)
     recording.recorder.ops.append(make(merged))
-    if merged.end is None:
-        raise Ended
-    recording.go_on(merged.end)
+    if merged.exit is None:
+        raise PathEnded
+    recording.go_on(merged.exit)
     if returned and all(isinstance(item, State) and item is returned[0] for item in returned):
         return returned[0]  # of `s.user(...)` and its like
-    return unwrapped(merged.end.tree)
+    return unwrapped(merged.exit.tree)
 
 
 def _run(recording: Recording, body: Body | None, loc: Loc, returned: list[Any], *args: Any) -> Tree:
@@ -115,9 +115,9 @@ class _Carried:
     """What a loop hands from one iteration to the next: the streams of states, and variables by their type."""
 
     streams: list[int] = field(default_factory=list)
-    variables: dict[Key, Type] = field(default_factory=dict)
+    variables: dict[VariableKey, Type] = field(default_factory=dict)
     params: list[Value] = field(default_factory=list)
-    marks: dict[Key, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
+    marks: dict[VariableKey, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
 
 
 def record_loop(recording: Recording, body: Body, max_iters: int, loc: Loc) -> None:
@@ -126,26 +126,27 @@ def record_loop(recording: Recording, body: Body, max_iters: int, loc: Loc) -> N
     carried = _Carried()
     for _ in range(_ROUNDS):
         block = recording.block(lambda: _iteration(recording, body, carried, before, loc), loc, python=False)
-        assert block.end is not None
-        if not _more(carried, before, block.end):
+        assert block.exit is not None
+        if not _more(carried, before, block.exit):
             break
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
-    end = block.end
-    _same_turns(before, end, carried, "loop", loc)
+    block_exit = block.exit
+    _same_turns(before, block_exit, carried, "loop", loc)
     inside = list(block.ops)
-    yields = [end.streams[number] for number in carried.streams]
+    yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
-        _as(recording, _variables(end)[key].leaf, kind, inside, loc) for key, kind in carried.variables.items()
+        _as(recording, _variables(block_exit)[key].leaf, kind, inside, loc)
+        for key, kind in carried.variables.items()
     ]
-    assert isinstance(end.tree, Value)
+    assert isinstance(block_exit.tree, Value)
     ops = recording.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
         stored = _variables(before).get(key)
         init.append(_as(recording, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
     results = tuple(recording.recorder.new_value(value.type) for value in init)
-    region = Region(tuple(carried.params), tuple(inside), (end.tree, *yields), loc)
+    region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
     ops.append(Loop(tuple(init), max_iters, region, results=results, loc=loc))
     recording.go_on(_behind(before, carried, results))
 
@@ -154,16 +155,16 @@ def record_loop(recording: Recording, body: Body, max_iters: int, loc: Loc) -> N
 _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Type.JSON: None}
 
 
-def _standing(recording: Recording) -> End:
+def _standing(recording: Recording) -> BlockExit:
     """The streams and variables of all states as they are now."""
-    return recording.end_of(None, recording.states())
+    return recording.exit_of(None, recording.states())
 
 
-def _variables(end: End) -> dict[Key, Stored]:
-    return dict(end.variables or {})
+def _variables(block_exit: BlockExit) -> dict[VariableKey, Stored]:
+    return dict(block_exit.variables or {})
 
 
-def _iteration(recording: Recording, body: Body, carried: _Carried, before: End, loc: Loc) -> Tree:
+def _iteration(recording: Recording, body: Body, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
     carried.params, carried.marks = [], {}
     states = recording.states()
     for number in carried.streams:
@@ -195,7 +196,7 @@ def truth(recording: Recording, tree: Any, loc: Loc) -> Value:
             return constant if tree else recording.emit(Not(constant, loc=loc), Type.BOOL)
 
 
-def _more(carried: _Carried, before: End, after: End) -> bool:
+def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
     """Enter what else the body has changed; whether there was anything."""
     found = False
     for number, (old, new) in enumerate(zip(before.streams, after.streams, strict=True)):
@@ -252,7 +253,7 @@ def _as(recording: Recording, leaf: Any, kind: Type, ops: list[Op], loc: Loc) ->
     return made
 
 
-def _same_turns(before: End, after: End, carried: _Carried, what: str, loc: Loc) -> None:
+def _same_turns(before: BlockExit, after: BlockExit, carried: _Carried, what: str, loc: Loc) -> None:
     for number in carried.streams:
         if before.opens[number] != after.opens[number]:
             raise TraceError(
@@ -266,7 +267,7 @@ def _open(role: str) -> str:
     return f"a turn of `{role}` is open" if role else "no turn is open"
 
 
-def _behind(before: End, carried: _Carried, results: Sequence[Value]) -> End:
+def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> BlockExit:
     """Where the states stand behind a loop."""
     streams = list(before.streams)
     for number, value in zip(carried.streams, results, strict=False):
@@ -274,7 +275,7 @@ def _behind(before: End, carried: _Carried, results: Sequence[Value]) -> End:
     variables = _variables(before)
     for key, value in zip(carried.variables, results[len(carried.streams) :], strict=True):
         variables[key] = Stored(value)
-    return End(None, tuple(streams), before.opens, variables)
+    return BlockExit(None, tuple(streams), before.opens, variables)
 
 
 # -- map -------------------------------------------------------------------------------------------
@@ -291,9 +292,9 @@ def record_map(recording: Recording, items: Any, body: Body, loc: Loc) -> Any:
 
     source = _items(recording, items, loc)
     block = recording.block(run, loc, python=False)
-    assert block.end is not None
-    end = block.end
-    if end.streams != before.streams:
+    assert block.exit is not None
+    block_exit = block.exit
+    if block_exit.streams != before.streams:
         raise TraceError(
             "SGLC148", "the body of `map` changes a state that was made outside of it", loc,
             note="its runs have no order, so none of them can continue what another has written",
@@ -307,7 +308,7 @@ def record_map(recording: Recording, items: Any, body: Body, loc: Loc) -> Any:
     recording.unsettle(
         {
             key: reason
-            for key, stored in _variables(end).items()
+            for key, stored in _variables(block_exit).items()
             if key not in old or not (stored.kept and stored.item is old[key].item)
         },
         loc,
@@ -329,10 +330,10 @@ def _items(recording: Recording, items: Any, loc: Loc) -> Value:
 
 
 def _gathered(
-    recording: Recording, block: Block, params: Sequence[Value], inside: list[Op], loc: Loc
+    recording: Recording, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc
 ) -> tuple[tuple[Value, ...], Region]:
-    assert block.end is not None
-    tree = block.end.tree
+    assert block.exit is not None
+    tree = block.exit.tree
     match tree:
         case None:
             return (), Region(tuple(params), tuple(inside), (), loc)

@@ -14,7 +14,7 @@ from typing import Any
 from sglc.errors import Loc, SglcError, TraceError
 from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.open_turns import Streams
-from sglc.frontend.values.block_end import Block, End, Opaque, Stored, Unsettled
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
@@ -24,7 +24,7 @@ MOST_PATHS = 64
 _DEEPEST = MAX_DEPTH - 5  # decisions on one path, in case that none of their arms meet again
 
 
-class Ended(BaseException):
+class PathEnded(BaseException):
     """All that is left of this path is in ops that do not come back. Not an `Exception`, like `GraphBreak`."""
 
 
@@ -82,7 +82,7 @@ class Path:
     """One finished run."""
 
     frame: Frame
-    end: End | None
+    exit: BlockExit | None
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -90,9 +90,9 @@ class Path:
 
 
 def explore(
-    run: Callable[[Frame], End | None], fresh: Callable[[Type], Value], streams: Callable[[], Streams],
+    run: Callable[[Frame], BlockExit | None], fresh: Callable[[Type], Value], streams: Callable[[], Streams],
     loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
-) -> Block:  # fmt: skip
+) -> TracedBlock:  # fmt: skip
     """Run a block on every path, and bring the paths together.
 
     Args:
@@ -122,7 +122,7 @@ def explore(
     if len(paths) == 1:
         (only,) = paths.values()
         if not only.frame.decisions:
-            return Block(tuple(only.frame.ops), only.end)
+            return TracedBlock(tuple(only.frame.ops), only.exit)
     return _Tree(list(paths.values()), fresh, streams(), loc).block()
 
 
@@ -160,10 +160,10 @@ class _Tree:
         self.streams = streams
         self.loc = loc
 
-    def block(self) -> Block:
+    def block(self) -> TracedBlock:
         return self.node((), {})
 
-    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> Block:
+    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
         """What follows the decisions `before`, with the values that were renamed so far."""
         path = self.path(before)
         decisions = path.frame.decisions
@@ -174,7 +174,7 @@ class _Tree:
         for op in ops:
             self.streams.add(op)
         if len(decisions) == len(before):
-            return Block(ops, _renamed_end(path.end, own))
+            return TracedBlock(ops, _renamed_exit(path.exit, own))
         decision = decisions[len(before)]
         arms = [self.node((*before, case), own) for case in range(decision.count)]
         asked = own.get(decision.value, decision.value)
@@ -183,7 +183,7 @@ class _Tree:
             asked=(asked, decision.cases) if decision.cases else None,
         )  # fmt: skip
         branch = _branch(replace(decision, value=asked), merged)
-        return Block((*ops, branch, *merged.tail), merged.end)
+        return TracedBlock((*ops, branch, *merged.tail), merged.exit)
 
     def path(self, before: tuple[int, ...]) -> Path:
         """The path that makes these decisions, and further ones by the first case."""
@@ -203,14 +203,14 @@ def _branch(decision: Decision, merged: Merged) -> Op:
     return Switch(decision.value, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
 
 
-def _renamed_end(end: End | None, rename: Mapping[Value, Value]) -> End | None:
-    if end is None:
+def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
+    if block_exit is None:
         return None
     variables = None
-    if end.variables is not None:
-        variables = {key: _renamed_variable(stored, rename) for key, stored in end.variables.items()}
-    tree, streams = substitute(end.tree, rename), substitute(end.streams, rename)
-    return End(tree, streams, end.opens, variables)
+    if block_exit.variables is not None:
+        variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
+    tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
+    return BlockExit(tree, streams, block_exit.opens, variables)
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
-from sglc.frontend.values.block_end import Opaque, Stored, Unsettled
+from sglc.frontend.values.block_exit import Opaque, Stored, Unsettled
 from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
 from sglc.frontend.values.recorded import Generated
 from sglc.frontend.values.symbolic import (

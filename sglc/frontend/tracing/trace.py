@@ -24,7 +24,7 @@ from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.subprogram import Called, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.block_end import Block, Opaque, Unsettled
+from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
@@ -175,18 +175,18 @@ def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[A
     return positional, named
 
 
-def _returns(block: Block, called: bool) -> Tree:
-    if block.end is None:
+def _returns(block: TracedBlock, called: bool) -> Tree:
+    if block.exit is None:
         return {"value": None, "variables": {}} if called else None
     if not called:
-        return block.end.tree
-    stored = (block.end.variables or {}).items()
+        return block.exit.tree
+    stored = (block.exit.variables or {}).items()
     variables = {
         name: variable.leaf
         for (number, name), variable in stored
         if number == 0 and not isinstance(variable.leaf, Opaque | Unsettled)
     }
-    return {"value": block.end.tree, "variables": variables}
+    return {"value": block.exit.tree, "variables": variables}
 
 
 def _in_order(graph_breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:

@@ -19,9 +19,9 @@ from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.tracing.open_turns import Streams
-from sglc.frontend.tracing.paths import MOST_PATHS, Ended, Frame, explore, raised, stop_at
+from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
-from sglc.frontend.values.block_end import Block, End, Stored, Unsettled
+from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import GraphBreak
 from sglc.frontend.values.recorded import Mark, Stream, Turns
 from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
@@ -250,12 +250,12 @@ class Recording:
         variables: bool = True,
         python: bool = True,
         first: bool = False,
-    ) -> Block:
+    ) -> TracedBlock:
         """Record a block on all its paths; afterwards everything stands where it stood before.
 
         Args:
             body: records the block, and gives what it hands on.
-            variables: the end has the variables of the states from before the block, and their streams.
+            variables: the exit has the variables of the states from before the block, and their streams.
             python: ordinary Python may take over in the block.
             first: it is the whole function.
 
@@ -268,15 +268,17 @@ class Recording:
         met = len(self.graph_breaks)
         marks = [before.mark]
 
-        def run(frame: Frame) -> End | None:
+        def run(frame: Frame) -> BlockExit | None:
             self._restore(before)
             self.decided = dict(decided)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
                 tree = body()
-                return self.end_of(tree, [entry[0] for entry in before.states]) if variables else End(tree)
-            except Ended:
+                return (
+                    self.exit_of(tree, [entry[0] for entry in before.states]) if variables else BlockExit(tree)
+                )
+            except PathEnded:
                 return None
             except GraphBreak as graph_break:
                 self._stop(frame, graph_break)
@@ -357,7 +359,7 @@ class Recording:
             stream.value, stream.turns, stream.live = value, turns, live
             state._stream, state._variables, state._history = stream, dict(variables), history
 
-    def end_of(self, tree: Tree, states: Sequence[PromptState]) -> End:
+    def exit_of(self, tree: Tree, states: Sequence[PromptState]) -> BlockExit:
         """Where the states stand now."""
         variables: dict[tuple[int, str], Stored] = {}
         for number, state in enumerate(states):
@@ -365,18 +367,18 @@ class Recording:
                 leaf = leaf_of(self, variable, name)
                 variables[number, name] = Stored(leaf, variable, kept=True)
         values = tuple(state._stream.value for state in states)
-        return End(tree, values, tuple(state._stream.turns.open for state in states), variables)
+        return BlockExit(tree, values, tuple(state._stream.turns.open for state in states), variables)
 
-    def go_on(self, end: End) -> None:
+    def go_on(self, block_exit: BlockExit) -> None:
         """Let the states stand where a block has left them."""
-        for number, state in enumerate(self.states()[: len(end.streams)]):
-            value, role = end.streams[number], end.opens[number]
+        for number, state in enumerate(self.states()[: len(block_exit.streams)]):
+            value, role = block_exit.streams[number], block_exit.opens[number]
             stream = state._stream
             if value != stream.value:
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)
                 state._history = History(state._history, "block", "")
-            own = {name: stored for (n, name), stored in (end.variables or {}).items() if n == number}
+            own = {name: stored for (n, name), stored in (block_exit.variables or {}).items() if n == number}
             state._variables = {name: items_of(stored) for name, stored in own.items()}
 
     def unsettle(self, names: Mapping[tuple[int, str], str], loc: Loc) -> None:
