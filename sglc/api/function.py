@@ -133,9 +133,9 @@ class Function:
             from sglc.frontend.tracing import trace as ahead
             from sglc.frontend.tracing.tracer import current
 
-            recording = current()
-            assert recording is not None
-            called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
+            tracer = current()
+            assert tracer is not None
+            called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
         from sglc.execution.budget import budget_of
         from sglc.execution.deadline import clock_of_run

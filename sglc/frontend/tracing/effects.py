@@ -26,7 +26,7 @@ def refuse_effects(function: FunctionType, *, program: bool) -> None:
     """Stop before a function is executed whose statements could change what outlives it.
 
     Args:
-        program: its arguments are the recording's own.
+        program: its arguments are the tracer's own.
 
     Raises:
         GraphBreak: there is such a statement.

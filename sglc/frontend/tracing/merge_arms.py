@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.tracing.open_turns import Streams
+from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import Append, Call, Concat, Eq, Format, HostCall, In, Lower, Pack, PureCall, Strip, Tool
@@ -35,7 +35,7 @@ class Merged:
 
 
 def merge(
-    arms: Sequence[TracedBlock], fresh: Callable[[Type], Value], streams: Streams, loc: Loc, *, tails: bool,
+    arms: Sequence[TracedBlock], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc, *, tails: bool,
     asked: tuple[Value, Sequence[str]] | None = None,
 ) -> Merged:  # fmt: skip
     """One op's arms, with `tails` those ops behind it with which all arms end.
@@ -146,7 +146,7 @@ class _Joint:
 
     arms: Sequence[TracedBlock]
     fresh: Callable[[Type], Value]
-    streams: Streams
+    streams: StreamTurns
     loc: Loc
     known: Mapping[tuple[Any, ...], Value]  # what needs no result
     holes: dict[tuple[Any, ...], Value] = field(default_factory=dict)

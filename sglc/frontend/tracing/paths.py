@@ -13,7 +13,7 @@ from typing import Any
 
 from sglc.errors import Loc, SglcError, TraceError
 from sglc.frontend.tracing.merge_arms import Merged, merge
-from sglc.frontend.tracing.open_turns import Streams
+from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
@@ -29,7 +29,7 @@ class PathEnded(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BranchDecision:
     """On this path `value` is number `chosen` of `cases`; of a truth value these are () for true and false."""
 
     at: int  # ops of the block before it
@@ -55,10 +55,10 @@ class Frame:
     room: int  # further paths that decisions may open
     depth: int  # decisions around the block
     ops: list[Op] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
 
-    def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> Decision:
+    def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> BranchDecision:
         """The next decision on this path.
 
         Raises:
@@ -66,7 +66,7 @@ class Frame:
         """
         number = len(self.decisions)
         chosen = self.repeat[number] if number < len(self.repeat) else 0
-        made = Decision(len(self.ops), value, cases, chosen, loc)
+        made = BranchDecision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
             if self.room < made.count - 1 or self.depth + number >= _DEEPEST:
                 raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
@@ -90,8 +90,8 @@ class Path:
 
 
 def explore(
-    run: Callable[[Frame], BlockExit | None], fresh: Callable[[Type], Value], streams: Callable[[], Streams],
-    loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
+    run: Callable[[Frame], BlockExit | None], fresh: Callable[[Type], Value],
+    streams: Callable[[], StreamTurns], loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
 ) -> TracedBlock:  # fmt: skip
     """Run a block on every path, and bring the paths together.
 
@@ -153,7 +153,7 @@ class _Tree:
     """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
 
     def __init__(
-        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: Streams, loc: Loc
+        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc
     ) -> None:
         self.paths = {path.chosen: path for path in paths}
         self.fresh = fresh
@@ -196,7 +196,7 @@ class _Tree:
         return {value: self.fresh(value.type) for value in definitions(ops)}
 
 
-def _branch(decision: Decision, merged: Merged) -> Op:
+def _branch(decision: BranchDecision, merged: Merged) -> Op:
     if not decision.cases:
         then, orelse = merged.regions
         return Cond(decision.value, then, orelse, results=merged.results, loc=decision.loc)

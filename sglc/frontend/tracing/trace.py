@@ -1,4 +1,4 @@
-"""Ahead-of-time recording: the function's body with symbolic arguments, on every path, up to graph breaks.
+"""Ahead-of-time tracing: the function's body with symbolic arguments, on every path, up to graph breaks.
 
 Branches on values of finitely many texts are recorded arm by arm (`explore`); a path ends where
 ordinary Python has to take over, and compiling a program never has its effects.
@@ -22,8 +22,8 @@ from sglc.frontend.recorder.recorder import Recorder
 from sglc.frontend.tracing.call_hooks import copied, entered
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.tracing.subprogram import Called, arguments_of, record_call, refuse_call
-from sglc.frontend.tracing.tracer import Recording
+from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
+from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
@@ -77,37 +77,37 @@ def explored(
         as `record`.
     """
     recorder = Recorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
-    recording = Recording(
+    tracer = Tracer(
         Instance(recorder, None),
         max_paths,
         file=definition.code.co_filename,
         careful=careful,
         calls=(*called_by, definition.call),
     )
-    recording.make_copy = partial(entered, recording)
+    tracer.make_copy = partial(entered, tracer)
     arguments: dict[str, Any] = {}
     for parameter in definition.parameters:
         if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):
             arguments[parameter.name] = recorder.argument(parameter.name, definition.loc)
         else:
             arguments[parameter.name] = parameter.default
-    state = State(recording.instance, recorder.new_stream(definition.loc))
+    state = State(tracer.instance, recorder.new_stream(definition.loc))
     first = list(recorder.ops)
 
     def run() -> Tree:
-        body = copied(recording, definition.call, definition.loc)
+        body = copied(tracer, definition.call, definition.loc)
         positional, named = _split(definition, arguments)
         returned = body(state, *positional, **named)
-        return tree_of(recording, returned, definition.loc, "returned")
+        return tree_of(tracer, returned, definition.loc, "returned")
 
     try:
-        with recording.here():
-            block = recording.block(run, definition.loc, variables=bool(called_by), first=True)
+        with tracer.here():
+            block = tracer.block(run, definition.loc, variables=bool(called_by), first=True)
     except SglcError:
         raise
     except Exception as error:
         raise failed(definition, error) from error
-    graph_breaks = _in_order(recording.graph_breaks)
+    graph_breaks = _in_order(tracer.graph_breaks)
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
@@ -123,12 +123,12 @@ def failed(definition: Definition, error: BaseException) -> RunError:
 
 
 def call(
-    recording: Recording,
+    tracer: Tracer,
     definition: Definition,
     given: Mapping[str, Any],
     defaults: Sampling,
     options: Sequence[str] = (),
-) -> Called:
+) -> CallResult:
     """Record that a program calls another one.
 
     Args:
@@ -142,20 +142,20 @@ def call(
     loc = here()
     if options:
         raise GraphBreak(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
-    refuse_call(recording, definition, loc)
-    own, args = arguments_of(recording, definition, given, loc)
+    refuse_call(tracer, definition, loc)
+    own, args = arguments_of(tracer, definition, given, loc)
     made = explored(
         own,
         defaults,
-        max_paths=recording.most_paths,
-        called_by=recording.calls,
-        careful=recording.careful,
+        max_paths=tracer.most_paths,
+        called_by=tracer.calls,
+        careful=tracer.careful,
     )
     if made.graph_breaks:
         inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
         raise GraphBreak(reason, loc, inner.kind)
-    return record_call(recording, made.program, definition.name, args, loc)
+    return record_call(tracer, made.program, definition.name, args, loc)
 
 
 def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

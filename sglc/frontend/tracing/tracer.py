@@ -1,4 +1,4 @@
-"""One recording of a function ahead of time: the block that is being recorded, and what is decided in it.
+"""The tracer of a function ahead of time: the block that is being recorded, and what is decided in it.
 
 It is what symbolic values, structured ops and tools turn to (`current()`). Blocks nest: while one is
 recorded, ops go into it, and decisions that were made in it are forgotten when it ends.
@@ -18,7 +18,7 @@ from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import Recorder
-from sglc.frontend.tracing.open_turns import Streams
+from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
@@ -50,10 +50,10 @@ def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
     raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
 
 
-def current() -> Recording | None:
-    """The recording that goes on; None in an ordinary run."""
+def current() -> Tracer | None:
+    """The tracer at work; None in an ordinary run."""
     tracing = TRACING.get()
-    assert tracing is None or isinstance(tracing, Recording)
+    assert tracing is None or isinstance(tracing, Tracer)
     return tracing
 
 
@@ -76,14 +76,14 @@ class _Snapshot:
 
 
 @dataclass(slots=True, eq=False)
-class Recording:
+class Tracer:
     """`graph_breaks` are all places where ordinary Python takes over, in the order in which they were met."""
 
     instance: Instance
     most_paths: int = MOST_PATHS
     file: str = ""  # where the function is written
     careful: bool = False  # it also stops before statements that could have effects
-    calls: tuple[Any, ...] = ()  # the functions whose recordings this one is part of, outermost first
+    calls: tuple[Any, ...] = ()  # the functions whose traces this one is part of, outermost first
     graph_breaks: list[GraphBreak] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class Recording:
         def fresh(kind: Type) -> Value:
             return self.recorder.new_value(kind)
 
-        def streams() -> Streams:
+        def streams() -> StreamTurns:
             for mark in marks:
                 self.recorder.skip_to(mark)
             return self.streams()
@@ -315,9 +315,9 @@ class Recording:
             raise graph_break
         return made
 
-    def streams(self) -> Streams:
+    def streams(self) -> StreamTurns:
         """The chat turns of every stream so far."""
-        streams = Streams()
+        streams = StreamTurns()
         for frame in self.frames:
             for param, like in frame.given:
                 streams.same(param, like)
@@ -331,7 +331,7 @@ class Recording:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Symbolic values, structured ops and tools turn to this recording."""
+        """Symbolic values, structured ops and tools turn to this tracer."""
         token = TRACING.set(self)
         try:
             yield

@@ -1,7 +1,7 @@
 """Values that exist only when the program runs, for ahead-of-time compilation.
 
 User code never sees a made-up value. What can be recorded is; where Python needs the value itself,
-the recording decides on one of finitely many (and comes back for the others), or raises `GraphBreak`.
+the tracer decides on one of finitely many (and comes back for the others), or raises `GraphBreak`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Tracing(Protocol):
-    """The recording that goes on, as values see it."""
+    """The tracer at work, as values see it."""
 
     def decidable(self, value: Value) -> bool:
         """Whether `decide` knows the value, or can choose one of finitely many."""
