@@ -12,7 +12,7 @@ import sglc as sgl
 from sglc.frontend.language.function import define
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.lazy_text import DeferredText
 from sglc.ir.sampling import Sampling
 
@@ -56,7 +56,7 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("name", USES)
 def test_an_unforeseen_use_gives_what_the_text_gives_after_one_launch(name: str) -> None:
     launcher = Launches()
-    recorder = Recorder("f", Sampling(), symbolic=False)
+    recorder = OpRecorder("f", Sampling(), symbolic=False)
     instance = Instance(recorder, launcher)  # type: ignore[arg-type]
     state = State(instance, recorder.new_stream(define(lambda s: None).loc))
     state += sgl.gen("x")

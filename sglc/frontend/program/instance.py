@@ -11,12 +11,12 @@ from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.forms import Reader
 from sglc.frontend.program.history import History
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.source.lazy_reads import Places
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
-from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream
+from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
 from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
@@ -34,8 +34,8 @@ class Gathered:
 class Scoped:
     """Everything that was appended between two places of one prompt, chat markup included."""
 
-    begin: Stream
-    end: Stream
+    begin: RecordedStream
+    end: RecordedStream
     parts: tuple[History, ...]
 
 
@@ -54,7 +54,7 @@ Variable = Generated | Gathered | Scoped | Awaited | Any
 class PromptState(Protocol):
     """A `State` as its run, what it waits for, and the tracer see it."""
 
-    _stream: Stream
+    _stream: RecordedStream
     _variables: dict[str, Variable]
     _history: History | None
     label: str | None
@@ -63,7 +63,7 @@ class PromptState(Protocol):
     def instance(self) -> Instance: ...
 
     @property
-    def stream(self) -> Stream: ...
+    def stream(self) -> RecordedStream: ...
 
     @property
     def history(self) -> History | None: ...
@@ -83,7 +83,7 @@ class PromptState(Protocol):
     def put(self, text: str, loc: Loc) -> None:
         """Text that the prompt goes on with behind what was pending."""
 
-    def adopt(self, branch: Stream, made: Generated) -> None:
+    def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
 
 
@@ -93,7 +93,7 @@ class Instance:
     `places` are those where a read gives a deferred text.
     """
 
-    def __init__(self, recorder: Recorder, launcher: Launcher | None, places: Places | None = None) -> None:
+    def __init__(self, recorder: OpRecorder, launcher: Launcher | None, places: Places | None = None) -> None:
         self.recorder = recorder
         self.launcher = launcher
         self._places = places

@@ -18,7 +18,7 @@ from sglc.frontend.language.reasoning import Share, Tags
 from sglc.frontend.outputs.forms import Reader, unread
 from sglc.frontend.program.instance import Awaited, PromptState, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
-from sglc.frontend.values.recorded import Generated, Launcher, Scores, Stream
+from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream, Scores
 from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
 
@@ -36,7 +36,7 @@ class Pending:
         self.state = state
         self._expr = expr
         self._tags = tags
-        self._branch: Stream | None = None  # that it runs on; None on another back end
+        self._branch: RecordedStream | None = None  # that it runs on; None on another back end
         self._made: Generated | None = None
         self._begun = False
         self._problem: BaseException | None = None  # why it could not begin

@@ -39,7 +39,7 @@ from sglc.frontend.program.instance import (
 )
 from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, DeferredText
-from sglc.frontend.values.recorded import Generated, Stream
+from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Value
 
@@ -52,7 +52,7 @@ class State:
     def __init__(
         self,
         instance: Instance,
-        stream: Stream,
+        stream: RecordedStream,
         path: tuple[int, ...] = (),
         variables: Mapping[str, Variable] | None = None,
         history: History | None = None,
@@ -226,7 +226,7 @@ class State:
         if not self._joined:
             self._write(text, loc)
 
-    def adopt(self, branch: Stream, made: Generated) -> None:
+    def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
         branch.live = False
         stream = self._stream
@@ -238,7 +238,7 @@ class State:
         return self._instance
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> RecordedStream:
         return self._stream
 
     @property

@@ -125,7 +125,7 @@ def with_code(function: FunctionType, code: CodeType, hooks: Mapping[str, Any]) 
 def rewrite(function: FunctionType, call: Callable[..., Any], format_parts: Callable[..., Any]) -> FunctionType:
     """`function` with calls routed to `call(f, *args, **kwargs)` and f-strings to `format_parts`.
 
-    Used for ahead-of-time recording.
+    Used for ahead-of-time tracing.
 
     Raises:
         OSError: the source is not available.

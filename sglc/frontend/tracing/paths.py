@@ -1,4 +1,4 @@
-"""Multi-shot recording: a body is run again for every decision it could have made, and the runs become one.
+"""Multi-shot tracing: a body is run again for every decision it could have made, and the runs become one.
 
 A decision is what a value of a finite domain is on one path. Each run is given the decisions that it
 repeats, and makes new ones by the first case; what it did up to the last repeated one must be what the

@@ -18,7 +18,7 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_exception
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_hooks import copied, entered
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.pytree import tree_of
@@ -76,7 +76,7 @@ def explored(
     Raises:
         as `record`.
     """
-    recorder = Recorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
+    recorder = OpRecorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
     tracer = Tracer(
         Instance(recorder, None),
         max_paths,

@@ -17,13 +17,13 @@ from sglc.frontend.locate import of_exception
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import GraphBreak
-from sglc.frontend.values.recorded import Mark, Stream, Turns
+from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, regions
 from sglc.ir.ops import (
@@ -72,7 +72,7 @@ class _Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
-    states: tuple[tuple[PromptState, Stream, Value, Turns, bool, dict[str, Any], History | None], ...]
+    states: tuple[tuple[PromptState, RecordedStream, Value, Turns, bool, dict[str, Any], History | None], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class Tracer:
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> OpRecorder:
         return self.instance.recorder
 
     # -- what symbolic values ask ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Why ahead-of-time recording stops: every kind of reason, with its code, and what to do about it.
+"""Why ahead-of-time tracing stops: every kind of reason, with its code, and what to do about it.
 
 Recording a program never guesses: what only exists when the program runs, and what could have
 effects, ends the recorded part. `fullgraph` programs refuse these places with the same codes.

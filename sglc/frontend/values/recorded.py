@@ -23,7 +23,7 @@ NO_TURNS = Turns()
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class RecordedStream:
     """A prompt state's place in the recording. `value` belongs to launch number `launch`;
     between launches the stream is known by `handle`."""
 
