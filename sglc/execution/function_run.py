@@ -26,7 +26,7 @@ from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
-from sglc.frontend.source.lazy_reads import Places, body_of, run_as
+from sglc.frontend.source.lazy_reads import LazyReads, body_of, run_as
 from sglc.frontend.tracing.tools import AROUND
 from sglc.frontend.values.lazy_text import DeferredText
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
@@ -111,7 +111,7 @@ class Row:
         launcher = _Shown(self._run, stream, self._watch)
         body = body_of(self._definition.call)
         texts = {name: value for name, value in self._arguments.items() if type(value) is str}
-        instance = Instance(recorder, launcher, Places(body, self._definition.code, texts))
+        instance = Instance(recorder, launcher, LazyReads(body, self._definition.code, texts))
         state = State(instance, stream)
         state._variables = self.result.feed.variables
         self._going = _Going(instance, state, threading.get_ident())

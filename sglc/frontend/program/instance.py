@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.source.lazy_reads import Places
+from sglc.frontend.source.lazy_reads import LazyReads
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import DeferredText
@@ -90,13 +90,15 @@ class PromptState(Protocol):
 class Instance:
     """One run of a function: the recorder, and the launcher that makes results (None: compiling).
 
-    `places` are those where a read gives a deferred text.
+    `lazy_reads` are those that give a deferred text.
     """
 
-    def __init__(self, recorder: OpRecorder, launcher: Launcher | None, places: Places | None = None) -> None:
+    def __init__(
+        self, recorder: OpRecorder, launcher: Launcher | None, lazy_reads: LazyReads | None = None
+    ) -> None:
         self.recorder = recorder
         self.launcher = launcher
-        self._places = places
+        self._lazy_reads = lazy_reads
         self.states: list[PromptState] = []  # all that there are, while compiling
         self.waiting: list[PromptState] = []  # those with something pending, in program order
 
@@ -128,13 +130,13 @@ class Instance:
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
-            case Generated(reader=None):
+            case Generated(parser=None):
                 return self.text_of(variable, what, loc)
-            case Generated(reader=Reader() as reader):
+            case Generated(parser=OutputParser() as parser):
                 text = self.text_of(variable, what, loc)
                 # What is more than text has to be known: converting a symbolic text observes it.
-                return reader.read(
-                    text.observe(TYPED, f"a `{reader.name}`") if isinstance(text, SymbolicText) else text
+                return parser.parse(
+                    text.observe(TYPED, f"a `{parser.name}`") if isinstance(text, SymbolicText) else text
                 )
             case Awaited():
                 variable.settle()
@@ -160,9 +162,9 @@ class Instance:
 
     def read_here(self, variable: Variable, what: str, loc: Loc) -> Any:
         """`read`, which gives a deferred text where the user's code need not know it yet."""
-        if self._places is not None and isinstance(variable, Generated | Gathered | Scoped):
-            place = self._places.here()
-            deferred = None if place is None else self._deferred(variable, place.depth)
+        if self._lazy_reads is not None and isinstance(variable, Generated | Gathered | Scoped):
+            lazy = self._lazy_reads.here()
+            deferred = None if lazy is None else self._deferred(variable, lazy.depth)
             if deferred is not None:
                 return deferred
         return self.read(variable, what, loc)
@@ -175,7 +177,7 @@ class Instance:
     def _deferred(self, variable: Variable, depth: int | None) -> Any:
         """A variable as deferred text, inside of `depth` lists (None: any); None if it has another form."""
         match variable:
-            case Generated(reader=None, many=False) if not depth:
+            case Generated(parser=None, many=False) if not depth:
                 return DeferredText((variable,), self.text_of)
             case str() if not depth:
                 return variable

@@ -15,7 +15,7 @@ from sglc.errors import LegalizeError, TraceError
 from sglc.frontend.language.choices import ChoicesSamplingMethod
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.language.reasoning import Share, Tags
-from sglc.frontend.outputs.forms import Reader, unread
+from sglc.frontend.outputs.output_form import OutputParser, unparsable
 from sglc.frontend.program.instance import Awaited, PromptState, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream, Scores
@@ -54,7 +54,7 @@ class Pending:
         made = self._announce()
         if self._tags is not None:
             shares: dict[str, Variable] = {
-                name: replace(made, reader=reader) for name, reader in self._shares(self._tags)
+                name: replace(made, parser=parser) for name, parser in self._shares(self._tags)
             }
             if self._expr.backend is None:  # everything about them is known
                 return shares
@@ -89,7 +89,7 @@ class Pending:
         if self._tags is not None:
             self._end_branch()
             self.state.put(Share(self._tags, False)(first(text)), self._expr.loc)
-            return {name: replace(made, reader=reader) for name, reader in self._shares(self._tags)}
+            return {name: replace(made, parser=parser) for name, parser in self._shares(self._tags)}
         if self._branch is None:
             self.state.put(first(text), self._expr.loc)
         else:
@@ -122,12 +122,12 @@ class Pending:
         return isinstance(self._expr, GenExpr) and self._expr.retries > 0
 
     def _with_reader(self, made: Generated) -> Generated:
-        return replace(made, reader=self._expr.reader if isinstance(self._expr, GenExpr) else None)
+        return replace(made, parser=self._expr.parser if isinstance(self._expr, GenExpr) else None)
 
-    def _shares(self, tags: Tags) -> list[tuple[str, Reader]]:
+    def _shares(self, tags: Tags) -> list[tuple[str, OutputParser]]:
         return [
-            (self._name, Reader("text", Share(tags, False), self._expr.loc)),
-            (REASONING.format(self._name), Reader("text", Share(tags, True), self._expr.loc)),
+            (self._name, OutputParser("text", Share(tags, False), self._expr.loc)),
+            (REASONING.format(self._name), OutputParser("text", Share(tags, True), self._expr.loc)),
         ]
 
     def _announce(self) -> Generated:
@@ -189,7 +189,7 @@ class Pending:
                 return text
             if attempt == attempts:
                 self._end_branch()
-                raise unread(check, *problem, attempts, expr.loc)
+                raise unparsable(check, *problem, attempts, expr.loc)
             self._again()
             launcher = self.state.instance.observe(self.what, expr.loc)
         raise AssertionError("the last attempt returns or raises")
@@ -232,7 +232,7 @@ def _by_token(
     ]
 
 
-def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | None:
+def _problem(check: OutputParser | None, text: str | list[str]) -> tuple[str, str] | None:
     """The first text that `check` refuses, and why."""
     for sample in [text] if isinstance(text, str) else text:
         try:

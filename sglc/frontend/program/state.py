@@ -14,7 +14,7 @@ from typing import Any, Self
 from sglc.errors import Loc, MissingVariable, TraceError
 from sglc.frontend.language.expr import (
     Appendable,
-    Concat,
+    ConcatExpr,
     GenExpr,
     ImageExpr,
     ReasonedExpr,
@@ -85,7 +85,7 @@ class State:
         match item:
             case str():
                 self._write(item, loc)
-            case Concat():
+            case ConcatExpr():
                 for part in item.parts:
                     self.append(part, loc)
             case GenExpr() if item.retries or item.backend is not None:
@@ -117,7 +117,7 @@ class State:
                     self._write_part(part, loc)
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
-                read = made if item.reader is None else replace(made, reader=item.reader)
+                read = made if item.parser is None else replace(made, parser=item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
                 if any(isinstance(choice, DeferredText) for choice in item.choices):

@@ -79,7 +79,7 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
             return tracing.operand(item, loc)
         case SymbolicBool() | SymbolicList() | SymbolicJson():
             return item.value
-        case Generated(reader=None) if not tracing.several(item.value):
+        case Generated(parser=None) if not tracing.several(item.value):
             return item.value
         case Gathered(value=Value() as value):
             return value

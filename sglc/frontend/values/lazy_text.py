@@ -1,7 +1,7 @@
 """Text that a program reads before it exists, where the program provably need not know it yet.
 
 A deferred text is never a fake: at a place that was not foreseen it waits for the real text and behaves
-like it. Which reads give one is the business of `places`.
+like it. Which reads give one is the business of `source.lazy_reads`.
 """
 
 from __future__ import annotations
