@@ -28,7 +28,7 @@ from sglc.frontend.program.state import State
 from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
 from sglc.frontend.source.lazy_reads import LazyReads, body_of, run_as
 from sglc.frontend.tracing.tools import AROUND
-from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
@@ -306,9 +306,9 @@ class _Shown:
 
 
 def _plain(value: Any, instance: Instance) -> Any:
-    """A returned value with gathered variables as ordinary dicts, and deferred texts as texts."""
+    """A returned value with gathered variables as ordinary dicts, and lazy texts as texts."""
     match value:
-        case DeferredText():
+        case LazyText():
             return value.read(instance.known)
         case GatheredVariables():
             return {name: instance.read(made, "`return`", here()) for name, made in value.variables.items()}

@@ -23,7 +23,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import UNANNOTATED
-from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
@@ -41,7 +41,7 @@ class Expr:
         return ConcatExpr((*_flat(_checked(other)), *_flat(self)))
 
 
-Appendable = str | SymbolicText | DeferredText | Expr
+Appendable = str | SymbolicText | LazyText | Expr
 
 # Generations by place and arguments: batches and loops make the same ones again and again.
 _KNOWN: dict[tuple[Any, ...], GenExpr] = {}
@@ -70,7 +70,7 @@ class GenExpr(Expr):
 @dataclass(frozen=True, slots=True)
 class SelectExpr(Expr):
     name: str | None
-    choices: tuple[str | SymbolicText, ...]  # a state replaces deferred texts before it records them
+    choices: tuple[str | SymbolicText, ...]  # a state replaces lazy texts before it records them
     method: str
     loc: Loc = field(default=NOWHERE, compare=False)
     decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
@@ -308,9 +308,7 @@ def _select(
     if not choices:
         raise TraceError("SGLC104", "`choices` is empty", loc, hint="give at least one choice")
     for choice in choices:
-        if not isinstance(choice, str | SymbolicText | DeferredText) or (
-            isinstance(choice, str) and not choice
-        ):
+        if not isinstance(choice, str | SymbolicText | LazyText) or (isinstance(choice, str) and not choice):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     if isinstance(method, ChoicesSamplingMethod):
         alone = method.requires_unconditional_logprobs
@@ -458,7 +456,7 @@ def _name(name: object, what: str, loc: Loc) -> str | None:
     return name
 
 
-_PARTS = (str, Expr, SymbolicText, DeferredText)
+_PARTS = (str, Expr, SymbolicText, LazyText)
 
 
 def _checked(item: object) -> Appendable:

@@ -15,7 +15,7 @@ from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.source.lazy_reads import LazyReads
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
-from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
 from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
@@ -90,7 +90,7 @@ class PromptState(Protocol):
 class Instance:
     """One run of a function: the recorder, and the launcher that makes results (None: compiling).
 
-    `lazy_reads` are those that give a deferred text.
+    `lazy_reads` are those that give a lazy text.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class Instance:
                 return variable
 
     def read_here(self, variable: Variable, what: str, loc: Loc) -> Any:
-        """`read`, which gives a deferred text where the user's code need not know it yet."""
+        """`read`, which gives a lazy text where the user's code need not know it yet."""
         if self._lazy_reads is not None and isinstance(variable, Generated | Gathered | Scoped):
-            lazy = self._lazy_reads.here()
-            deferred = None if lazy is None else self._deferred(variable, lazy.depth)
-            if deferred is not None:
-                return deferred
+            read = self._lazy_reads.here()
+            lazy_text = None if read is None else self._lazy_text(variable, read.depth)
+            if lazy_text is not None:
+                return lazy_text
         return self.read(variable, what, loc)
 
     def known(self, made: Generated) -> Any:
@@ -174,21 +174,21 @@ class Instance:
         assert self.launcher is not None
         return self.launcher.text_of_site(made.site)
 
-    def _deferred(self, variable: Variable, depth: int | None) -> Any:
-        """A variable as deferred text, inside of `depth` lists (None: any); None if it has another form."""
+    def _lazy_text(self, variable: Variable, depth: int | None) -> Any:
+        """A variable as lazy text, inside of `depth` lists (None: any); None if it has another form."""
         match variable:
             case Generated(parser=None, many=False) if not depth:
-                return DeferredText((variable,), self.text_of)
+                return LazyText((variable,), self.text_of)
             case str() if not depth:
                 return variable
             case Scoped() if not depth:
                 items: tuple[Any, ...] = tuple(part.item for part in variable.parts)
                 plain = all(part.kind in ("text", "generated") for part in variable.parts)
                 single = not any(isinstance(item, Generated) and item.many for item in items)
-                return DeferredText(items, self.text_of) if plain and single else None
+                return LazyText(items, self.text_of) if plain and single else None
             case Gathered() if depth is None or depth > 0:
                 inner = None if depth is None else depth - 1
-                texts = [None if entry is None else self._deferred(entry, inner) for entry in variable.entries]
+                texts = [None if entry is None else self._lazy_text(entry, inner) for entry in variable.entries]
                 whole = all(
                     text is not None or entry is None
                     for text, entry in zip(texts, variable.entries, strict=True)

@@ -38,7 +38,7 @@ from sglc.frontend.program.instance import (
     first,
 )
 from sglc.frontend.program.pending import Pending
-from sglc.frontend.values.lazy_text import Changed, DeferredText
+from sglc.frontend.values.lazy_text import Changed, LazyText
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Value
@@ -112,7 +112,7 @@ class State:
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
                 self._history = History(self._history, "text", item)
-            case DeferredText():
+            case LazyText():
                 for part in item.parts:
                     self._write_part(part, loc)
             case GenExpr():
@@ -120,7 +120,7 @@ class State:
                 read = made if item.parser is None else replace(made, parser=item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
-                if any(isinstance(choice, DeferredText) for choice in item.choices):
+                if any(isinstance(choice, LazyText) for choice in item.choices):
                     item = replace(item, choices=tuple([self._choice(choice) for choice in item.choices]))
                 made = recorder.select(self._stream, self._path, item)
                 self._store(item.name or "select", made, made)
@@ -156,11 +156,11 @@ class State:
     def _choice(self, choice: Any) -> Any:
         """A choice that a generation makes: as its value in the same launch, else as text that is known."""
         match choice:
-            case DeferredText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
+            case LazyText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
                 return SymbolicText((made.value,))
-            case DeferredText(parts=[Generated()]):
+            case LazyText(parts=[Generated()]):
                 return choice.read(self._instance.known)
-            case DeferredText():
+            case LazyText():
                 return choice.text("a choice")
             case _:
                 return choice
@@ -504,5 +504,5 @@ class Forks(Branches[State]):
 
 
 def _known_choices(item: SelectExpr) -> tuple[Any, ...]:
-    """The choices with deferred texts as the texts that they are, because Python or another model sees them."""
-    return tuple([text.text("a choice") if isinstance(text, DeferredText) else text for text in item.choices])
+    """The choices with lazy texts as the texts that they are, because Python or another model sees them."""
+    return tuple([text.text("a choice") if isinstance(text, LazyText) else text for text in item.choices])

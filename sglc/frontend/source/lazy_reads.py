@@ -1,4 +1,4 @@
-"""Which reads of a run give deferred text, by the code that makes them.
+"""Which reads of a run give lazy text, by the code that makes them.
 
 What a code object's source allows (`dataflow`) is found out once; a run then looks its reads up.
 """
