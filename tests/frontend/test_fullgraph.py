@@ -26,8 +26,7 @@ import json
 from dataclasses import dataclass
 
 import sglc as sgl
-from sglc.frontend.tracing import control
-from sglc.frontend.tracing import tools
+from sglc.frontend.tracing import control, tools
 from sglc.frontend.language.choices import ChoicesDecision, ChoicesSamplingMethod
 
 SEEN = []
@@ -104,7 +103,7 @@ def test_error(
     assert found == case.expected
 
 
-def test_every_kind_of_boundary_is_shown() -> None:
+def test_every_kind_of_graph_break_is_shown() -> None:
     kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, BreakKind)]
     assert sorted(set(kinds)) == [f"SGLC{number}" for number in range(120, 147)]
     titles = [case.title for case in cases()]
