@@ -61,7 +61,7 @@ class Pending:
             return {name: Awaited(settle, share) for name, share in shares.items()}
         known = None
         if self._expr.backend is not None and not self._may_repeat and self._decide is None:
-            known = self._with_reader(made)
+            known = self._with_parser(made)
         return {self._name: Awaited(settle, known)}
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class Pending:
             self.state.put(first(text), self._expr.loc)
         else:
             self.state.adopt(self._branch, made)
-        return {self._name: self._with_reader(made)}
+        return {self._name: self._with_parser(made)}
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Pending:
     def _may_repeat(self) -> bool:
         return isinstance(self._expr, GenExpr) and self._expr.retries > 0
 
-    def _with_reader(self, made: Generated) -> Generated:
+    def _with_parser(self, made: Generated) -> Generated:
         return replace(made, parser=self._expr.parser if isinstance(self._expr, GenExpr) else None)
 
     def _shares(self, tags: Tags) -> list[tuple[str, OutputParser]]:
