@@ -316,8 +316,8 @@ def test_b22_control_flow_is_never_guessed() -> None:
 
     traced = program.trace()
     assert [op.site.name for op in walk(traced.ops) if isinstance(op, Gen)] == ["x"]
-    (boundary,) = [op for op in walk(traced.ops) if isinstance(op, HostCall)]
-    assert boundary.loc.line == program.definition.loc.line + 2
+    (graph_break,) = [op for op in walk(traced.ops) if isinstance(op, HostCall)]
+    assert graph_break.loc.line == program.definition.loc.line + 2
     for answer, name in (("yes", "y"), ("no", "z")):
         backend = Recording(lambda asked, answer=answer: answer)  # type: ignore[misc]
         assert list(program.run(backend=backend).variables) == ["x", name]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sglc.execution.function_run import Row
     from sglc.execution.result import Result
     from sglc.explain.explanation import Explanation
-    from sglc.frontend.recorder.replay_cache import Tree
+    from sglc.frontend.recorder.replay_cache import ReplayCache
     from sglc.frontend.tracing.guards import Memo
     from sglc.ir.plan.backend import Backend
     from sglc.ir.target import Target
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Function", "function", "set_default_backend"]
 
-_MOST_TREES = 64
+_MOST_REPLAY_CACHES = 64
 
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
@@ -61,7 +61,7 @@ class Function:
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
-        self._trees: dict[Sampling, Tree] = {}  # what its runs recorded, by their sampling defaults
+        self._replay_caches: dict[Sampling, ReplayCache] = {}  # by the sampling defaults of its runs
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self._checking = threading.Lock()  # one recording at a time
         self.__name__ = definition.name
@@ -133,9 +133,9 @@ class Function:
             from sglc.frontend.tracing import trace as ahead
             from sglc.frontend.tracing.tracer import current
 
-            recording = current()
-            assert recording is not None
-            called: Any = ahead.call(recording, self.definition, arguments, sampling, tuple(options))
+            tracer = current()
+            assert tracer is not None
+            called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
         from sglc.execution.budget import budget_of
         from sglc.execution.deadline import clock_of_run
@@ -528,11 +528,11 @@ class Function:
         return tuple([parameter.name for parameter in self.definition.parameters[len(args) :]])
 
     @cached_property
-    def _tree(self) -> Tree:
+    def _replay_cache(self) -> ReplayCache:
         """What its runs recorded that set no sampling defaults."""
-        from sglc.frontend.recorder.replay_cache import Tree
+        from sglc.frontend.recorder.replay_cache import ReplayCache
 
-        return Tree()
+        return ReplayCache()
 
     def _row(
         self,
@@ -547,13 +547,13 @@ class Function:
         watch: RowWatch | None = None,
     ) -> Row:
         from sglc.execution.function_run import Row
-        from sglc.frontend.recorder.replay_cache import Tree
+        from sglc.frontend.recorder.replay_cache import ReplayCache
 
-        tree = self._tree if sampling is DEFAULTS else self._trees.get(sampling)
-        if tree is None and len(self._trees) < _MOST_TREES:
-            tree = self._trees.setdefault(sampling, Tree())
+        cache = self._replay_cache if sampling is DEFAULTS else self._replay_caches.get(sampling)
+        if cache is None and len(self._replay_caches) < _MOST_REPLAY_CACHES:
+            cache = self._replay_caches.setdefault(sampling, ReplayCache())
         row = Row(
-            self.definition, arguments, sampling, backend, result, on_text, tree, context, budget, clock, watch
+            self.definition, arguments, sampling, backend, result, on_text, cache, context, budget, clock, watch
         )
         row.check = lambda: self._check(sampling, backend)
         return row

@@ -25,11 +25,11 @@ from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
-from sglc.frontend.source.lazy_reads import Places, body_of, run_as
+from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
+from sglc.frontend.source.lazy_reads import LazyReads, body_of, run_as
 from sglc.frontend.tracing.tools import AROUND
-from sglc.frontend.values.lazy_text import DeferredText
-from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, Stream
+from sglc.frontend.values.lazy_text import LazyText
+from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.sampling import Sampling
@@ -56,7 +56,7 @@ class Row:
         backend: Backend,
         result: Result,
         on_text: Callable[[Site, str | None], None] | None = None,
-        tree: Tree | None = None,
+        replay_cache: ReplayCache | None = None,
         context: contextvars.Context | None = None,
         budget: Budget | None = None,
         clock: Clock | None = None,
@@ -68,7 +68,7 @@ class Row:
         self.check: Callable[[], Mapping[Site, str]] | None = None
         self.abandoned: Callable[[], None] | None = None  # called before, if the thread that runs it is lost
         self.lost = False  # whether it is
-        self._tree = tree or Tree()
+        self._replay_cache = replay_cache or ReplayCache()
         self._definition = definition
         self._arguments = arguments
         self._sampling = sampling
@@ -104,12 +104,14 @@ class Row:
         self._enclosing.stop_inner(reason)
 
     def _run_body(self) -> None:
-        recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)
+        recorder = CachingRecorder(
+            self._definition.name, self._sampling, self._replay_cache, self._definition.ahead
+        )
         stream = recorder.new_stream(self._definition.loc)
         launcher = _Shown(self._run, stream, self._watch)
         body = body_of(self._definition.call)
         texts = {name: value for name, value in self._arguments.items() if type(value) is str}
-        instance = Instance(recorder, launcher, Places(body, self._definition.code, texts))
+        instance = Instance(recorder, launcher, LazyReads(body, self._definition.code, texts))
         state = State(instance, stream)
         state._variables = self.result.feed.variables
         self._going = _Going(instance, state, threading.get_ident())
@@ -275,7 +277,7 @@ class _Going:
 class _Shown:
     """The launcher of a row: after every launch the feed has the row's own stream as far as it came."""
 
-    def __init__(self, run: Run, stream: Stream, watch: RowWatch | None) -> None:
+    def __init__(self, run: Run, stream: RecordedStream, watch: RowWatch | None) -> None:
         self._run = run
         self._stream = stream
         self.watch = watch
@@ -304,9 +306,9 @@ class _Shown:
 
 
 def _plain(value: Any, instance: Instance) -> Any:
-    """A returned value with gathered variables as ordinary dicts, and deferred texts as texts."""
+    """A returned value with gathered variables as ordinary dicts, and lazy texts as texts."""
     match value:
-        case DeferredText():
+        case LazyText():
             return value.read(instance.known)
         case GatheredVariables():
             return {name: instance.read(made, "`return`", here()) for name, made in value.variables.items()}

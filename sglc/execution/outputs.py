@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import MissingVariable, RunError
 from sglc.execution.call_record import Call, call_of
-from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.values.recorded import Generated
 from sglc.ir.core import Site
@@ -250,10 +250,10 @@ class Feed:
         In a joined list, a branch that failed leaves None.
         """
         match variable:
-            case Generated(site=site, reader=None):
+            case Generated(site=site, parser=None):
                 return self._of_site(site, final)
-            case Generated(site=site, reader=Reader() as reader):
-                return _read(reader, self._of_site(site, final))
+            case Generated(site=site, parser=OutputParser() as parser):
+                return _read(parser, self._of_site(site, final))
             case Awaited(problem=None, known=None):
                 return Ready(None, self.never("a variable")) if final or self.ended else None
             case Awaited(problem=None, known=known):
@@ -325,12 +325,12 @@ class Feed:
         return tuple([call for cell in self.done if (call := cell.call) is not None])
 
 
-def _read(reader: Reader, ready: Ready | None) -> Ready | None:
+def _read(parser: OutputParser, ready: Ready | None) -> Ready | None:
     """The value of a text that has come."""
     if ready is None or ready.error is not None:
         return ready
     try:
-        return Ready(reader.read(ready.value))
+        return Ready(parser.parse(ready.value))
     except RunError as problem:
         return Ready(None, problem)
 

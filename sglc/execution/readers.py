@@ -87,11 +87,11 @@ class VariableReader:
                 return None
             case ():
                 return Portion([], True, self._feed.missing(self._name))
-            case (Generated(site=site, reader=reader),) if (
+            case (Generated(site=site, parser=parser),) if (
                 site in self._feed.cells and not self._feed.cells[site].several
             ):
-                if self._share is None and reader is not None and isinstance(reader.value, Share):
-                    self._share = ShareReader(reader.value)
+                if self._share is None and parser is not None and isinstance(parser.value, Share):
+                    self._share = ShareReader(parser.value)
                 return self._pieces(site)
             case (variable,):
                 ready = self._feed.value(variable)

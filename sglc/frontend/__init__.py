@@ -1,1 +1,5 @@
-"""The language: expressions, prompt states, and the two ways in which a function becomes IR."""
+"""From the user's Python to the IR: the language, what records a run, and what traces a program ahead of time.
+
+May import: `errors`, `knobs` and `ir`. Each folder may import those before it: `locate`, `outputs`, `values`,
+`language`, `source`, `recorder`, `program`, `tracing`, `analysis`.
+"""

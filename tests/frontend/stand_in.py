@@ -59,7 +59,7 @@ class StandIn:
         match item:
             case str():
                 self.content += item
-            case expr.Concat():
+            case expr.ConcatExpr():
                 for part in item.parts:
                     self += part
             case expr.GenExpr():

@@ -56,7 +56,7 @@ def every(program: Program, kind: type) -> list[Any]:
     return [op for op in walk(program.ops) if isinstance(op, kind)]
 
 
-def boundary(function: sgl.Function) -> HostCall:
+def graph_break(function: sgl.Function) -> HostCall:
     (found,) = every(traced(function), HostCall)
     return found  # type: ignore[no-any-return]
 
@@ -199,7 +199,7 @@ def test_an_arm_may_go_on_as_ordinary_python() -> None:
         s += sgl.gen("end")
 
     made = traced(program)
-    assert "print" in boundary(program).reason
+    assert "print" in graph_break(program).reason
     assert [op.site.name for op in every(made, Gen)] == ["x", "end"]
 
 
@@ -235,7 +235,7 @@ def test_python_s_own_variables_are_not_carried() -> None:
         ctl.cond(ctl.eq(s["x"], "a"), lambda: found.append("a"), lambda: found.append("b"))
         return found
 
-    assert "`count`" in boundary(assigns).reason
+    assert "`count`" in graph_break(assigns).reason
     assert {op.reason for op in every(traced(appends), HostCall)} == {
         "`.append(...)` changes what outlives the program"
     }
@@ -372,7 +372,7 @@ def test_ordinary_python_in_a_loop_is_a_boundary_before_it() -> None:
 
     made = traced(program)
     assert [op.site.name for op in every(made, Gen)] == ["before"]
-    assert "print" in boundary(program).reason
+    assert "print" in graph_break(program).reason
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, "3"])
@@ -505,7 +505,7 @@ def test_what_is_no_data_is_not_given_to_a_tool() -> None:
         s += sgl.gen("x")
         note(BACKEND)  # type: ignore[arg-type]
 
-    assert "given to `note`" in boundary(program).reason
+    assert "given to `note`" in graph_break(program).reason
 
 
 def test_a_json_value_is_not_a_text() -> None:
@@ -514,7 +514,7 @@ def test_a_json_value_is_not_a_text() -> None:
         s += sgl.gen("x")
         s += anything(s["x"])
 
-    assert "appending it" in boundary(program).reason
+    assert "appending it" in graph_break(program).reason
 
 
 def test_a_name_is_declared_once() -> None:
@@ -639,7 +639,7 @@ def test_a_called_program_with_a_boundary_is_one() -> None:
         s += sgl.gen("before")
         return inner()["x"]
 
-    found = boundary(program)
+    found = graph_break(program)
     assert "`inner` goes on as ordinary Python" in found.reason
     assert found.loc.line == program.definition.code.co_firstlineno + 3
 
@@ -660,7 +660,7 @@ def test_programs_that_call_themselves() -> None:
         return down(depth=2)["x"]
 
     assert len(every(traced(three), Call)) == 1
-    assert "`forever`" in boundary(forever).reason
+    assert "`forever`" in graph_break(forever).reason
 
 
 def test_a_program_that_uses_values_of_its_caller_is_a_boundary() -> None:

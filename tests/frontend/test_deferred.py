@@ -1,4 +1,4 @@
-"""What a deferred text is at a place that nobody foresaw."""
+"""What a lazy text is at a place that nobody foresaw."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sglc as sgl
 from sglc.frontend.language.function import define
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Recorder
-from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.values.lazy_text import LazyText
 from sglc.ir.sampling import Sampling
 
 
@@ -56,17 +56,17 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("name", USES)
 def test_an_unforeseen_use_gives_what_the_text_gives_after_one_launch(name: str) -> None:
     launcher = Launches()
-    recorder = Recorder("f", Sampling(), symbolic=False)
+    recorder = OpRecorder("f", Sampling(), symbolic=False)
     instance = Instance(recorder, launcher)  # type: ignore[arg-type]
     state = State(instance, recorder.new_stream(define(lambda s: None).loc))
     state += sgl.gen("x")
-    text = DeferredText((state._variables["x"],), instance.text_of)
+    text = LazyText((state._variables["x"],), instance.text_of)
     assert USES[name](text) == USES[name](" Text ")
     assert launcher.count == 1
 
 
 def test_adding_something_that_is_no_text_fails_as_it_does_for_a_text() -> None:
-    text = DeferredText(("a",), lambda *_: "")
+    text = LazyText(("a",), lambda *_: "")
     for wrong in (3, None, [1]):
         with pytest.raises(TypeError):
             text + wrong

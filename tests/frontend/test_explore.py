@@ -262,10 +262,10 @@ def test_react_is_recorded_completely() -> None:
 
 def test_an_undeclared_tool_is_one_boundary_and_is_not_called() -> None:
     CALLED.clear()
-    (boundary,) = every(traced(react_undeclared), HostCall)
+    (graph_break,) = every(traced(react_undeclared), HostCall)
     assert CALLED == []
-    assert "lookup" in boundary.reason
-    assert boundary.loc.line == react_undeclared.definition.code.co_firstlineno + 7
+    assert "lookup" in graph_break.reason
+    assert graph_break.loc.line == react_undeclared.definition.code.co_firstlineno + 7
 
 
 def test_what_follows_a_branch_is_recorded_once() -> None:
@@ -351,8 +351,8 @@ def test_a_generation_that_may_end_early_is_not_finite() -> None:
         s += sgl.gen("x", dtype=bool, max_tokens=3)
         return s["x"] == "True"
 
-    (boundary,) = every(traced(program), HostCall)
-    assert boundary.loc.line == program.definition.code.co_firstlineno + 3
+    (graph_break,) = every(traced(program), HostCall)
+    assert graph_break.loc.line == program.definition.code.co_firstlineno + 3
 
 
 # -- limits --------------------------------------------------------------------------------------------
@@ -367,8 +367,8 @@ def test_too_many_paths_are_left_to_python() -> None:
 
     made = traced(program, max_paths=5)
     assert len(every(made, Switch)) == 4
-    (boundary,) = every(made, HostCall)
-    assert "too many paths" in boundary.reason
+    (graph_break,) = every(made, HostCall)
+    assert "too many paths" in graph_break.reason
     assert len(every(traced(program), Switch)) == 63
 
 

@@ -12,7 +12,7 @@ import sglc as sgl
 from sglc.errors import SglcError
 from sglc.execution import function_run
 from sglc.frontend.analysis.survey import survey
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from tests.frontend.programs import (
     DEFERRED,
     OBSERVED,
@@ -56,14 +56,14 @@ def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, ora
 def test_a_run_waits_at_the_lines_that_explain_names(
     name: str, tmp_path: Path, oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorders: list[Recorder] = []
+    recorders: list[OpRecorder] = []
 
-    class Kept(function_run.TrailRecorder):
+    class Kept(function_run.CachingRecorder):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             recorders.append(self)
 
-    monkeypatch.setattr(function_run, "TrailRecorder", Kept)
+    monkeypatch.setattr(function_run, "CachingRecorder", Kept)
     source = deferred_source(DEFERRED[name]) if name in DEFERRED else observed_source(OBSERVED[name])
     program = from_file(tmp_path, source)
     launches(program, oracle, q="why")

@@ -15,7 +15,7 @@ import sglc as sgl
 from sglc.errors import SglcError, render
 from sglc.frontend.tracing import tools
 from sglc.frontend.values import graph_breaks
-from sglc.frontend.values.graph_breaks import Kind
+from sglc.frontend.values.graph_breaks import BreakKind
 from sglc.ir.core import walk
 from sglc.ir.ops import HostCall
 
@@ -26,8 +26,7 @@ import json
 from dataclasses import dataclass
 
 import sglc as sgl
-from sglc.frontend.tracing import control
-from sglc.frontend.tracing import tools
+from sglc.frontend.tracing import control, tools
 from sglc.frontend.language.choices import ChoicesDecision, ChoicesSamplingMethod
 
 SEEN = []
@@ -104,8 +103,8 @@ def test_error(
     assert found == case.expected
 
 
-def test_every_kind_of_boundary_is_shown() -> None:
-    kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, Kind)]
+def test_every_kind_of_graph_break_is_shown() -> None:
+    kinds = [kind.code for kind in vars(graph_breaks).values() if isinstance(kind, BreakKind)]
     assert sorted(set(kinds)) == [f"SGLC{number}" for number in range(120, 147)]
     titles = [case.title for case in cases()]
     assert len(titles) == len(set(titles))

@@ -15,7 +15,7 @@ from types import FunctionType
 from sglc.errors import Loc, diagnostic
 from sglc.frontend.analysis.survey import analysis
 from sglc.frontend.language.function import Definition
-from sglc.frontend.source.dataflow import Analysis
+from sglc.frontend.source.dataflow import DataflowAnalysis
 from sglc.frontend.source.text_types import MAKERS
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Resume, Root, Select
@@ -160,7 +160,7 @@ def _continued(ops: tuple[Op, ...], program: Program) -> set[Value]:
 # -- in the source -------------------------------------------------------------------------------
 
 
-def _unbounded(known: Analysis) -> Iterator[Finding]:
+def _unbounded(known: DataflowAnalysis) -> Iterator[Finding]:
     """SGLC602: a `while` with generations that ends only when the model says so."""
     for node in known.names.parents:
         if not isinstance(node, ast.While) or not any(_is_made(known, inner) for inner in ast.walk(node)):
@@ -186,7 +186,7 @@ def _exits(loop: ast.While) -> list[ast.expr]:
     ]
 
 
-def _is_the_models(known: Analysis, test: ast.expr, seen: tuple[str, ...]) -> bool:
+def _is_the_models(known: DataflowAnalysis, test: ast.expr, seen: tuple[str, ...]) -> bool:
     """Whether a condition depends on texts of the model and constants alone."""
     for node in ast.walk(test):
         if isinstance(node, ast.Subscript) and known.names.kind_of(node.value) is not None:
@@ -206,7 +206,7 @@ def _is_the_models(known: Analysis, test: ast.expr, seen: tuple[str, ...]) -> bo
     return True
 
 
-def _computes(known: Analysis, call: ast.Call, seen: tuple[str, ...]) -> bool:
+def _computes(known: DataflowAnalysis, call: ast.Call, seen: tuple[str, ...]) -> bool:
     """Whether a call gives nothing but what its arguments, or the text whose method it is, give."""
     function = known.names.resolve(call.func)
     if any(function is known_one for known_one in (len, str, int, float, bool)):
@@ -220,14 +220,14 @@ def _computes(known: Analysis, call: ast.Call, seen: tuple[str, ...]) -> bool:
     return owned and _is_the_models(known, call.func.value, seen)
 
 
-def _is_made(known: Analysis, node: ast.AST) -> bool:
+def _is_made(known: DataflowAnalysis, node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     function = known.names.resolve(node.func)
     return any(function is maker for maker in MAKERS)
 
 
-def _no_choices(known: Analysis) -> Iterator[Finding]:
+def _no_choices(known: DataflowAnalysis) -> Iterator[Finding]:
     """SGLC605: `choices=[]`, which is refused when the program comes to it."""
     for node in known.names.parents:
         if not isinstance(node, ast.Call) or not _is_made(known, node):

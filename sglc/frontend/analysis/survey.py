@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 from sglc.errors import Loc
 from sglc.frontend.language.choices import ChoicesSamplingMethod
 from sglc.frontend.language.function import Definition
-from sglc.frontend.source.dataflow import Analysis, Read, analysis_of
+from sglc.frontend.source.dataflow import DataflowAnalysis, Read, analysis_of
 from sglc.frontend.source.rewrite import matches, source_of
 from sglc.frontend.source.scopes import UNKNOWN, Names, Role
 from sglc.frontend.tracing.tools import Declared
@@ -90,7 +90,7 @@ def survey(definition: Definition) -> Survey | None:
     )
 
 
-def analysis(function: FunctionType, states: tuple[str, ...], *, program: bool) -> Analysis | None:
+def analysis(function: FunctionType, states: tuple[str, ...], *, program: bool) -> DataflowAnalysis | None:
     """The analysis of a function's source; None if that is not available."""
     try:
         return analysis_of(source_of(function.__code__), function, states, program=program, formats=program)
@@ -139,7 +139,9 @@ def _look(
         _look(inner, given, False, found, seen)
 
 
-def _sort(call: ast.Call, known: Analysis, found: _Found) -> tuple[FunctionType, tuple[str, ...]] | None:
+def _sort(
+    call: ast.Call, known: DataflowAnalysis, found: _Found
+) -> tuple[FunctionType, tuple[str, ...]] | None:
     """Enter a call where it belongs; gives a helper that is handed a prompt, and its parameters for it."""
     names, place = known.names, known.place(call)
     shown = f"`{ast.unparse(call.func)}(...)`"

@@ -20,10 +20,10 @@ from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.forms import Reader
-from sglc.frontend.outputs.output_form import check_of, checked_retries, refuse_beside_choices, wanted_form
+from sglc.frontend.outputs.output_form import OutputParser
+from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import UNANNOTATED
-from sglc.frontend.values.lazy_text import DeferredText
+from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
@@ -34,14 +34,14 @@ class Expr:
 
     __slots__ = ()
 
-    def __add__(self, other: object) -> Concat:
-        return Concat((*_flat(self), *_flat(_checked(other))))
+    def __add__(self, other: object) -> ConcatExpr:
+        return ConcatExpr((*_flat(self), *_flat(_checked(other))))
 
-    def __radd__(self, other: object) -> Concat:
-        return Concat((*_flat(_checked(other)), *_flat(self)))
+    def __radd__(self, other: object) -> ConcatExpr:
+        return ConcatExpr((*_flat(_checked(other)), *_flat(self)))
 
 
-Appendable = str | SymbolicText | DeferredText | Expr
+Appendable = str | SymbolicText | LazyText | Expr
 
 # Generations by place and arguments: batches and loops make the same ones again and again.
 _KNOWN: dict[tuple[Any, ...], GenExpr] = {}
@@ -52,7 +52,7 @@ _MOST_KNOWN = 4096
 class GenExpr(Expr):
     """A generation. `overrides` are the `Sampling` fields that the call set itself.
 
-    `more_stops` are added to whatever stops it has from its own call or from the run. `reader` gives the
+    `more_stops` are added to whatever stops it has from its own call or from the run. `parser` gives the
     value of its text, `check` also where the value is the text itself. With `retries`
     a text that `check` refuses is made again. `backend` is not the run's own.
     """
@@ -61,8 +61,8 @@ class GenExpr(Expr):
     overrides: Mapping[str, Any]
     loc: Loc = field(default=NOWHERE, compare=False)
     more_stops: tuple[str, ...] = ()
-    reader: Reader | None = None
-    check: Reader | None = None
+    parser: OutputParser | None = None
+    check: OutputParser | None = None
     retries: int = 0
     backend: Any = None
 
@@ -70,7 +70,7 @@ class GenExpr(Expr):
 @dataclass(frozen=True, slots=True)
 class SelectExpr(Expr):
     name: str | None
-    choices: tuple[str | SymbolicText, ...]  # a state replaces deferred texts before it records them
+    choices: tuple[str | SymbolicText, ...]  # a state replaces lazy texts before it records them
     method: str
     loc: Loc = field(default=NOWHERE, compare=False)
     decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
@@ -119,7 +119,7 @@ class SectionCloseExpr(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Concat(Expr):
+class ConcatExpr(Expr):
     parts: tuple[Appendable, ...]
 
 
@@ -229,22 +229,22 @@ def gen(
         return _select(name, choices, choices_method, backend, loc)
     if choices_method is not None:
         raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
-    form = wanted_form(dtype, given, loc)
+    form = specified_form(dtype, given, loc)
     fields = sampling_fields(given, loc)
     more: tuple[str, ...] = ()
-    reader: Reader | None = None
+    parser: OutputParser | None = None
     if form is not None and dtype is not None:
         more = form.stop
         said = {"regex": form.regex, "json_schema": form.json_schema}
         fields.update((key, value) for key, value in said.items() if value is not None)
-        reader = None if form.value is None else Reader(form.name, form.value, loc)
+        parser = None if form.value is None else OutputParser(form.name, form.value, loc)
     made = GenExpr(
         _name(name, "gen", loc),
         fields,
         loc,
         more_stops=more,
-        reader=reader,
-        check=reader or (check_of(form, loc) if retries else None),
+        parser=parser,
+        check=parser or (check_of(form, loc) if retries else None),
         retries=checked_retries(retries, form, loc),
         backend=backend,
     )
@@ -308,9 +308,7 @@ def _select(
     if not choices:
         raise TraceError("SGLC104", "`choices` is empty", loc, hint="give at least one choice")
     for choice in choices:
-        if not isinstance(choice, str | SymbolicText | DeferredText) or (
-            isinstance(choice, str) and not choice
-        ):
+        if not isinstance(choice, str | SymbolicText | LazyText) or (isinstance(choice, str) and not choice):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     if isinstance(method, ChoicesSamplingMethod):
         alone = method.requires_unconditional_logprobs
@@ -328,24 +326,24 @@ def _select(
     return SelectExpr(_name(name, "select", loc), tuple(choices), wanted, loc, backend=backend)
 
 
-def role(name: str, content: object = None) -> Concat:
+def role(name: str, content: object = None) -> ConcatExpr:
     """A whole chat turn of `name`: its border, `content`, its border."""
     loc = here()
     inner = () if content is None else _flat(_checked(content))
-    return Concat((RoleOpenExpr(name, loc), *inner, RoleCloseExpr(name, loc)))
+    return ConcatExpr((RoleOpenExpr(name, loc), *inner, RoleCloseExpr(name, loc)))
 
 
-def system(content: object = None) -> Concat:
+def system(content: object = None) -> ConcatExpr:
     """A system turn with `content`."""
     return role("system", content)
 
 
-def user(content: object = None) -> Concat:
+def user(content: object = None) -> ConcatExpr:
     """A user turn with `content`."""
     return role("user", content)
 
 
-def assistant(content: object = None) -> Concat:
+def assistant(content: object = None) -> ConcatExpr:
     """An assistant turn with `content`."""
     return role("assistant", content)
 
@@ -393,7 +391,7 @@ def separate_reasoning(expr: object, model_type: str | None = None) -> Expr:
         raise TraceError(
             "SGLC117", "`separate_reasoning` needs a generation", loc, hint='give it `gen("answer")`'
         )
-    return Concat(tuple([_reasoned(part, tags) if isinstance(part, GenExpr) else part for part in parts]))
+    return ConcatExpr(tuple([_reasoned(part, tags) if isinstance(part, GenExpr) else part for part in parts]))
 
 
 def _reasoned(inner: GenExpr, tags: Tags) -> ReasonedExpr:
@@ -444,7 +442,7 @@ def section(content: object, name: str | None = None, movable: bool = False) -> 
     """
     loc = here()
     named = _name(name, "section", loc) or "section"
-    return Concat(
+    return ConcatExpr(
         (SectionOpenExpr(named, bool(movable), loc), *_flat(_checked(content)), SectionCloseExpr(named, loc))
     )
 
@@ -458,7 +456,7 @@ def _name(name: object, what: str, loc: Loc) -> str | None:
     return name
 
 
-_PARTS = (str, Expr, SymbolicText, DeferredText)
+_PARTS = (str, Expr, SymbolicText, LazyText)
 
 
 def _checked(item: object) -> Appendable:
@@ -477,4 +475,4 @@ checked = _checked
 
 
 def _flat(item: Appendable) -> tuple[Appendable, ...]:
-    return item.parts if isinstance(item, Concat) else (item,)
+    return item.parts if isinstance(item, ConcatExpr) else (item,)

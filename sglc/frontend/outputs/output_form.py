@@ -1,84 +1,114 @@
-"""What a call of `gen` wants its text to be: which of its arguments say so, and what fits together."""
+"""What `dtype` asks of a text: the form that constrains it, and the value that is read from it.
+
+The regular expressions of the four plain types are SGLang's, and their values are texts as in SGLang.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from sglc.errors import Loc, TraceError
-from sglc.frontend.outputs.forms import Form, Reader, matching, whole_json
-from sglc.frontend.outputs.typed import form_of
+from sglc.errors import Loc, RunError
+from sglc.frontend.locate import here
+from sglc.ir.core import NOWHERE
 
-_MOST_RETRIES = 100
+REGEX_INT = r"[-+]?[0-9]+[ \n]*"
+REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
+REGEX_BOOL = r"(True|False)"
+REGEX_STR = r"\"[\w\d\s]*\""
 
-# What says something about a `select`: it is ranked anyway, and its scores are always there.
-_BESIDE_CHOICES = {"temperature": (0, 0.0), "return_logprob": (True, False), "retries": (0,)}
+_SHOWN = 120  # characters of a text in an error
 
 
-def refuse_beside_choices(given: Mapping[str, Any], loc: Loc) -> None:
-    """Whether the other arguments of a `gen` with `choices` mean something.
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """A text matches `regex` or `json_schema`; `stop` ends it where the value ends.
+
+    `value` gives what the text spells, and raises `ValueError` with the reason if it spells nothing;
+    without it the value is the text itself.
+    """
+
+    name: str
+    regex: str | None = None
+    json_schema: str | None = None
+    stop: tuple[str, ...] = ()
+    value: Callable[[str], Any] | None = None
+
+
+PLAIN = {
+    "int": OutputForm("int", REGEX_INT, stop=(" ", "\n")),
+    "float": OutputForm("float", REGEX_FLOAT, stop=(" ", "\n")),
+    "bool": OutputForm("bool", REGEX_BOOL),
+    "str": OutputForm("str", REGEX_STR),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputParser:
+    """How the text of a generation is parsed: `value` as in `OutputForm`, `loc` the generation's place."""
+
+    name: str
+    value: Callable[[str], Any]
+    loc: Loc
+
+    def parse(self, text: str | list[str]) -> Any:
+        """The value of a text; of several samples the list of theirs.
+
+        Raises:
+            RunError: SGLC410, at the place that reads it.
+        """
+        if isinstance(text, list):
+            return [self.parse(sample) for sample in text]
+        try:
+            return self.value(text)
+        except ValueError as problem:
+            raise unparsable(self, text, " ".join(str(problem).split())) from None
+
+
+def unparsable(
+    parser: OutputParser, text: str, reason: str, attempts: int = 1, place: Loc | None = None
+) -> RunError:
+    """The error of a text that spells no value, at `place` or where the user's code is now."""
+    place = place or here()
+    tries = f", in the last of {attempts} attempts" if attempts > 1 else ""
+    return RunError(
+        "SGLC410", f"what was generated is no `{parser.name}`: {reason}",
+        parser.loc if place == NOWHERE else place,
+        note=f"`gen` at {parser.loc} made {shown(text)}{tries}",
+        hint="`retries=2` makes it again; a larger `max_tokens` leaves room for the end",
+    )  # fmt: skip
+
+
+def shown(text: str) -> str:
+    """A text in an error: quoted, and cut where it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
+def matching(pattern: str) -> Callable[[str], str]:
+    """The text itself, if all of it matches `pattern` as `gen(regex=...)` understands it."""
+
+    def value(text: str) -> str:
+        if re.fullmatch(pattern, text, re.ASCII) is None:
+            raise ValueError("it does not match the regular expression to its end")
+        return text
+
+    return value
+
+
+def whole_json(text: str) -> Any:
+    """The JSON value that the text spells (RFC 8259: no NaN).
 
     Raises:
-        TraceError: SGLC114, naming the first that does not.
+        ValueError: it spells none.
     """
-    for key, value in given.items():
-        if value is not None and value not in _BESIDE_CHOICES.get(key, ()):
-            raise TraceError(
-                "SGLC114", f"`{key}` has no meaning beside `choices`", loc,
-                note="a choice is ranked, not sampled", hint=f"leave `{key}` or `choices` out",
-            )  # fmt: skip
 
+    def no_number(name: str) -> Any:
+        raise ValueError(f"`{name}` is no JSON")
 
-def wanted_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> Form | None:
-    """The form that the text of a `gen` must have, if any; at most one argument may say it.
-
-    Raises:
-        TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
-    """
-    ways = [name for name in ("regex", "json_schema", "ebnf") if given[name] is not None]
-    if dtype is not None:
-        ways.insert(0, "dtype")
-    if len(ways) > 1:
-        raise TraceError(
-            "SGLC112",
-            f"`gen` has both `{ways[0]}` and `{ways[1]}`",
-            loc,
-            hint="one of them says what the text is",
-        )
-    match ways:
-        case ["dtype"]:
-            return form_of(dtype, loc)
-        case ["regex"]:
-            return Form("text of that form", regex=given["regex"])
-        case ["json_schema"]:
-            return Form("JSON document", value=whole_json)
-        case _:
-            return None
-
-
-def check_of(form: Form | None, loc: Loc) -> Reader | None:
-    """What tells whether a text has the form; None where nothing here can tell."""
-    if form is None:
-        return None
-    value = form.value or (matching(form.regex) if form.regex is not None else None)
-    return None if value is None else Reader(form.name, value, loc)
-
-
-def checked_retries(retries: Any, form: Form | None, loc: Loc) -> int:
-    """How often a text that misses the form is made again.
-
-    Raises:
-        TraceError: SGLC103, no number or too large a one; SGLC116, without a form.
-    """
-    if retries is None or retries is False:
-        return 0
-    if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= _MOST_RETRIES:
-        raise TraceError(
-            "SGLC103", f"`retries` is `{retries!r}`: it must be an integer from 0 to {_MOST_RETRIES}", loc
-        )
-    if retries and (form is None or (form.value is None and form.regex is None)):
-        raise TraceError(
-            "SGLC116", "`retries` needs a form that a text can miss", loc,
-            hint="say it with `dtype`, `regex` or `json_schema`",
-        )  # fmt: skip
-    return retries
+    try:
+        return json.loads(text, parse_constant=no_number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from None

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.outputs.forms import PLAIN, Form, whole_json
+from sglc.frontend.outputs.output_form import PLAIN, OutputForm, whole_json
 
 _Read = Callable[[Any], Any]
 _SPECIAL = frozenset("\\.^$*+?{}[]|()")
@@ -37,7 +37,7 @@ class _Shape:
     read: _Read
 
 
-def form_of(dtype: object, loc: Loc) -> Form:
+def form_of(dtype: object, loc: Loc) -> OutputForm:
     """The form of a `dtype`: a plain type or its name, or a class that `_shape` knows.
 
     Raises:
@@ -60,7 +60,7 @@ def form_of(dtype: object, loc: Loc) -> Form:
         return shape.read(whole_json(text))
 
     schema = json.dumps(shape.schema, ensure_ascii=False)
-    return Form(_shown(dtype), json_schema=schema, value=value)
+    return OutputForm(_shown(dtype), json_schema=schema, value=value)
 
 
 def plain(value: Any) -> Any:
@@ -93,7 +93,7 @@ def _options(dtype: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _alternation(dtype: Any, options: list[tuple[str, Any]], loc: Loc) -> Form:
+def _alternation(dtype: Any, options: list[tuple[str, Any]], loc: Loc) -> OutputForm:
     texts = [text for text, _ in options]
     twice = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
     if not texts or "" in texts or twice is not None:
@@ -108,7 +108,7 @@ def _alternation(dtype: Any, options: list[tuple[str, Any]], loc: Loc) -> Form:
             raise ValueError("it is none of the values")
         return by_text[text]
 
-    return Form(_shown(dtype), regex=f"({'|'.join(map(_quoted, texts))})", value=value)
+    return OutputForm(_shown(dtype), regex=f"({'|'.join(map(_quoted, texts))})", value=value)
 
 
 def _quoted(text: str) -> str:

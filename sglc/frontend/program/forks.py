@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Self, TypeVar
 
 from sglc.errors import TraceError
 from sglc.frontend.language.expr import checked
 from sglc.frontend.locate import here
-from sglc.frontend.program.instance import GatheredVariables
+from sglc.frontend.program.instance import GatheredVariables, PromptState
 from sglc.frontend.values.symbolic import TRACING
 
-if TYPE_CHECKING:
-    from sglc.frontend.program.state import State
+_State = TypeVar("_State", bound=PromptState)
 
 
-class Forks:
-    """The branches of one fork, in order."""
+class Branches(Generic[_State]):
+    """The branches of one fork, in order. `join` is that of the state that was forked."""
 
-    def __init__(self, parent: State, children: Sequence[State]) -> None:
-        self._parent = parent
+    def __init__(
+        self, children: Sequence[_State], join: Callable[[Sequence[_State], str], GatheredVariables]
+    ) -> None:
         self._children = list(children)
+        self._join = join
 
     def __len__(self) -> int:
         return len(self._children)
 
-    def __iter__(self) -> Iterator[State]:
+    def __iter__(self) -> Iterator[_State]:
         return iter(self._children)
 
-    def __getitem__(self, index: int | str) -> State:
+    def __getitem__(self, index: int | str) -> _State:
         if isinstance(index, str):
             for child in self._children:
                 if child.label == index:
@@ -36,7 +37,7 @@ class Forks:
             raise TraceError("SGLC108", f"no branch is labelled `{index}`", here())
         return self._children[index]
 
-    def __setitem__(self, index: int | str, value: State) -> None:
+    def __setitem__(self, index: int | str, value: _State) -> None:
         """The second half of `forks[i] += ...`."""
         if (self._children[index] if isinstance(index, int) else self[index]) is not value:
             raise TraceError("SGLC108", "a branch cannot be replaced, only appended to", here())
@@ -61,4 +62,4 @@ class Forks:
 
     def join(self, mode: str = "gather_variable") -> GatheredVariables:
         """`s.join(forks)` of the state that was forked."""
-        return self._parent.join(self, mode)
+        return self._join(self._children, mode)

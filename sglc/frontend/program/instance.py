@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
+from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
-from sglc.frontend.recorder.recorder import Recorder
-from sglc.frontend.values.block_end import Unsettled
+from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.source.lazy_reads import LazyReads
+from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
-from sglc.frontend.values.lazy_text import DeferredText
-from sglc.frontend.values.recorded import Generated, Launcher, Observation, Stream
-from sglc.frontend.values.symbolic import Boundary, SymbolicText, joined, read_ahead
+from sglc.frontend.values.lazy_text import LazyText
+from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
+from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
-
-if TYPE_CHECKING:
-    from sglc.frontend.program.pending import Pending
-    from sglc.frontend.program.state import State
-    from sglc.frontend.source.lazy_reads import Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,8 @@ class Gathered:
 class Scoped:
     """Everything that was appended between two places of one prompt, chat markup included."""
 
-    begin: Stream
-    end: Stream
+    begin: RecordedStream
+    end: RecordedStream
     parts: tuple[History, ...]
 
 
@@ -54,28 +51,66 @@ class Awaited:
 Variable = Generated | Gathered | Scoped | Awaited | Any
 
 
+class PromptState(Protocol):
+    """A `State` as its run, what it waits for, and the tracer see it."""
+
+    _stream: RecordedStream
+    _variables: dict[str, Variable]
+    _history: History | None
+    label: str | None
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def stream(self) -> RecordedStream: ...
+
+    @property
+    def history(self) -> History | None: ...
+
+    @property
+    def path(self) -> tuple[int, ...]: ...
+
+    def append(self, item: Appendable, loc: Loc) -> None:
+        """`s += item` for the program's line `loc`."""
+
+    def begin_pending(self) -> None:
+        """Have what is pending recorded, or launched; does not wait for it."""
+
+    def settle(self) -> None:
+        """Wait for what is pending, and write what waits behind it."""
+
+    def put(self, text: str, loc: Loc) -> None:
+        """Text that the prompt goes on with behind what was pending."""
+
+    def adopt(self, branch: RecordedStream, made: Generated) -> None:
+        """The prompt goes on as `branch`, which ends with `made`."""
+
+
 class Instance:
     """One run of a function: the recorder, and the launcher that makes results (None: compiling).
 
-    `places` are those where a read gives a deferred text.
+    `lazy_reads` are those that give a lazy text.
     """
 
-    def __init__(self, recorder: Recorder, launcher: Launcher | None, places: Places | None = None) -> None:
+    def __init__(
+        self, recorder: OpRecorder, launcher: Launcher | None, lazy_reads: LazyReads | None = None
+    ) -> None:
         self.recorder = recorder
         self.launcher = launcher
-        self._places = places
-        self.states: list[State] = []  # all that there are, while compiling
-        self.pending: list[Pending] = []  # what its states wait to settle, in program order
+        self._lazy_reads = lazy_reads
+        self.states: list[PromptState] = []  # all that there are, while compiling
+        self.waiting: list[PromptState] = []  # those with something pending, in program order
 
     def running(self, what: str, loc: Loc) -> None:
         """`what` needs a run: compiling ends before it."""
         if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc, needing(what))
+            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
 
     def observe(self, what: str, loc: Loc) -> Launcher:
         """Launch what is pending, because ordinary Python needs `what` now."""
         if self.launcher is None:
-            raise Boundary(f"{what} needs the program to run", loc, needing(what))
+            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
         if self.recorder.pending:
             self.recorder.observations.append(Observation(what, loc))
             self.launcher.launch(self.recorder.take(final=False))
@@ -83,8 +118,8 @@ class Instance:
 
     def settle(self) -> None:
         """Settle everything that states still wait for."""
-        while self.pending:
-            self.pending[0].state.settle()
+        while self.waiting:
+            self.waiting[0].settle()
 
     def text_of(self, made: Generated, what: str, loc: Loc) -> Any:
         """The text of a generation (a list for several samples); a symbolic one while compiling."""
@@ -95,13 +130,13 @@ class Instance:
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
-            case Generated(reader=None):
+            case Generated(parser=None):
                 return self.text_of(variable, what, loc)
-            case Generated(reader=Reader() as reader):
+            case Generated(parser=OutputParser() as parser):
                 text = self.text_of(variable, what, loc)
                 # What is more than text has to be known: converting a symbolic text observes it.
-                return reader.read(
-                    text.observe(TYPED, f"a `{reader.name}`") if isinstance(text, SymbolicText) else text
+                return parser.parse(
+                    text.observe(TYPED, f"a `{parser.name}`") if isinstance(text, SymbolicText) else text
                 )
             case Awaited():
                 variable.settle()
@@ -126,12 +161,12 @@ class Instance:
                 return variable
 
     def read_here(self, variable: Variable, what: str, loc: Loc) -> Any:
-        """`read`, which gives a deferred text where the user's code need not know it yet."""
-        if self._places is not None and isinstance(variable, Generated | Gathered | Scoped):
-            place = self._places.here()
-            deferred = None if place is None else self._deferred(variable, place.depth)
-            if deferred is not None:
-                return deferred
+        """`read`, which gives a lazy text where the user's code need not know it yet."""
+        if self._lazy_reads is not None and isinstance(variable, Generated | Gathered | Scoped):
+            read = self._lazy_reads.here()
+            lazy_text = None if read is None else self._lazy_text(variable, read.depth)
+            if lazy_text is not None:
+                return lazy_text
         return self.read(variable, what, loc)
 
     def known(self, made: Generated) -> Any:
@@ -139,21 +174,21 @@ class Instance:
         assert self.launcher is not None
         return self.launcher.text_of_site(made.site)
 
-    def _deferred(self, variable: Variable, depth: int | None) -> Any:
-        """A variable as deferred text, inside of `depth` lists (None: any); None if it has another form."""
+    def _lazy_text(self, variable: Variable, depth: int | None) -> Any:
+        """A variable as lazy text, inside of `depth` lists (None: any); None if it has another form."""
         match variable:
-            case Generated(reader=None, many=False) if not depth:
-                return DeferredText((variable,), self.text_of)
+            case Generated(parser=None, many=False) if not depth:
+                return LazyText((variable,), self.text_of)
             case str() if not depth:
                 return variable
             case Scoped() if not depth:
                 items: tuple[Any, ...] = tuple(part.item for part in variable.parts)
                 plain = all(part.kind in ("text", "generated") for part in variable.parts)
                 single = not any(isinstance(item, Generated) and item.many for item in items)
-                return DeferredText(items, self.text_of) if plain and single else None
+                return LazyText(items, self.text_of) if plain and single else None
             case Gathered() if depth is None or depth > 0:
                 inner = None if depth is None else depth - 1
-                texts = [None if entry is None else self._deferred(entry, inner) for entry in variable.entries]
+                texts = [None if entry is None else self._lazy_text(entry, inner) for entry in variable.entries]
                 whole = all(
                     text is not None or entry is None
                     for text, entry in zip(texts, variable.entries, strict=True)

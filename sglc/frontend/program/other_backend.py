@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.program.history import History, since
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.recorded import Generated, Recorded
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -55,7 +55,7 @@ def program_of(
     return recorder.take(final=True)
 
 
-class _AtSite(Recorder):
+class _AtSite(OpRecorder):
     """A recorder whose one generation has a site that is given."""
 
     __slots__ = ("_given",)

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sglc.errors import LegalizeError, TraceError
 from sglc.frontend.language.choices import ChoicesSamplingMethod
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.language.reasoning import Share, Tags
-from sglc.frontend.outputs.forms import Reader, unread
-from sglc.frontend.program.instance import Awaited, Variable, first
+from sglc.frontend.outputs.output_form import OutputParser, unparsable
+from sglc.frontend.program.instance import Awaited, PromptState, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
-from sglc.frontend.values.recorded import Generated, Launcher, Scores, Stream
+from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream, Scores
 from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
-
-if TYPE_CHECKING:
-    from sglc.frontend.program.state import State
 
 REASONING = "{}_reasoning_content"
 
@@ -36,11 +32,11 @@ class Pending:
         tags: of reasoning that does not stay in the prompt.
     """
 
-    def __init__(self, state: State, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
+    def __init__(self, state: PromptState, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
         self.state = state
         self._expr = expr
         self._tags = tags
-        self._branch: Stream | None = None  # that it runs on; None on another back end
+        self._branch: RecordedStream | None = None  # that it runs on; None on another back end
         self._made: Generated | None = None
         self._begun = False
         self._problem: BaseException | None = None  # why it could not begin
@@ -58,14 +54,14 @@ class Pending:
         made = self._announce()
         if self._tags is not None:
             shares: dict[str, Variable] = {
-                name: replace(made, reader=reader) for name, reader in self._shares(self._tags)
+                name: replace(made, parser=parser) for name, parser in self._shares(self._tags)
             }
             if self._expr.backend is None:  # everything about them is known
                 return shares
             return {name: Awaited(settle, share) for name, share in shares.items()}
         known = None
         if self._expr.backend is not None and not self._may_repeat and self._decide is None:
-            known = self._with_reader(made)
+            known = self._with_parser(made)
         return {self._name: Awaited(settle, known)}
 
     def begin(self) -> None:
@@ -93,12 +89,12 @@ class Pending:
         if self._tags is not None:
             self._end_branch()
             self.state.put(Share(self._tags, False)(first(text)), self._expr.loc)
-            return {name: replace(made, reader=reader) for name, reader in self._shares(self._tags)}
+            return {name: replace(made, parser=parser) for name, parser in self._shares(self._tags)}
         if self._branch is None:
             self.state.put(first(text), self._expr.loc)
         else:
             self.state.adopt(self._branch, made)
-        return {self._name: self._with_reader(made)}
+        return {self._name: self._with_parser(made)}
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -125,13 +121,13 @@ class Pending:
     def _may_repeat(self) -> bool:
         return isinstance(self._expr, GenExpr) and self._expr.retries > 0
 
-    def _with_reader(self, made: Generated) -> Generated:
-        return replace(made, reader=self._expr.reader if isinstance(self._expr, GenExpr) else None)
+    def _with_parser(self, made: Generated) -> Generated:
+        return replace(made, parser=self._expr.parser if isinstance(self._expr, GenExpr) else None)
 
-    def _shares(self, tags: Tags) -> list[tuple[str, Reader]]:
+    def _shares(self, tags: Tags) -> list[tuple[str, OutputParser]]:
         return [
-            (self._name, Reader("text", Share(tags, False), self._expr.loc)),
-            (REASONING.format(self._name), Reader("text", Share(tags, True), self._expr.loc)),
+            (self._name, OutputParser("text", Share(tags, False), self._expr.loc)),
+            (REASONING.format(self._name), OutputParser("text", Share(tags, True), self._expr.loc)),
         ]
 
     def _announce(self) -> Generated:
@@ -193,7 +189,7 @@ class Pending:
                 return text
             if attempt == attempts:
                 self._end_branch()
-                raise unread(check, *problem, attempts, expr.loc)
+                raise unparsable(check, *problem, attempts, expr.loc)
             self._again()
             launcher = self.state.instance.observe(self.what, expr.loc)
         raise AssertionError("the last attempt returns or raises")
@@ -236,7 +232,7 @@ def _by_token(
     ]
 
 
-def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | None:
+def _problem(check: OutputParser | None, text: str | list[str]) -> tuple[str, str] | None:
     """The first text that `check` refuses, and why."""
     for sample in [text] if isinstance(text, str) else text:
         try:
@@ -245,15 +241,3 @@ def _problem(check: Reader | None, text: str | list[str]) -> tuple[str, str] | N
         except ValueError as problem:
             return sample, " ".join(str(problem).split())
     return None
-
-
-def settle(pending: Pending, everything: list[Pending]) -> dict[str, Variable]:
-    """Settle one, and let everything else that waits begin with it, so that it all runs side by side.
-
-    Raises:
-        as `Pending.finish`.
-    """
-    everything.remove(pending)
-    for each in (pending, *everything):
-        each.begin()
-    return pending.finish()

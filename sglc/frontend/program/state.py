@@ -14,7 +14,7 @@ from typing import Any, Self
 from sglc.errors import Loc, MissingVariable, TraceError
 from sglc.frontend.language.expr import (
     Appendable,
-    Concat,
+    ConcatExpr,
     GenExpr,
     ImageExpr,
     ReasonedExpr,
@@ -26,7 +26,7 @@ from sglc.frontend.language.expr import (
     checked,
 )
 from sglc.frontend.locate import here
-from sglc.frontend.program.forks import Forks
+from sglc.frontend.program.forks import Branches
 from sglc.frontend.program.history import History, messages, since
 from sglc.frontend.program.instance import (
     Awaited,
@@ -37,9 +37,9 @@ from sglc.frontend.program.instance import (
     Variable,
     first,
 )
-from sglc.frontend.program.pending import Pending, settle
-from sglc.frontend.values.lazy_text import Changed, DeferredText
-from sglc.frontend.values.recorded import Generated, Stream
+from sglc.frontend.program.pending import Pending
+from sglc.frontend.values.lazy_text import Changed, LazyText
+from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Value
 
@@ -52,7 +52,7 @@ class State:
     def __init__(
         self,
         instance: Instance,
-        stream: Stream,
+        stream: RecordedStream,
         path: tuple[int, ...] = (),
         variables: Mapping[str, Variable] | None = None,
         history: History | None = None,
@@ -85,7 +85,7 @@ class State:
         match item:
             case str():
                 self._write(item, loc)
-            case Concat():
+            case ConcatExpr():
                 for part in item.parts:
                     self.append(part, loc)
             case GenExpr() if item.retries or item.backend is not None:
@@ -112,15 +112,15 @@ class State:
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
                 self._history = History(self._history, "text", item)
-            case DeferredText():
+            case LazyText():
                 for part in item.parts:
                     self._write_part(part, loc)
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
-                read = made if item.reader is None else replace(made, reader=item.reader)
+                read = made if item.parser is None else replace(made, parser=item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
-                if any(isinstance(choice, DeferredText) for choice in item.choices):
+                if any(isinstance(choice, LazyText) for choice in item.choices):
                     item = replace(item, choices=tuple([self._choice(choice) for choice in item.choices]))
                 made = recorder.select(self._stream, self._path, item)
                 self._store(item.name or "select", made, made)
@@ -156,11 +156,11 @@ class State:
     def _choice(self, choice: Any) -> Any:
         """A choice that a generation makes: as its value in the same launch, else as text that is known."""
         match choice:
-            case DeferredText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
+            case LazyText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
                 return SymbolicText((made.value,))
-            case DeferredText(parts=[Generated()]):
+            case LazyText(parts=[Generated()]):
                 return choice.read(self._instance.known)
-            case DeferredText():
+            case LazyText():
                 return choice.text("a choice")
             case _:
                 return choice
@@ -176,8 +176,13 @@ class State:
         self.settle()
         stored = pending.variables(self.settle)
         self._pending = pending
-        self._instance.pending.append(pending)
+        self._instance.waiting.append(self)
         self._variables.update(stored)
+
+    def begin_pending(self) -> None:
+        """Have what is pending recorded, or launched; does not wait for it."""
+        if self._pending is not None:
+            self._pending.begin()
 
     def settle(self) -> None:
         """Wait for what is pending, and write what waits behind it.
@@ -195,7 +200,12 @@ class State:
             if isinstance(variable, Awaited) and variable.settle == self.settle
         }
         try:
-            known = settle(pending, self._instance.pending)
+            # Everything else that waits begins with it, so that it all runs side by side.
+            self._instance.waiting.remove(self)
+            pending.begin()
+            for state in self._instance.waiting:
+                state.begin_pending()
+            known = pending.finish()
             for name, variable in held.items():
                 variable.known = known[name]  # for those who have it already: a joined list, a reader
             self._variables.update(known)
@@ -216,7 +226,7 @@ class State:
         if not self._joined:
             self._write(text, loc)
 
-    def adopt(self, branch: Stream, made: Generated) -> None:
+    def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
         branch.live = False
         stream = self._stream
@@ -228,7 +238,7 @@ class State:
         return self._instance
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> RecordedStream:
         return self._stream
 
     @property
@@ -307,7 +317,7 @@ class State:
         self._open_role(name, loc)
         try:
             yield self
-        except Exception:  # an exception in the turn leaves the state usable; a `Boundary` is none
+        except Exception:  # an exception in the turn leaves the state usable; a `GraphBreak` is none
             if self._open_turn == name:
                 self._close_role(name, loc)
             raise
@@ -350,7 +360,7 @@ class State:
                   labels[i] if labels else None)
             for i, stream in enumerate(streams)
         ]  # fmt: skip
-        return Forks(self, children)
+        return Forks(children, self.join)
 
     @contextmanager
     def copy(self) -> Iterator[State]:
@@ -489,6 +499,10 @@ class State:
         return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
 
 
+class Forks(Branches[State]):
+    """The branches of one fork, in order: by number, by label, or all at once."""
+
+
 def _known_choices(item: SelectExpr) -> tuple[Any, ...]:
-    """The choices with deferred texts as the texts that they are, because Python or another model sees them."""
-    return tuple([text.text("a choice") if isinstance(text, DeferredText) else text for text in item.choices])
+    """The choices with lazy texts as the texts that they are, because Python or another model sees them."""
+    return tuple([text.text("a choice") if isinstance(text, LazyText) else text for text in item.choices])

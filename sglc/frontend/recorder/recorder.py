@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
-from sglc.frontend.values.recorded import Generated, Mark, Observation, Recorded, Stream, Turns
+from sglc.frontend.values.recorded import Generated, Mark, Observation, Recorded, RecordedStream, Turns
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import (
@@ -34,7 +34,7 @@ from sglc.ir.sampling import Sampling
 
 
 @dataclass(slots=True)
-class Recorder:
+class OpRecorder:
     """The recording of one instance: its streams, the ops since the last launch, its sites."""
 
     function: str
@@ -44,7 +44,7 @@ class Recorder:
     launch: int = 0
     params: list[Op] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
-    streams: list[Stream] = field(default_factory=list)
+    streams: list[RecordedStream] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     _next_value: int = 0
     _next_handle: int = 0
@@ -55,47 +55,49 @@ class Recorder:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    def new_stream(self, loc: Loc) -> Stream:
+    def new_stream(self, loc: Loc) -> RecordedStream:
         value = self._emit(Root(loc=loc), Type.STREAM)
-        return self._own(Stream(self.launch, value))
+        return self._own(RecordedStream(self.launch, value))
 
-    def fork(self, stream: Stream, size: int, labels: tuple[str, ...], loc: Loc) -> list[Stream]:
+    def fork(
+        self, stream: RecordedStream, size: int, labels: tuple[str, ...], loc: Loc
+    ) -> list[RecordedStream]:
         trunk = self._use(stream)
         values = tuple(self._value(Type.STREAM) for _ in range(size))
         self.ops.append(Fork(trunk, labels, results=values, loc=loc))
-        return [self._own(Stream(self.launch, value, stream.turns)) for value in values]
+        return [self._own(RecordedStream(self.launch, value, stream.turns)) for value in values]
 
-    def bookmark(self, stream: Stream) -> Stream:
+    def bookmark(self, stream: RecordedStream) -> RecordedStream:
         """The stream as it is now, under a name of its own that does not move on."""
         if stream.launch != self.launch:
-            return self._own(Stream(stream.launch, stream.value, stream.turns, stream.handle))
-        return self._own(Stream(self.launch, stream.value, stream.turns))
+            return self._own(RecordedStream(stream.launch, stream.value, stream.turns, stream.handle))
+        return self._own(RecordedStream(self.launch, stream.value, stream.turns))
 
-    def append(self, stream: Stream, text: str | SymbolicText, loc: Loc) -> None:
+    def append(self, stream: RecordedStream, text: str | SymbolicText, loc: Loc) -> None:
         if text != "" if isinstance(text, str) else text.parts:
             stream.value = self._emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)
 
-    def role_open(self, stream: Stream, role: str, loc: Loc) -> None:
+    def role_open(self, stream: RecordedStream, role: str, loc: Loc) -> None:
         stream.value = self._emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns(stream.turns.closed, role)
 
-    def image(self, stream: Stream, data: str, loc: Loc) -> None:
+    def image(self, stream: RecordedStream, data: str, loc: Loc) -> None:
         stream.value = self._emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
 
-    def section_open(self, stream: Stream, name: str, movable: bool, loc: Loc) -> None:
+    def section_open(self, stream: RecordedStream, name: str, movable: bool, loc: Loc) -> None:
         stream.value = self._emit(ScopeBegin(self._use(stream), name, movable, loc=loc), Type.STREAM)
 
-    def section_close(self, stream: Stream, name: str, loc: Loc) -> None:
+    def section_close(self, stream: RecordedStream, name: str, loc: Loc) -> None:
         stream.value = self._emit(ScopeEnd(self._use(stream), name, loc=loc), Type.STREAM)
 
-    def role_close(self, stream: Stream, loc: Loc) -> None:
+    def role_close(self, stream: RecordedStream, loc: Loc) -> None:
         role = stream.turns.open
         stream.value = self._emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns((*stream.turns.closed, role))
 
     # -- generations -----------------------------------------------------------------------------
 
-    def gen(self, stream: Stream, path: tuple[int, ...], expr: GenExpr) -> Generated:
+    def gen(self, stream: RecordedStream, path: tuple[int, ...], expr: GenExpr) -> Generated:
         site = self._site(path, expr.name or "gen")
         sampling = replace(self.defaults, **expr.overrides)
         if expr.more_stops:
@@ -103,7 +105,7 @@ class Recorder:
         op = Gen(self._use(stream), site, sampling, self.ahead, loc=expr.loc)
         return self._generation(stream, op)
 
-    def select(self, stream: Stream, path: tuple[int, ...], expr: SelectExpr) -> Generated:
+    def select(self, stream: RecordedStream, path: tuple[int, ...], expr: SelectExpr) -> Generated:
         site = self._site(path, expr.name or "select")
         choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
         return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
@@ -191,11 +193,11 @@ class Recorder:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _own(self, stream: Stream) -> Stream:
+    def _own(self, stream: RecordedStream) -> RecordedStream:
         self.streams.append(stream)
         return stream
 
-    def _use(self, stream: Stream) -> Value:
+    def _use(self, stream: RecordedStream) -> Value:
         """The stream's value in the current launch: resumed, if an earlier launch made it."""
         if stream.launch != self.launch:
             if stream.handle not in self._resumed:
@@ -207,7 +209,7 @@ class Recorder:
             stream.value, stream.launch = self._resumed[stream.handle], self.launch
         return stream.value
 
-    def _generation(self, stream: Stream, op: Gen | Select) -> Generated:
+    def _generation(self, stream: RecordedStream, op: Gen | Select) -> Generated:
         after, text = self._value(Type.STREAM), self._value(Type.TEXT)
         self.ops.append(replace(op, results=(after, text)))
         stream.value = after

@@ -16,8 +16,8 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.language import expr
 from sglc.frontend.locate import shown_path
-from sglc.frontend.source.rewrite import Source
-from sglc.frontend.source.scopes import Kind, Names, Outside, Role
+from sglc.frontend.source.rewrite import FunctionSource
+from sglc.frontend.source.scopes import NameKind, Names, Outside, Role
 from sglc.frontend.source.text_types import TEXT_METHODS, Texts
 
 Span = tuple[int, int, int, int]  # line, end line, column, end column, as an instruction's position
@@ -70,7 +70,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Dataflow:
     """What is known of a function.
 
     Attributes:
@@ -87,8 +87,13 @@ class Flow:
 
 
 def analysis_of(
-    source: Source, function: FunctionType, states: tuple[str, ...], *, program: bool, formats: bool = True
-) -> Analysis:
+    source: FunctionSource,
+    function: FunctionType,
+    states: tuple[str, ...],
+    *,
+    program: bool,
+    formats: bool = True,
+) -> DataflowAnalysis:
     """The analysis of `function`, whose parameters `states` are prompt states.
 
     Args:
@@ -96,7 +101,7 @@ def analysis_of(
         formats: f-strings can be kept from being formatted.
     """
     names = Names(source.definition, Outside(function), states)
-    return Analysis(names, shown_path(source.code.co_filename), program, formats)
+    return DataflowAnalysis(names, shown_path(source.code.co_filename), program, formats)
 
 
 @dataclass(slots=True)
@@ -116,7 +121,7 @@ class _Trail:
             self.reason, self.at = reason, at
 
 
-class Analysis:
+class DataflowAnalysis:
     """The analysis of one definition."""
 
     def __init__(self, names: Names, file: str, program: bool, formats: bool) -> None:
@@ -126,7 +131,7 @@ class Analysis:
         self._formats = formats
         self._texts = Texts(names, program)
 
-    def flow(self) -> Flow:
+    def flow(self) -> Dataflow:
         """Every read, and what may stay deferred."""
         reads: list[Read] = []
         deferred: dict[Span, Read] = {}
@@ -146,9 +151,9 @@ class Analysis:
             twin = deferred.pop(span, None)
             if twin is not None:
                 reads[reads.index(twin)] = replace(twin, reason="not to be told apart from another read")
-        return Flow(tuple(reads), deferred, fields, dict(self.names.relied_on))
+        return Dataflow(tuple(reads), deferred, fields, dict(self.names.relied_on))
 
-    def reads(self) -> Iterator[tuple[ast.expr, Kind]]:
+    def reads(self) -> Iterator[tuple[ast.expr, NameKind]]:
         """Every expression that reads a variable of a state, or of what was gathered."""
         for node in self.names.parents:
             match node:
@@ -170,7 +175,7 @@ class Analysis:
         line, end_line, column, end = _span(node)
         return Loc(self._file, line, column + 1, end + 1 if end_line == line else 0)
 
-    def _read(self, node: ast.expr, kind: Kind, trail: _Trail) -> Read:
+    def _read(self, node: ast.expr, kind: NameKind, trail: _Trail) -> Read:
         depths = {depth for depth in trail.depths if depth >= 0}
         reason = trail.reason or self._texts.why_not(node, any(depths))
         if not reason and len(depths) > 1:
@@ -189,7 +194,7 @@ class Analysis:
 
     # -- following a value -----------------------------------------------------------------------
 
-    def _follow_read(self, node: ast.expr, kind: Kind) -> _Trail:
+    def _follow_read(self, node: ast.expr, kind: NameKind) -> _Trail:
         trail = _Trail(kind.root)
         watching = [name for name in _SEE_LOCALS if name in self.names.loads or name in self.names.nested]
         if self.names.is_nested(node):

@@ -1,6 +1,6 @@
-"""Which reads of a run give deferred text, by the code that makes them.
+"""Which reads of a run give lazy text, by the code that makes them.
 
-What a code object's source allows (`flow`) is found out once; a run then looks its places up.
+What a code object's source allows (`dataflow`) is found out once; a run then looks its reads up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from sglc.frontend.source.dataflow import Flow, Read, analysis_of
+from sglc.frontend.source.dataflow import Dataflow, Read, analysis_of
 from sglc.frontend.source.rewrite import (
     JOIN,
     PIECE,
-    Source,
+    FunctionSource,
     code_of,
     keep_fields,
     matches,
@@ -35,22 +35,22 @@ _MOST_VARIANTS = 4  # of one code object: functions of a factory whose names mea
 
 
 @dataclass(slots=True)
-class Body:
+class AnalyzedBody:
     """A function's body as runs see it. `code` is what runs instead of the function's own code."""
 
-    flow: Flow
+    flow: Dataflow
     code: CodeType
-    _places: dict[int, Read | None] = field(default_factory=dict)  # by instruction
+    _reads: dict[int, Read | None] = field(default_factory=dict)  # by instruction
 
     def read_at(self, lasti: int) -> Read | None:
         """The read that an instruction makes, if it may be deferred."""
-        if lasti not in self._places:
+        if lasti not in self._reads:
             span = next(islice(self.code.co_positions(), lasti // 2, None), None)
-            self._places[lasti] = self.flow.deferred.get(span) if span else None  # type: ignore[arg-type]
-        return self._places[lasti]
+            self._reads[lasti] = self.flow.deferred.get(span) if span else None  # type: ignore[arg-type]
+        return self._reads[lasti]
 
 
-class Places:
+class LazyReads:
     """Which reads of one run stay deferred: those of its program's body, and of helpers that it calls.
 
     Args:
@@ -59,7 +59,7 @@ class Places:
         texts: the program's arguments that are texts.
     """
 
-    def __init__(self, body: Body | None, code: CodeType, texts: Mapping[str, object]) -> None:
+    def __init__(self, body: AnalyzedBody | None, code: CodeType, texts: Mapping[str, object]) -> None:
         self._body = body
         self._code = code
         self._texts = texts
@@ -83,29 +83,31 @@ class Places:
 # By code object: what its names meant, and the body; None where nothing can be deferred. Code objects are
 # equal whose files and positions differ, so these are in the key.
 _Key = tuple[CodeType, str, bytes, bool]
-_BODIES: dict[_Key, list[tuple[Mapping[str, object], Body | None]]] = {}
+_BODIES: dict[_Key, list[tuple[Mapping[str, object], AnalyzedBody | None]]] = {}
 
 
-def body_of(function: Any) -> Body | None:
+def body_of(function: Any) -> AnalyzedBody | None:
     """The body of a program, if some read in it may be deferred; found out once for its code."""
     if type(function) is not FunctionType:
         return None
     return _cached(function, True, partial(_program_body, function))
 
 
-def run_as(body: Body | None, function: Any) -> Any:
+def run_as(body: AnalyzedBody | None, function: Any) -> Any:
     """`function`, or a copy of it that runs `body`."""
     return function if body is None else with_code(function, body.code, {PIECE: piece, JOIN: join})
 
 
-def _helper(code: CodeType, names: dict[str, Any]) -> Body | None:
+def _helper(code: CodeType, names: dict[str, Any]) -> AnalyzedBody | None:
     if code.co_freevars:
         return None
     function = FunctionType(code, names)
     return _cached(function, False, partial(_helper_body, function))
 
 
-def _cached(function: FunctionType, program: bool, find: Callable[[], Body | None]) -> Body | None:
+def _cached(
+    function: FunctionType, program: bool, find: Callable[[], AnalyzedBody | None]
+) -> AnalyzedBody | None:
     code = function.__code__
     key = (code, code.co_filename, code.co_linetable, program)
     variants = _BODIES.get(key)
@@ -127,7 +129,7 @@ def _cached(function: FunctionType, program: bool, find: Callable[[], Body | Non
     return body
 
 
-def _program_body(function: FunctionType) -> Body | None:
+def _program_body(function: FunctionType) -> AnalyzedBody | None:
     code = function.__code__
     source = _source(code)
     if source is None:
@@ -136,25 +138,25 @@ def _program_body(function: FunctionType) -> Body | None:
     if flow.fields:
         try:
             keep_fields(source, flow.fields)
-            return Body(flow, code_of(source, (PIECE, JOIN)))
+            return AnalyzedBody(flow, code_of(source, (PIECE, JOIN)))
         except (SyntaxError, ValueError, RecursionError):
             source = source_of(code)  # the f-strings stay as they are
             flow = analysis_of(source, function, code.co_varnames[:1], program=True, formats=False).flow()
     # A code object of its own: the same function called by user code is a helper, and returns to it.
-    return Body(flow, code.replace()) if flow.deferred else None
+    return AnalyzedBody(flow, code.replace()) if flow.deferred else None
 
 
-def _helper_body(function: FunctionType) -> Body | None:
+def _helper_body(function: FunctionType) -> AnalyzedBody | None:
     code = function.__code__
     source = _source(code)
     if source is None:
         return None
     states = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     flow = analysis_of(source, function, states, program=False, formats=False).flow()
-    return Body(flow, code) if flow.deferred else None
+    return AnalyzedBody(flow, code) if flow.deferred else None
 
 
-def _source(code: CodeType) -> Source | None:
+def _source(code: CodeType) -> FunctionSource | None:
     """None if the source is not available, or not certainly that of the code."""
     try:
         source = source_of(code)

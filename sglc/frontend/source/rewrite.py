@@ -33,14 +33,14 @@ _HOOKED: dict[int, tuple[CodeType, CodeType]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FunctionSource:
     """The definition that a code object was compiled from. `code_of` compiles it as it is then."""
 
     code: CodeType
     definition: ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def source_of(code: CodeType) -> Source:
+def source_of(code: CodeType) -> FunctionSource:
     """The source of a function, found by its code object.
 
     Raises:
@@ -57,10 +57,10 @@ def source_of(code: CodeType) -> Source:
     definition = next(definitions, None)
     if definition is None or definition.name != code.co_name:
         raise SyntaxError("not a plain function definition")
-    return Source(code, definition)
+    return FunctionSource(code, definition)
 
 
-def code_of(source: Source, hooks: tuple[str, ...] = ()) -> CodeType:
+def code_of(source: FunctionSource, hooks: tuple[str, ...] = ()) -> CodeType:
     """The definition's code, in which `hooks` are free variables besides those of the original.
 
     Raises:
@@ -101,7 +101,7 @@ def code_of(source: Source, hooks: tuple[str, ...] = ()) -> CodeType:
     return renamed.replace(co_flags=original.co_flags)
 
 
-def matches(source: Source) -> bool:
+def matches(source: FunctionSource) -> bool:
     """Whether the source is certainly that of the code: compiling it gives the same code again.
 
     It does not where a file was changed after it was imported, or where a tool rewrote the code.
@@ -125,7 +125,7 @@ def with_code(function: FunctionType, code: CodeType, hooks: Mapping[str, Any]) 
 def rewrite(function: FunctionType, call: Callable[..., Any], format_parts: Callable[..., Any]) -> FunctionType:
     """`function` with calls routed to `call(f, *args, **kwargs)` and f-strings to `format_parts`.
 
-    Used for ahead-of-time recording.
+    Used for ahead-of-time tracing.
 
     Raises:
         OSError: the source is not available.
@@ -140,7 +140,7 @@ def rewrite(function: FunctionType, call: Callable[..., Any], format_parts: Call
     return with_code(function, _HOOKED[id(original)][1], {CALL: call, FORMAT: format_parts})
 
 
-def keep_fields(source: Source, fields: Mapping[ast.FormattedValue, object]) -> None:
+def keep_fields(source: FunctionSource, fields: Mapping[ast.FormattedValue, object]) -> None:
     """Change f-strings with `fields` in them, so that these values are not formatted where they stand.
 
         f"a{x}b{y}"  ->  __sglc_join__(f"a{x}b", __sglc_piece__(y))     with {y} in `fields`

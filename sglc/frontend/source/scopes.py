@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _NESTED = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NameKind:
     """A name's role, and the parameter that it was made from."""
 
     role: Role
@@ -64,7 +64,7 @@ class Names:
         states: parameters that are prompt states.
     """
 
-    def __init__(self, definition: Definition, outside: Outside, states: tuple[str, ...]) -> None:
+    def __init__(self, definition: FunctionNode, outside: Outside, states: tuple[str, ...]) -> None:
         self.definition = definition
         self.parents: dict[ast.AST, ast.AST] = {}
         self.bindings: dict[str, list[ast.AST]] = {}
@@ -151,12 +151,12 @@ class Names:
 
     # -- states ----------------------------------------------------------------------------------
 
-    def _kinds(self, states: tuple[str, ...]) -> dict[str, Kind]:
+    def _kinds(self, states: tuple[str, ...]) -> dict[str, NameKind]:
         """Kinds of names all of whose bindings agree; found from the states outward."""
         self.kinds = {}
         for name in states:
             if all(place is self.definition.args or self._is_added_to(place) for place in self.bindings[name]):
-                self.kinds[name] = Kind(Role.STATE, name)
+                self.kinds[name] = NameKind(Role.STATE, name)
         while True:
             more = dict(self.kinds)
             for name, places in self.bindings.items():
@@ -173,7 +173,7 @@ class Names:
         parent = self.parents.get(place)
         return isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.Add)
 
-    def _kind_of_binding(self, place: ast.AST) -> Kind | None:
+    def _kind_of_binding(self, place: ast.AST) -> NameKind | None:
         match self.parents.get(place), place:
             case ast.Assign(targets=[target], value=value), ast.Name() if target is place:
                 return self.kind_of(value)
@@ -188,7 +188,7 @@ class Names:
             case _:
                 return None
 
-    def _kind_in_tuple(self, target: ast.Tuple | ast.List, index: int) -> Kind | None:
+    def _kind_in_tuple(self, target: ast.Tuple | ast.List, index: int) -> NameKind | None:
         """Of `a, b = s.fork(2)`, and of `for fork, x in zip(forks, ...)`."""
         if any(isinstance(part, ast.Starred) for part in target.elts):
             return None
@@ -221,10 +221,10 @@ class Names:
         return None
 
     @staticmethod
-    def _item_of(kind: Kind | None) -> Kind | None:
-        return Kind(Role.STATE, kind.root) if kind is not None and kind.role is Role.FORKS else None
+    def _item_of(kind: NameKind | None) -> NameKind | None:
+        return NameKind(Role.STATE, kind.root) if kind is not None and kind.role is Role.FORKS else None
 
-    def kind_of(self, node: ast.expr) -> Kind | None:
+    def kind_of(self, node: ast.expr) -> NameKind | None:
         """The kind of an expression; None if it is not known to be a state, forks or what was gathered."""
         match node:
             case ast.Name(id=name):
@@ -235,9 +235,9 @@ class Names:
                 kind = self.kind_of(value)
                 match kind.role if kind else None, method:
                     case Role.STATE, "fork":
-                        return Kind(Role.FORKS, kind.root) if kind else None
+                        return NameKind(Role.FORKS, kind.root) if kind else None
                     case ((Role.STATE | Role.FORKS), "join"):
-                        return Kind(Role.GATHERED, kind.root) if kind else None
+                        return NameKind(Role.GATHERED, kind.root) if kind else None
                     case _:
                         return None
             case _:

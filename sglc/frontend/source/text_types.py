@@ -9,7 +9,7 @@ from typing import Any
 from sglc.frontend.language import expr
 from sglc.frontend.source.scopes import Names, Role
 
-TEXT_METHODS = ("strip", "lower")  # those that wait with a deferred text
+TEXT_METHODS = ("strip", "lower")  # those that wait with a lazy text
 MAKERS: tuple[Callable[..., Any], ...] = (expr.gen, expr.gen_int, expr.gen_string, expr.select)
 
 
@@ -23,7 +23,7 @@ class Texts:
         self._made = self._generations()
 
     def is_text(self, node: ast.expr, arguments: dict[str, None], seen: tuple[str, ...] = ()) -> bool:
-        """Whether an expression certainly is a `str`, deferred text, or something else that knows it.
+        """Whether an expression certainly is a `str`, lazy text, or something else that knows it.
 
         Args:
             arguments: gets the program's arguments of which this is only true if they are texts.
@@ -43,7 +43,7 @@ class Texts:
                 method in TEXT_METHODS
             ):
                 return self.is_text(value, arguments, seen)
-            case ast.Call():  # an expression of sglc's own knows deferred text
+            case ast.Call():  # an expression of sglc's own knows lazy text
                 return getattr(self._names.resolve(node.func), "__module__", "") == expr.__name__
             case ast.Name(id=name) if name not in seen and self._names.once(name):
                 if self._program and name in self._names.parameters:

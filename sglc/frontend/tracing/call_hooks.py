@@ -1,7 +1,7 @@
 """What a recorded body does instead of calling and formatting: every call is classified before it is made.
 
 sglc's own operations, declared functions, pure builtins and plain helper functions that are given a
-prompt state are executed; before anything else the recording stops, so that it never has effects.
+prompt state are executed; before anything else the tracer stops, so that it never has effects.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import Forks, State
 from sglc.frontend.source.rewrite import rewrite
 from sglc.frontend.tracing.effects import refuse_effects
-from sglc.frontend.tracing.subprogram import Called
+from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.tracing.tools import Declared
-from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, METHOD, NO_SOURCE, OUTSIDE, UNDECLARED, Boundary
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import (
+    ASYNC,
+    CALLBACK,
+    METHOD,
+    NO_SOURCE,
+    OUTSIDE,
+    UNDECLARED,
+    GraphBreak,
+)
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicList, SymbolicText, joined
 
 # fmt: off
@@ -43,56 +51,56 @@ _CHANGING = frozenset(
 )
 # Methods of these are pure, or change only what the program itself made.
 _PLAIN_DATA = (str, int, float, bool, list, tuple, dict, set, frozenset, bytes, range, type(None))
-_OURS = (State, Forks, GatheredVariables, Called)
+_OURS = (State, Forks, GatheredVariables, CallResult)
 # By the id of a code object that stays alive: whether it `_asks_identity`.
 _ASKING: dict[int, tuple[CodeType, bool]] = {}
 _STANDS_FOR = {SymbolicText: str, SymbolicBool: bool, SymbolicList: list}
 
 
-def copied(recording: Recording, function: Any, loc: Loc) -> FunctionType:
+def copied(tracer: Tracer, function: Any, loc: Loc) -> FunctionType:
     """A copy of a function of the user's whose calls and f-strings are recorded.
 
     Raises:
-        Boundary: it has no source, or waits for more than the model; of a careful recording also where its
+        GraphBreak: it has no source, or waits for more than the model; of a careful tracer also where its
             own statements could have effects.
     """
-    if function not in recording.copies:
+    if function not in tracer.copies:
         if inspect.iscoroutinefunction(function):
-            raise Boundary(f"`async def {function.__name__}` waits for more than the model", loc, ASYNC)
+            raise GraphBreak(f"`async def {function.__name__}` waits for more than the model", loc, ASYNC)
         try:
-            if recording.careful:
-                refuse_effects(function, program=function is recording.calls[-1])
-            copy = rewrite(function, partial(_call, recording, function), _format)
+            if tracer.careful:
+                refuse_effects(function, program=function is tracer.calls[-1])
+            copy = rewrite(function, partial(_call, tracer, function), _format)
         except (OSError, SyntaxError) as error:
             reason = f"the source of `{function.__name__}` is not available ({error})"
-            raise Boundary(reason, loc, NO_SOURCE) from None
-        recording.copies[function] = copy
+            raise GraphBreak(reason, loc, NO_SOURCE) from None
+        tracer.copies[function] = copy
         codes = tuple(_codes(copy.__code__))
-        recording.codes.update(codes)
-        recording.asks_identity |= any(map(_asks_identity, codes))
-    return recording.copies[function]
+        tracer.codes.update(codes)
+        tracer.asks_identity |= any(map(_asks_identity, codes))
+    return tracer.copies[function]
 
 
-def entered(recording: Recording, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
     """A callable of the user's that sglc will call: part of the program, or a copy that is recorded.
 
     Raises:
-        Boundary: it cannot be recorded.
+        GraphBreak: it cannot be recorded.
     """
     owner = getattr(function, "__self__", None)
     match function:
-        case FunctionType() if function.__code__ in recording.codes:
+        case FunctionType() if function.__code__ in tracer.codes:
             return function
         case _ if isinstance(owner, _OURS) or isinstance(function, Declared) or _is_ours(function):
             return function
         case functools.partial():
-            return partial(entered(recording, function.func, loc), *function.args, **function.keywords)
+            return partial(entered(tracer, function.func, loc), *function.args, **function.keywords)
         case MethodType():
-            return partial(copied(recording, function.__func__, loc), owner)
+            return partial(copied(tracer, function.__func__, loc), owner)
         case FunctionType():
-            return copied(recording, function, loc)
+            return copied(tracer, function, loc)
         case _:
-            raise Boundary(f"`{_name(function)}` is called back", loc, CALLBACK)
+            raise GraphBreak(f"`{_name(function)}` is called back", loc, CALLBACK)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -116,7 +124,7 @@ def _compares(code: CodeType) -> bool:
     return False
 
 
-def _call(recording: Recording, caller: FunctionType, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call(tracer: Tracer, caller: FunctionType, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Make a call that is known to be harmless; stop before any other."""
     symbolic = any(_is_symbolic(arg) for arg in (*args, *kwargs.values()))
     owner = getattr(function, "__self__", None)
@@ -135,36 +143,34 @@ def _call(recording: Recording, caller: FunctionType, function: Any, /, *args: A
             return function(*args, **kwargs)  # recorded, or it observes
         case BuiltinFunctionType() if isinstance(owner, str) and owner.__class__ is str and symbolic:
             return _text_method(owner, function.__name__, args, kwargs)
-        case BuiltinFunctionType() if function.__name__ in _CHANGING and _from_outside(
-            recording, owner, caller
-        ):
-            raise Boundary(f"`.{function.__name__}(...)` changes what outlives the program", here(), OUTSIDE)
+        case BuiltinFunctionType() if function.__name__ in _CHANGING and _from_outside(tracer, owner, caller):
+            raise GraphBreak(f"`.{function.__name__}(...)` changes what outlives the program", here(), OUTSIDE)
         case BuiltinFunctionType() if type(owner) in _PLAIN_DATA and owner is not None:
-            _refuse_call_back(recording, args, kwargs)
+            _refuse_call_back(tracer, args, kwargs)
             return function(*args, **kwargs)
         case type() if issubclass(function, BaseException) and function.__module__ == "builtins":
             return function(*args, **kwargs)
         case _ if _hashable(function) and function in _PURE_BUILTINS:
-            _refuse_call_back(recording, args, kwargs)
+            _refuse_call_back(tracer, args, kwargs)
             return function(*args, **kwargs)
-        case FunctionType() if function.__code__ in recording.codes:
+        case FunctionType() if function.__code__ in tracer.codes:
             return function(*args, **kwargs)  # defined in the program itself
         case FunctionType() | MethodType() if any(isinstance(arg, State | Forks) for arg in args):
-            return entered(recording, function, here())(*args, **kwargs)
+            return entered(tracer, function, here())(*args, **kwargs)
         case _:
-            raise Boundary(f"`{_name(function)}(...)` is ordinary Python", here(), UNDECLARED)
+            raise GraphBreak(f"`{_name(function)}(...)` is ordinary Python", here(), UNDECLARED)
 
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
-def _from_outside(recording: Recording, owner: Any, caller: FunctionType) -> bool:
+def _from_outside(tracer: Tracer, owner: Any, caller: FunctionType) -> bool:
     """Whether a container is a global, a closure's or a default, or lies directly in one of these.
 
     In a block of a structured op everything that was made before the block is outside of it.
     """
-    seen = [value for function in (caller, *recording.bodies) for value in _reach(function)]
+    seen = [value for function in (caller, *tracer.bodies) for value in _reach(function)]
     for value in seen:
         inner = value if isinstance(value, list | tuple) else getattr(value, "__dict__", value)
         items = (
@@ -206,13 +212,11 @@ def _hashable(function: Any) -> bool:
     return True
 
 
-def _refuse_call_back(recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse_call_back(tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A function that is handed over must be written inside the recorded body."""
     for arg in (*args, *kwargs.values()):
-        if isinstance(arg, MethodType) or (
-            isinstance(arg, FunctionType) and arg.__code__ not in recording.codes
-        ):
-            raise Boundary(f"`{_name(arg)}` is called back", here(), CALLBACK)
+        if isinstance(arg, MethodType) or (isinstance(arg, FunctionType) and arg.__code__ not in tracer.codes):
+            raise GraphBreak(f"`{_name(arg)}` is called back", here(), CALLBACK)
 
 
 def _is_symbolic(value: Any) -> bool:

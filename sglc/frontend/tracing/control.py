@@ -15,15 +15,15 @@ from typing import Any, NoReturn
 from sglc.errors import RunError, TraceError
 from sglc.frontend.locate import here
 from sglc.frontend.tracing import control_blocks
-from sglc.frontend.tracing.tracer import Recording, current
+from sglc.frontend.tracing.tracer import Tracer, current
 from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Eq, In, Not, ParseJson
 
-Body = Callable[[], Any]
+ArmBody = Callable[[], Any]
 
 
-def cond(pred: Any, then: Body, orelse: Body | None = None) -> Any:
+def cond(pred: Any, then: ArmBody, orelse: ArmBody | None = None) -> Any:
     """`then()` if `pred` is true, else `orelse()`; gives what that returns.
 
     Args:
@@ -33,15 +33,15 @@ def cond(pred: Any, then: Body, orelse: Body | None = None) -> Any:
     Raises:
         TraceError: SGLC148, the arms leave a state in different chat turns.
     """
-    recording, loc = current(), here()
-    asked = bool(pred) if recording is None else control_blocks.predicate(recording, pred, loc)
-    if recording is not None and isinstance(asked, Value):
-        return control_blocks.record_cond(recording, asked, then, orelse, loc)
+    tracer, loc = current(), here()
+    asked = bool(pred) if tracer is None else control_blocks.predicate(tracer, pred, loc)
+    if tracer is not None and isinstance(asked, Value):
+        return control_blocks.record_cond(tracer, asked, then, orelse, loc)
     chosen = then if asked else orelse
     return None if chosen is None else chosen()
 
 
-def switch(value: Any, cases: Mapping[str, Body], default: Body | None = None) -> Any:
+def switch(value: Any, cases: Mapping[str, ArmBody], default: ArmBody | None = None) -> Any:
     """The body of the case that `value` equals, else `default()`; gives what that returns.
 
     Where no case fits and there is no default, nothing is done.
@@ -49,36 +49,36 @@ def switch(value: Any, cases: Mapping[str, Body], default: Body | None = None) -
     Raises:
         TraceError: SGLC148, as of `cond`, and for cases that are no texts.
     """
-    recording, loc = current(), here()
+    tracer, loc = current(), here()
     for case in cases:
         if not isinstance(case, str):
             raise TraceError("SGLC148", f"a case of `switch` is a text, not `{case!r}`", loc)
-    if recording is not None and isinstance(value, SymbolicText) and value.settled() is None:
-        texts = recording.options_of(value)
-        operand = recording.operand(value, loc)
+    if tracer is not None and isinstance(value, SymbolicText) and value.settled() is None:
+        texts = tracer.options_of(value)
+        operand = tracer.operand(value, loc)
         assert isinstance(operand, Value)
-        arms: list[Body | None] = list(cases.values())
+        arms: list[ArmBody | None] = list(cases.values())
         if texts is None or default is not None or any(text not in cases for text in texts):
             arms.append(default)
-        return control_blocks.record_switch(recording, operand, tuple(cases), arms, loc)
+        return control_blocks.record_switch(tracer, operand, tuple(cases), arms, loc)
     chosen = cases.get(str(value), default)
     return None if chosen is None else chosen()
 
 
-def loop(body: Body, max_iters: int) -> None:
+def loop(body: ArmBody, max_iters: int) -> None:
     """`body()` again and again, as long as it returns a true value or None, at most `max_iters` times.
 
     Raises:
         TraceError: SGLC148, `max_iters` is no number of at least 1, or the body leaves a state in
             another chat turn.
     """
-    recording, loc = current(), here()
+    tracer, loc = current(), here()
     if not isinstance(max_iters, int) or isinstance(max_iters, bool) or max_iters < 1:
         raise TraceError(
             "SGLC148", f"`max_iters` is `{max_iters!r}`", loc, hint="`loop` needs a bound of at least 1"
         )
-    if recording is not None:
-        control_blocks.record_loop(recording, body, max_iters, loc)
+    if tracer is not None:
+        control_blocks.record_loop(tracer, body, max_iters, loc)
         return
     for _ in range(max_iters):
         again = body()
@@ -94,9 +94,9 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     Raises:
         TraceError: SGLC148, the body appends to such a state (where the program is recorded).
     """
-    recording, loc = current(), here()
-    if recording is not None:
-        return control_blocks.record_map(recording, items, body, loc)
+    tracer, loc = current(), here()
+    if tracer is not None:
+        return control_blocks.record_map(tracer, items, body, loc)
     return [body(item) for item in items]
 
 
@@ -110,29 +110,29 @@ def call(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def eq(left: Any, right: Any) -> Any:
     """Whether two texts are the same, character by character."""
-    recording, loc = current(), here()
-    if recording is None or not _undecided(left, right):
+    tracer, loc = current(), here()
+    if tracer is None or not _undecided(left, right):
         return left == right
-    return _asked(recording, Eq(*_operands(recording, left, right), loc=loc))
+    return _asked(tracer, Eq(*_operands(tracer, left, right), loc=loc))
 
 
 def contains(part: Any, text: Any) -> Any:
     """Whether `part` occurs in `text`."""
-    recording, loc = current(), here()
-    if recording is None or not _undecided(part, text):
+    tracer, loc = current(), here()
+    if tracer is None or not _undecided(part, text):
         return part in text
-    return _asked(recording, In(*_operands(recording, part, text), loc=loc))
+    return _asked(tracer, In(*_operands(tracer, part, text), loc=loc))
 
 
 def not_(value: Any) -> Any:
     """The opposite of a truth value; of a text, whether it is empty."""
-    recording, loc = current(), here()
-    if recording is None:
+    tracer, loc = current(), here()
+    if tracer is None:
         return not value
-    asked = control_blocks.predicate(recording, value, loc)
+    asked = control_blocks.predicate(tracer, value, loc)
     if isinstance(asked, bool):
         return not asked
-    return _asked(recording, Not(asked, loc=loc))
+    return _asked(tracer, Not(asked, loc=loc))
 
 
 def parse_json(text: Any) -> Any:
@@ -141,9 +141,9 @@ def parse_json(text: Any) -> Any:
     Raises:
         RunError: SGLC460, it spells none.
     """
-    recording, loc = current(), here()
-    if recording is not None and isinstance(text, SymbolicText) and text.settled() is None:
-        return SymbolicJson(recording.emit(ParseJson(recording.operand(text, loc), loc=loc), Type.JSON))
+    tracer, loc = current(), here()
+    if tracer is not None and isinstance(text, SymbolicText) and text.settled() is None:
+        return SymbolicJson(tracer.emit(ParseJson(tracer.operand(text, loc), loc=loc), Type.JSON))
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(name)
@@ -161,9 +161,9 @@ def _undecided(*texts: Any) -> bool:
     return plain and any(isinstance(text, SymbolicText) and text.settled() is None for text in texts)
 
 
-def _operands(recording: Recording, *texts: Any) -> Sequence[Value | str]:
-    return [recording.operand(text, here()) for text in texts]
+def _operands(tracer: Tracer, *texts: Any) -> Sequence[Value | str]:
+    return [tracer.operand(text, here()) for text in texts]
 
 
-def _asked(recording: Recording, op: Op) -> Any:
-    return recording.truth(recording.emit(op, Type.BOOL), here())
+def _asked(tracer: Tracer, op: Op) -> Any:
+    return tracer.truth(tracer.emit(op, Type.BOOL), here())

@@ -17,32 +17,32 @@ from typing import Any
 from sglc.errors import Loc, TraceError
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.merge_arms import Merged, merge
-from sglc.frontend.tracing.paths import Ended
+from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
-from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, Boundary
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
+from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicList, SymbolicText
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
 
-Body = Callable[..., Any]
+BlockBody = Callable[..., Any]
 
 _ROUNDS = 8  # to find out what a loop carries; each can only add to it
 
 
-def record_cond(recording: Recording, pred: Value, then: Body, orelse: Body | None, loc: Loc) -> Any:
+def record_cond(tracer: Tracer, pred: Value, then: BlockBody, orelse: BlockBody | None, loc: Loc) -> Any:
     """`cond`: what the arm that runs returns."""
 
     def make(merged: Merged) -> Op:
         first, second = merged.regions
         return Cond(pred, first, second, results=merged.results, loc=loc)
 
-    return _branch(recording, (then, orelse), make, loc)
+    return _branch(tracer, (then, orelse), make, loc)
 
 
 def record_switch(
-    recording: Recording, value: Value, cases: Sequence[str], arms: Sequence[Body | None], loc: Loc
+    tracer: Tracer, value: Value, cases: Sequence[str], arms: Sequence[BlockBody | None], loc: Loc
 ) -> Any:
     """`switch`: what the arm that runs returns. An arm more than cases is for every other text."""
 
@@ -53,38 +53,38 @@ def record_switch(
             regions = tuple(regions_of_cases)
         return Switch(value, tuple(cases), regions, default, results=merged.results, loc=loc)
 
-    return _branch(recording, arms, make, loc)
+    return _branch(tracer, arms, make, loc)
 
 
-def _branch(recording: Recording, arms: Sequence[Body | None], make: Callable[[Merged], Op], loc: Loc) -> Any:
+def _branch(tracer: Tracer, arms: Sequence[BlockBody | None], make: Callable[[Merged], Op], loc: Loc) -> Any:
     returned: list[Any] = []
-    blocks = [recording.block(partial(_run, recording, arm, loc, returned), loc) for arm in arms]
-    merged = merge(blocks, recording.recorder.new_value, recording.streams(), loc, tails=False)
-    recording.recorder.ops.append(make(merged))
-    if merged.end is None:
-        raise Ended
-    recording.go_on(merged.end)
+    blocks = [tracer.block(partial(_run, tracer, arm, loc, returned), loc) for arm in arms]
+    merged = merge(blocks, tracer.recorder.new_value, tracer.streams(), loc, tails=False)
+    tracer.recorder.ops.append(make(merged))
+    if merged.exit is None:
+        raise PathEnded
+    tracer.go_on(merged.exit)
     if returned and all(isinstance(item, State) and item is returned[0] for item in returned):
         return returned[0]  # of `s.user(...)` and its like
-    return unwrapped(merged.end.tree)
+    return unwrapped(merged.exit.tree)
 
 
-def _run(recording: Recording, body: Body | None, loc: Loc, returned: list[Any], *args: Any) -> Tree:
+def _run(tracer: Tracer, body: BlockBody | None, loc: Loc, returned: list[Any], *args: Any) -> Tree:
     if body is None:
         return None
-    function = recording.enter(body, loc)
+    function = tracer.enter(body, loc)
     with _unassigned(function, loc):
-        recording.bodies.append(function)
+        tracer.bodies.append(function)
         try:
             made = function(*args)
         finally:
-            recording.bodies.pop()
+            tracer.bodies.pop()
     returned.append(made)
-    return None if isinstance(made, State) else tree_of(recording, made, loc, "returned by a block")
+    return None if isinstance(made, State) else tree_of(tracer, made, loc, "returned by a block")
 
 
 @contextmanager
-def _unassigned(function: Body, loc: Loc) -> Iterator[None]:
+def _unassigned(function: BlockBody, loc: Loc) -> Iterator[None]:
     """A body that runs on paths of its own must not assign what is outside of it."""
     cells: tuple[CellType, ...] = getattr(function, "__closure__", None) or ()
     before = [(cell, cell.cell_contents) for cell in cells if _filled(cell)]
@@ -96,7 +96,7 @@ def _unassigned(function: Body, loc: Loc) -> Iterator[None]:
             cell.cell_contents = old
     if changed:
         names = [name for name, cell in zip(function.__code__.co_freevars, cells, strict=True) if _filled(cell)]
-        raise Boundary(f"a block assigns `{names[changed[0]]}`, a variable outside of it", loc, ASSIGNED)
+        raise GraphBreak(f"a block assigns `{names[changed[0]]}`, a variable outside of it", loc, ASSIGNED)
 
 
 def _filled(cell: CellType) -> bool:
@@ -115,87 +115,88 @@ class _Carried:
     """What a loop hands from one iteration to the next: the streams of states, and variables by their type."""
 
     streams: list[int] = field(default_factory=list)
-    variables: dict[Key, Type] = field(default_factory=dict)
+    variables: dict[VariableKey, Type] = field(default_factory=dict)
     params: list[Value] = field(default_factory=list)
-    marks: dict[Key, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
+    marks: dict[VariableKey, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
 
 
-def record_loop(recording: Recording, body: Body, max_iters: int, loc: Loc) -> None:
+def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> None:
     """`loop`: the streams and variables that the body changes are carried."""
-    before = _standing(recording)
+    before = _standing(tracer)
     carried = _Carried()
     for _ in range(_ROUNDS):
-        block = recording.block(lambda: _iteration(recording, body, carried, before, loc), loc, python=False)
-        assert block.end is not None
-        if not _more(carried, before, block.end):
+        block = tracer.block(lambda: _iteration(tracer, body, carried, before, loc), loc, python=False)
+        assert block.exit is not None
+        if not _more(carried, before, block.exit):
             break
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
-    end = block.end
-    _same_turns(before, end, carried, "loop", loc)
+    block_exit = block.exit
+    _same_turns(before, block_exit, carried, "loop", loc)
     inside = list(block.ops)
-    yields = [end.streams[number] for number in carried.streams]
+    yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
-        _as(recording, _variables(end)[key].leaf, kind, inside, loc) for key, kind in carried.variables.items()
+        _as(tracer, _variables(block_exit)[key].leaf, kind, inside, loc)
+        for key, kind in carried.variables.items()
     ]
-    assert isinstance(end.tree, Value)
-    ops = recording.recorder.ops
+    assert isinstance(block_exit.tree, Value)
+    ops = tracer.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
         stored = _variables(before).get(key)
-        init.append(_as(recording, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
-    results = tuple(recording.recorder.new_value(value.type) for value in init)
-    region = Region(tuple(carried.params), tuple(inside), (end.tree, *yields), loc)
+        init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
+    results = tuple(tracer.recorder.new_value(value.type) for value in init)
+    region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
     ops.append(Loop(tuple(init), max_iters, region, results=results, loc=loc))
-    recording.go_on(_behind(before, carried, results))
+    tracer.go_on(_behind(before, carried, results))
 
 
 # What a variable is before the first iteration stores it. Nothing reads that: the body runs at least once.
 _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Type.JSON: None}
 
 
-def _standing(recording: Recording) -> End:
+def _standing(tracer: Tracer) -> BlockExit:
     """The streams and variables of all states as they are now."""
-    return recording.end_of(None, recording.states())
+    return tracer.exit_of(None, tracer.states())
 
 
-def _variables(end: End) -> dict[Key, Stored]:
-    return dict(end.variables or {})
+def _variables(block_exit: BlockExit) -> dict[VariableKey, Stored]:
+    return dict(block_exit.variables or {})
 
 
-def _iteration(recording: Recording, body: Body, carried: _Carried, before: End, loc: Loc) -> Tree:
+def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
     carried.params, carried.marks = [], {}
-    states = recording.states()
+    states = tracer.states()
     for number in carried.streams:
-        param = recording.recorder.new_value(Type.STREAM)
-        recording.frames[-1].given.append((param, before.streams[number]))
+        param = tracer.recorder.new_value(Type.STREAM)
+        tracer.frames[-1].given.append((param, before.streams[number]))
         states[number]._stream.value = param
         carried.params.append(param)
     for (number, name), kind in carried.variables.items():
-        param = recording.recorder.new_value(kind)
+        param = tracer.recorder.new_value(kind)
         carried.params.append(param)
         if (number, name) in _variables(before):
             carried.marks[number, name] = states[number]._variables[name] = unwrapped(param)
     returned: list[Any] = []
-    tree = _run(recording, body, loc, returned)
-    return truth(recording, True if tree is None else tree, loc)
+    tree = _run(tracer, body, loc, returned)
+    return truth(tracer, True if tree is None else tree, loc)
 
 
-def truth(recording: Recording, tree: Any, loc: Loc) -> Value:
+def truth(tracer: Tracer, tree: Any, loc: Loc) -> Value:
     """A recorded truth value: of a text, whether it is not empty."""
     match tree:
         case Value(type=Type.BOOL):
             return tree
         case Value(type=Type.TEXT):
-            return recording.emit(Not(recording.emit(Eq(tree, "", loc=loc), Type.BOOL), loc=loc), Type.BOOL)
+            return tracer.emit(Not(tracer.emit(Eq(tree, "", loc=loc), Type.BOOL), loc=loc), Type.BOOL)
         case Value():
-            raise Boundary(f"a block returns a {tree.type} as a truth value", loc, NO_DATA)
+            raise GraphBreak(f"a block returns a {tree.type} as a truth value", loc, NO_DATA)
         case _:
-            constant = recording.emit(Eq("", "", loc=loc), Type.BOOL)
-            return constant if tree else recording.emit(Not(constant, loc=loc), Type.BOOL)
+            constant = tracer.emit(Eq("", "", loc=loc), Type.BOOL)
+            return constant if tree else tracer.emit(Not(constant, loc=loc), Type.BOOL)
 
 
-def _more(carried: _Carried, before: End, after: End) -> bool:
+def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
     """Enter what else the body has changed; whether there was anything."""
     found = False
     for number, (old, new) in enumerate(zip(before.streams, after.streams, strict=True)):
@@ -231,15 +232,15 @@ def _leaf_kind(leaf: object) -> Type:
             return Type.JSON
 
 
-def _as(recording: Recording, leaf: Any, kind: Type, ops: list[Op], loc: Loc) -> Value:
+def _as(tracer: Tracer, leaf: Any, kind: Type, ops: list[Op], loc: Loc) -> Value:
     """A leaf as a value of the type; what that needs goes into `ops`."""
     match leaf:
         case Value() if leaf.type is kind:
             return leaf
         case Opaque() | Unsettled():
             reason = f"a `{type(leaf.item).__name__}` is stored" if isinstance(leaf, Opaque) else leaf.reason
-            raise Boundary(f"a variable that a loop changes is no data: {reason}", loc, NO_DATA)
-    made = recording.recorder.new_value(kind)
+            raise GraphBreak(f"a variable that a loop changes is no data: {reason}", loc, NO_DATA)
+    made = tracer.recorder.new_value(kind)
     match kind:
         case Type.TEXT:
             ops.append(Format((leaf,), results=(made,), loc=loc))
@@ -252,7 +253,7 @@ def _as(recording: Recording, leaf: Any, kind: Type, ops: list[Op], loc: Loc) ->
     return made
 
 
-def _same_turns(before: End, after: End, carried: _Carried, what: str, loc: Loc) -> None:
+def _same_turns(before: BlockExit, after: BlockExit, carried: _Carried, what: str, loc: Loc) -> None:
     for number in carried.streams:
         if before.opens[number] != after.opens[number]:
             raise TraceError(
@@ -266,7 +267,7 @@ def _open(role: str) -> str:
     return f"a turn of `{role}` is open" if role else "no turn is open"
 
 
-def _behind(before: End, carried: _Carried, results: Sequence[Value]) -> End:
+def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> BlockExit:
     """Where the states stand behind a loop."""
     streams = list(before.streams)
     for number, value in zip(carried.streams, results, strict=False):
@@ -274,40 +275,40 @@ def _behind(before: End, carried: _Carried, results: Sequence[Value]) -> End:
     variables = _variables(before)
     for key, value in zip(carried.variables, results[len(carried.streams) :], strict=True):
         variables[key] = Stored(value)
-    return End(None, tuple(streams), before.opens, variables)
+    return BlockExit(None, tuple(streams), before.opens, variables)
 
 
 # -- map -------------------------------------------------------------------------------------------
 
 
-def record_map(recording: Recording, items: Any, body: Body, loc: Loc) -> Any:
+def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
     """`map`: the list of what the body returns for each text."""
-    before = _standing(recording)
+    before = _standing(tracer)
     params: list[Value] = []
 
     def run() -> Tree:
-        params[:] = [recording.recorder.new_value(Type.TEXT)]
-        return _run(recording, body, loc, [], SymbolicText((params[0],)))
+        params[:] = [tracer.recorder.new_value(Type.TEXT)]
+        return _run(tracer, body, loc, [], SymbolicText((params[0],)))
 
-    source = _items(recording, items, loc)
-    block = recording.block(run, loc, python=False)
-    assert block.end is not None
-    end = block.end
-    if end.streams != before.streams:
+    source = _items(tracer, items, loc)
+    block = tracer.block(run, loc, python=False)
+    assert block.exit is not None
+    block_exit = block.exit
+    if block_exit.streams != before.streams:
         raise TraceError(
             "SGLC148", "the body of `map` changes a state that was made outside of it", loc,
             note="its runs have no order, so none of them can continue what another has written",
             hint="fork the state in the body, and append to the branch",
         )  # fmt: skip
     inside = list(block.ops)
-    results, region = _gathered(recording, block, params, inside, loc)
-    recording.recorder.ops.append(Map(source, region, results=results, loc=loc))
+    results, region = _gathered(tracer, block, params, inside, loc)
+    tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     old = _variables(before)
     reason = "the body of `map` stores it, once for each item"
-    recording.unsettle(
+    tracer.unsettle(
         {
             key: reason
-            for key, stored in _variables(end).items()
+            for key, stored in _variables(block_exit).items()
             if key not in old or not (stored.kept and stored.item is old[key].item)
         },
         loc,
@@ -315,53 +316,53 @@ def record_map(recording: Recording, items: Any, body: Body, loc: Loc) -> Any:
     return SymbolicList(results[0]) if results else None
 
 
-def _items(recording: Recording, items: Any, loc: Loc) -> Value:
+def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
     match items:
         case SymbolicList():
             return items.value
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
-            texts = tuple(recording.operand(item, loc) for item in items)
-            return recording.emit(Concat(texts, loc=loc), Type.LIST)
+            texts = tuple(tracer.operand(item, loc) for item in items)
+            return tracer.emit(Concat(texts, loc=loc), Type.LIST)
         case _:
-            raise Boundary(
+            raise GraphBreak(
                 f"`map` goes over a `{type(items).__name__}`, not over a list of texts", loc, NO_DATA
             )
 
 
 def _gathered(
-    recording: Recording, block: Block, params: Sequence[Value], inside: list[Op], loc: Loc
+    tracer: Tracer, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc
 ) -> tuple[tuple[Value, ...], Region]:
-    assert block.end is not None
-    tree = block.end.tree
+    assert block.exit is not None
+    tree = block.exit.tree
     match tree:
         case None:
             return (), Region(tuple(params), tuple(inside), (), loc)
         case Value(type=Type.TEXT | Type.LIST):
             made = tree
         case str():
-            made = _as(recording, tree, Type.TEXT, inside, loc)
+            made = _as(tracer, tree, Type.TEXT, inside, loc)
         case tuple() if all(
             isinstance(item, str) or (isinstance(item, Value) and item.type in (Type.TEXT, Type.LIST))
             for item in tree
         ):
-            made = _as(recording, tree, Type.LIST, inside, loc)
+            made = _as(tracer, tree, Type.LIST, inside, loc)
         case _:
-            raise Boundary("the body of `map` returns something else than a text or a list", loc, NO_DATA)
-    result = recording.recorder.new_value(Type.LIST)
+            raise GraphBreak("the body of `map` returns something else than a text or a list", loc, NO_DATA)
+    result = tracer.recorder.new_value(Type.LIST)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 
 
-def predicate(recording: Recording, pred: Any, loc: Loc) -> Value | bool:
+def predicate(tracer: Tracer, pred: Any, loc: Loc) -> Value | bool:
     """What a branch asks, as a recorded truth value; a plain one if it is known on this path."""
     match pred:
         case SymbolicBool(value=value):
-            known = recording.known(value)
+            known = tracer.known(value)
             return value if known is None else bool(known)
         case SymbolicText():
             settled = pred.settled()
             if settled is not None:
                 return bool(settled)
-            operand = recording.operand(pred, loc)
-            return truth(recording, operand, loc) if isinstance(operand, Value) else bool(operand)
+            operand = tracer.operand(pred, loc)
+            return truth(tracer, operand, loc) if isinstance(operand, Value) else bool(operand)
         case _:
             return bool(pred)

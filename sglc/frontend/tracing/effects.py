@@ -14,7 +14,7 @@ from sglc.errors import Loc
 from sglc.frontend.locate import shown_path
 from sglc.frontend.source.rewrite import source_of
 from sglc.frontend.source.scopes import Names, Outside
-from sglc.frontend.values.graph_breaks import OUTSIDE, Boundary
+from sglc.frontend.values.graph_breaks import OUTSIDE, GraphBreak
 
 _FRESH = (
     *(ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.BinOp, ast.Compare, ast.Call),
@@ -26,10 +26,10 @@ def refuse_effects(function: FunctionType, *, program: bool) -> None:
     """Stop before a function is executed whose statements could change what outlives it.
 
     Args:
-        program: its arguments are the recording's own.
+        program: its arguments are the tracer's own.
 
     Raises:
-        Boundary: there is such a statement.
+        GraphBreak: there is such a statement.
         OSError, SyntaxError: the source is not available.
     """
     source = source_of(function.__code__)
@@ -40,7 +40,7 @@ def refuse_effects(function: FunctionType, *, program: bool) -> None:
         if why:
             file = shown_path(source.code.co_filename)
             line, column = getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1
-            raise Boundary(f"{why} could change what outlives the program", Loc(file, line, column), OUTSIDE)
+            raise GraphBreak(f"{why} could change what outlives the program", Loc(file, line, column), OUTSIDE)
 
 
 def _effect(node: ast.AST, names: Names, own: list[str], function: FunctionType) -> str:

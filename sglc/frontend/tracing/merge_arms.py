@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from sglc.errors import Loc, TraceError
-from sglc.frontend.tracing.open_turns import Streams
-from sglc.frontend.values.block_end import Block, End, Key, Opaque, Stored, Unsettled
+from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import Append, Call, Concat, Eq, Format, HostCall, In, Lower, Pack, PureCall, Strip, Tool
 
@@ -31,11 +31,11 @@ class Merged:
     regions: tuple[Region, ...]
     results: tuple[Value, ...]
     tail: tuple[Op, ...]
-    end: End | None
+    exit: BlockExit | None
 
 
 def merge(
-    arms: Sequence[Block], fresh: Callable[[Type], Value], streams: Streams, loc: Loc, *, tails: bool,
+    arms: Sequence[TracedBlock], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc, *, tails: bool,
     asked: tuple[Value, Sequence[str]] | None = None,
 ) -> Merged:  # fmt: skip
     """One op's arms, with `tails` those ops behind it with which all arms end.
@@ -49,21 +49,21 @@ def merge(
     Raises:
         TraceError: SGLC148, a stream stands in different turns behind the arms.
     """
-    back = [arm for arm in arms if arm.end is not None]
-    if not back and tails and _same_boundary(arms):
+    back = [arm for arm in arms if arm.exit is not None]
+    if not back and tails and _same_graph_break(arms):
         back = list(arms)
     if not back:
         return Merged(tuple(Region((), arm.ops) for arm in arms), (), (), None)
     start = _first_shared(back) if tails else 0
-    none_back = all(arm.end is None for arm in arms)
+    none_back = all(arm.exit is None for arm in arms)
     known: dict[tuple[Any, ...], Value] = {}
     if asked is not None and len(back) > 1:
         pairs = zip(arms, asked[1], strict=True)
-        known[tuple(case for arm, case in pairs if none_back or arm.end is not None)] = asked[0]
+        known[tuple(case for arm, case in pairs if none_back or arm.exit is not None)] = asked[0]
     while True:
         joint = _Joint(back, fresh, streams, loc, known)
         try:
-            ops, end = joint.run(start)
+            ops, block_exit = joint.run(start)
         except _Differ as differ:
             start = differ.keep
             continue
@@ -72,14 +72,14 @@ def merge(
             break
         start -= dynamic
     shared = iter(joint.region(number, start) for number in range(len(back)))
-    regions = tuple(next(shared) if none_back or arm.end else Region((), _left(arm.ops)) for arm in arms)
-    return Merged(regions, tuple(joint.holes.values()), ops, end)
+    regions = tuple(next(shared) if none_back or arm.exit else Region((), _left(arm.ops)) for arm in arms)
+    return Merged(regions, tuple(joint.holes.values()), ops, block_exit)
 
 
 def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """The ops of an arm that does not come back, ending so that the arm says it.
 
-    Where that is a branch of which no arm comes back, its first boundary stands behind it once more.
+    Where that is a branch of which no arm comes back, its first graph break stands behind it once more.
     """
     last = ops[-1]
     if isinstance(last, HostCall):
@@ -105,7 +105,7 @@ def _parts(mnemonic: str) -> tuple[tuple[str, bool], ...]:
     return tuple((name, texts and kinds[name] in _BY_FIELD) for name in kind.own_fields)
 
 
-def _same_boundary(arms: Sequence[Block]) -> bool:
+def _same_graph_break(arms: Sequence[TracedBlock]) -> bool:
     last = [arm.ops[-1] for arm in arms if arm.ops]
     return len(last) == len(arms) and all(
         isinstance(op, HostCall) and (op.reason, op.loc) == (getattr(last[0], "reason", ""), last[0].loc)
@@ -113,7 +113,7 @@ def _same_boundary(arms: Sequence[Block]) -> bool:
     )
 
 
-def _first_shared(arms: Sequence[Block]) -> int:
+def _first_shared(arms: Sequence[TracedBlock]) -> int:
     """How many ops at the end look alike: no more than that can be shared."""
     if len(arms) == 1:
         return len(arms[0].ops)
@@ -144,9 +144,9 @@ def _dynamic_head(ops: Sequence[Op], literal: Sequence[bool]) -> int:
 class _Joint:
     """One attempt. `holes` are the results: what each arm supplies, and the value that stands for it."""
 
-    arms: Sequence[Block]
+    arms: Sequence[TracedBlock]
     fresh: Callable[[Type], Value]
-    streams: Streams
+    streams: StreamTurns
     loc: Loc
     known: Mapping[tuple[Any, ...], Value]  # what needs no result
     holes: dict[tuple[Any, ...], Value] = field(default_factory=dict)
@@ -157,8 +157,8 @@ class _Joint:
     _bound: list[dict[Value, Value]] = field(default_factory=list)  # per arm: its value -> the merged one
     _own: frozenset[Value] = frozenset()  # what a single arm makes outside the tail
 
-    def run(self, count: int) -> tuple[tuple[Op, ...], End | None]:
-        """The last `count` ops of all arms as one, and their common end."""
+    def run(self, count: int) -> tuple[tuple[Op, ...], BlockExit | None]:
+        """The last `count` ops of all arms as one, and their common exit."""
         self._bound = [{} for _ in self.arms]
         if len(self.arms) == 1:
             ops = self.arms[0].ops
@@ -172,7 +172,7 @@ class _Joint:
             except _Differ:
                 raise _Differ(count - number - 1) from None
         try:
-            return tuple(made), self.end()
+            return tuple(made), self.exit()
         except _Differ:
             if count == 0:
                 raise AssertionError("ends without a shared tail always merge") from None
@@ -275,26 +275,28 @@ class _Joint:
                 self.streams.same(self.holes[items], items[0])
         return self.holes[items]
 
-    # -- ends --------------------------------------------------------------------------------------
+    # -- exits -------------------------------------------------------------------------------------
 
-    def end(self) -> End | None:
-        ends = [arm.end for arm in self.arms if arm.end is not None]
-        if not ends:
+    def exit(self) -> BlockExit | None:
+        exits = [arm.exit for arm in self.arms if arm.exit is not None]
+        if not exits:
             return None
-        if any(end.opens != ends[0].opens for end in ends):
+        if any(block_exit.opens != exits[0].opens for block_exit in exits):
             raise TraceError(
                 "SGLC148", "the arms of a branch end in different chat turns", self.loc,
-                note=" and ".join(dict.fromkeys(_turns(end.opens) for end in ends)),
+                note=" and ".join(dict.fromkeys(_turns(block_exit.opens) for block_exit in exits)),
                 hint="end the turns that an arm begins, or begin the same in each",
             )  # fmt: skip
-        tree = self.tree(tuple(end.tree for end in ends))
-        streams = tuple(self.stream(values) for values in zip(*(end.streams for end in ends), strict=True))
-        known = [end.variables for end in ends if end.variables is not None]
+        tree = self.tree(tuple(block_exit.tree for block_exit in exits))
+        streams = tuple(
+            self.stream(values) for values in zip(*(block_exit.streams for block_exit in exits), strict=True)
+        )
+        known = [block_exit.variables for block_exit in exits if block_exit.variables is not None]
         if not known:
-            return End(tree, streams, ends[0].opens)
+            return BlockExit(tree, streams, exits[0].opens)
         keys = dict.fromkeys(key for variables in known for key in variables)
         stored = {key: self.stored(key, [variables.get(key) for variables in known]) for key in keys}
-        return End(tree, streams, ends[0].opens, stored)
+        return BlockExit(tree, streams, exits[0].opens, stored)
 
     def stream(self, values: tuple[Value, ...]) -> Value:
         """A state's stream behind the arms; their turns may differ, only the open one may not."""
@@ -305,7 +307,7 @@ class _Joint:
             return values[0]
         return self.hole(values, Type.STREAM)
 
-    def stored(self, key: Key, variables: Sequence[Stored | None]) -> Stored:
+    def stored(self, key: VariableKey, variables: Sequence[Stored | None]) -> Stored:
         there = [variable for variable in variables if variable is not None]
         if len(there) < len(variables):
             reason = "some arms of a branch store it, and others do not"

@@ -12,18 +12,18 @@ from sglc.ir.core import Op, Type, Value, regions
 from sglc.ir.ops import Call, Cond, Loop, RoleClose, RoleOpen, Root, Switch, arms_of, hands_over
 
 # Finished turns in order, and the open one. Behind a loop that adds turns a number stands for them.
-Turns = tuple[tuple[str | int, ...], str]
+TurnHistory = tuple[tuple[str | int, ...], str]
 
 
-class Streams:
-    """The turns of the streams of one recording, from its ops."""
+class StreamTurns:
+    """The turns of the streams of one trace, from its ops."""
 
     def __init__(self, ops: Iterable[Op] = ()) -> None:
-        self._turns: dict[Value, Turns] = {}
+        self._turns: dict[Value, TurnHistory] = {}
         for op in ops:
             self.add(op)
 
-    def of(self, stream: Value) -> Turns:
+    def of(self, stream: Value) -> TurnHistory:
         return self._turns.get(stream, ((), ""))
 
     def same(self, stream: Value, like: Value) -> None:

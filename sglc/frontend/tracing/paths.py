@@ -1,4 +1,4 @@
-"""Multi-shot recording: a body is run again for every decision it could have made, and the runs become one.
+"""Multi-shot tracing: a body is run again for every decision it could have made, and the runs become one.
 
 A decision is what a value of a finite domain is on one path. Each run is given the decisions that it
 repeats, and makes new ones by the first case; what it did up to the last repeated one must be what the
@@ -13,9 +13,9 @@ from typing import Any
 
 from sglc.errors import Loc, SglcError, TraceError
 from sglc.frontend.tracing.merge_arms import Merged, merge
-from sglc.frontend.tracing.open_turns import Streams
-from sglc.frontend.values.block_end import Block, End, Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import PATHS, RAISED, Boundary
+from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
+from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Cond, HostCall, Switch
@@ -24,12 +24,12 @@ MOST_PATHS = 64
 _DEEPEST = MAX_DEPTH - 5  # decisions on one path, in case that none of their arms meet again
 
 
-class Ended(BaseException):
-    """All that is left of this path is in ops that do not come back. Not an `Exception`, like `Boundary`."""
+class PathEnded(BaseException):
+    """All that is left of this path is in ops that do not come back. Not an `Exception`, like `GraphBreak`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BranchDecision:
     """On this path `value` is number `chosen` of `cases`; of a truth value these are () for true and false."""
 
     at: int  # ops of the block before it
@@ -55,21 +55,21 @@ class Frame:
     room: int  # further paths that decisions may open
     depth: int  # decisions around the block
     ops: list[Op] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
 
-    def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> Decision:
+    def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> BranchDecision:
         """The next decision on this path.
 
         Raises:
-            Boundary: it would open too many paths.
+            GraphBreak: it would open too many paths.
         """
         number = len(self.decisions)
         chosen = self.repeat[number] if number < len(self.repeat) else 0
-        made = Decision(len(self.ops), value, cases, chosen, loc)
+        made = BranchDecision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
             if self.room < made.count - 1 or self.depth + number >= _DEEPEST:
-                raise Boundary("there are too many paths to record each of them", loc, PATHS)
+                raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
             self.room -= made.count - 1
         elif chosen >= made.count:
             raise differs(loc)
@@ -82,7 +82,7 @@ class Path:
     """One finished run."""
 
     frame: Frame
-    end: End | None
+    exit: BlockExit | None
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -90,9 +90,9 @@ class Path:
 
 
 def explore(
-    run: Callable[[Frame], End | None], fresh: Callable[[Type], Value], streams: Callable[[], Streams],
-    loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
-) -> Block:  # fmt: skip
+    run: Callable[[Frame], BlockExit | None], fresh: Callable[[Type], Value],
+    streams: Callable[[], StreamTurns], loc: Loc, *, most_paths: int = MOST_PATHS, depth: int = 0,
+) -> TracedBlock:  # fmt: skip
     """Run a block on every path, and bring the paths together.
 
     Args:
@@ -122,7 +122,7 @@ def explore(
     if len(paths) == 1:
         (only,) = paths.values()
         if not only.frame.decisions:
-            return Block(tuple(only.frame.ops), only.end)
+            return TracedBlock(tuple(only.frame.ops), only.exit)
     return _Tree(list(paths.values()), fresh, streams(), loc).block()
 
 
@@ -153,17 +153,17 @@ class _Tree:
     """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
 
     def __init__(
-        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: Streams, loc: Loc
+        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc
     ) -> None:
         self.paths = {path.chosen: path for path in paths}
         self.fresh = fresh
         self.streams = streams
         self.loc = loc
 
-    def block(self) -> Block:
+    def block(self) -> TracedBlock:
         return self.node((), {})
 
-    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> Block:
+    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
         """What follows the decisions `before`, with the values that were renamed so far."""
         path = self.path(before)
         decisions = path.frame.decisions
@@ -174,7 +174,7 @@ class _Tree:
         for op in ops:
             self.streams.add(op)
         if len(decisions) == len(before):
-            return Block(ops, _renamed_end(path.end, own))
+            return TracedBlock(ops, _renamed_exit(path.exit, own))
         decision = decisions[len(before)]
         arms = [self.node((*before, case), own) for case in range(decision.count)]
         asked = own.get(decision.value, decision.value)
@@ -183,7 +183,7 @@ class _Tree:
             asked=(asked, decision.cases) if decision.cases else None,
         )  # fmt: skip
         branch = _branch(replace(decision, value=asked), merged)
-        return Block((*ops, branch, *merged.tail), merged.end)
+        return TracedBlock((*ops, branch, *merged.tail), merged.exit)
 
     def path(self, before: tuple[int, ...]) -> Path:
         """The path that makes these decisions, and further ones by the first case."""
@@ -196,21 +196,21 @@ class _Tree:
         return {value: self.fresh(value.type) for value in definitions(ops)}
 
 
-def _branch(decision: Decision, merged: Merged) -> Op:
+def _branch(decision: BranchDecision, merged: Merged) -> Op:
     if not decision.cases:
         then, orelse = merged.regions
         return Cond(decision.value, then, orelse, results=merged.results, loc=decision.loc)
     return Switch(decision.value, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
 
 
-def _renamed_end(end: End | None, rename: Mapping[Value, Value]) -> End | None:
-    if end is None:
+def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
+    if block_exit is None:
         return None
     variables = None
-    if end.variables is not None:
-        variables = {key: _renamed_variable(stored, rename) for key, stored in end.variables.items()}
-    tree, streams = substitute(end.tree, rename), substitute(end.streams, rename)
-    return End(tree, streams, end.opens, variables)
+    if block_exit.variables is not None:
+        variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
+    tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
+    return BlockExit(tree, streams, block_exit.opens, variables)
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
@@ -221,14 +221,14 @@ def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
     return replace(stored, leaf=leaf) if leaf == stored.leaf else Stored(leaf)
 
 
-def stop_at(frame: Frame, boundary: Boundary) -> None:
+def stop_at(frame: Frame, graph_break: GraphBreak) -> None:
     """Ordinary Python takes over in a block."""
-    frame.ops.append(HostCall(boundary.reason, loc=boundary.loc))
+    frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
 
-def raised(error: Exception, loc: Loc) -> Boundary:
+def raised(error: Exception, loc: Loc) -> GraphBreak:
     """An exception of the user's on a path of several: the run raises it, if it comes there."""
     if isinstance(error, SglcError):
         raise error
     text = f": {error}" if str(error) else ""
-    return Boundary(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)
+    return GraphBreak(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
-from sglc.frontend.values.block_end import Opaque, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import NO_DATA, Boundary
+from sglc.frontend.values.block_exit import Opaque, Stored, Unsettled
+from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
 from sglc.frontend.values.recorded import Generated
-from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, joined, symbol
+from sglc.frontend.values.symbolic import (
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    Tracing,
+    joined,
+    symbol,
+)
 from sglc.ir.core import NOWHERE, Tree, Value
 
-if TYPE_CHECKING:
-    from sglc.frontend.tracing.tracer import Recording
 
-
-def tree_of(recording: Recording, item: Any, loc: Loc, what: str) -> Tree:
+def tree_of(tracing: Tracing, item: Any, loc: Loc, what: str) -> Tree:
     """`item` as plain data with recorded values in it.
 
     Args:
-        what: what is done with it, for the boundary: "returned", "given to a tool".
+        what: what is done with it, for the graph break: "returned", "given to a tool".
 
     Raises:
-        Boundary: it holds something that is no data.
+        GraphBreak: it holds something that is no data.
     """
-    tree = _tree(recording, item, loc)
+    tree = _tree(tracing, item, loc)
     if isinstance(tree, Opaque):
-        raise Boundary(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
+        raise GraphBreak(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
     return tree
 
 
-def leaf_of(recording: Recording, variable: Variable, name: str) -> Tree | Opaque | Unsettled:
+def leaf_of(tracing: Tracing, variable: Variable, name: str) -> Tree | Opaque | Unsettled:
     """A variable of a state as plain data; what is none stays the object that it is."""
     if isinstance(variable, Unsettled):
         return Unsettled(name, variable.reason, variable.loc)
-    tree = _tree(recording, variable, NOWHERE)
+    tree = _tree(tracing, variable, NOWHERE)
     return Opaque(variable, tuple(_recorded(variable))) if isinstance(tree, Opaque) else tree
 
 
@@ -66,44 +71,44 @@ def unwrapped(tree: Any) -> Any:
             return tree
 
 
-def _tree(recording: Recording, item: Any, loc: Loc) -> Tree | Opaque:
+def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
     match item:
         case None | str() | bool() | int() | float() if type(item) in (type(None), str, bool, int, float):
             return item
         case SymbolicText():
-            return recording.operand(item, loc)
+            return tracing.operand(item, loc)
         case SymbolicBool() | SymbolicList() | SymbolicJson():
             return item.value
-        case Generated(reader=None) if not recording.several(item.value):
+        case Generated(parser=None) if not tracing.several(item.value):
             return item.value
         case Gathered(value=Value() as value):
             return value
         case Gathered():
-            return _row(recording, item.entries, loc)
+            return _row(tracing, item.entries, loc)
         case GatheredVariables():
-            return _map(recording, item.variables, loc)
+            return _map(tracing, item.variables, loc)
         case Scoped() if all(part.kind in ("text", "generated") for part in item.parts):
             pieces: list[Any] = []
             for part in item.parts:
                 made = part.item
                 pieces.append(SymbolicText((made.value,)) if isinstance(made, Generated) else first(made))
-            return recording.operand(joined(tuple(pieces)), loc)
+            return tracing.operand(joined(tuple(pieces)), loc)
         case dict():
-            return _map(recording, item, loc)
+            return _map(tracing, item, loc)
         case list() | tuple():
-            return _row(recording, item, loc)
+            return _row(tracing, item, loc)
         case _:
             return Opaque(item)
 
 
-def _row(recording: Recording, items: Any, loc: Loc) -> Tree | Opaque:
-    parts = [_tree(recording, item, loc) for item in items]
+def _row(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
+    parts = [_tree(tracing, item, loc) for item in items]
     opaque = next((part for part in parts if isinstance(part, Opaque)), None)
     return opaque or tuple(part for part in parts if not isinstance(part, Opaque))
 
 
-def _map(recording: Recording, items: Any, loc: Loc) -> Tree | Opaque:
-    parts = {str(key): _tree(recording, item, loc) for key, item in items.items()}
+def _map(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
+    parts = {str(key): _tree(tracing, item, loc) for key, item in items.items()}
     opaque = next((part for part in parts.values() if isinstance(part, Opaque)), None)
     return opaque or {key: part for key, part in parts.items() if not isinstance(part, Opaque)}
 

@@ -12,8 +12,8 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here
 from sglc.frontend.program.state import Forks, State
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
-from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, Boundary
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
@@ -22,7 +22,7 @@ _DEEPEST = 20  # programs in programs
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallResult:
     """What a recorded call gives: the program's variables and its return value."""
 
     name: str
@@ -31,7 +31,7 @@ class Called:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.variables:
-            raise Boundary(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
+            raise GraphBreak(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
         return self.variables[name]
 
     def __contains__(self, name: str) -> bool:
@@ -40,20 +40,20 @@ class Called:
     def get_var(self, name: str) -> Any:
         return self[name]
 
-    def sync(self) -> Called:
+    def sync(self) -> CallResult:
         return self
 
     def text(self) -> str:
-        raise Boundary("`text()` needs the program to run", here(), WHOLE_TEXT)
+        raise GraphBreak("`text()` needs the program to run", here(), WHOLE_TEXT)
 
     def messages(self) -> list[Any]:
-        raise Boundary("`messages()` needs the program to run", here(), WHOLE_TEXT)
+        raise GraphBreak("`messages()` needs the program to run", here(), WHOLE_TEXT)
 
     def get_meta_info(self, name: str) -> Any:
-        raise Boundary(f"`get_meta_info({name!r})` needs the program to run", here(), META)
+        raise GraphBreak(f"`get_meta_info({name!r})` needs the program to run", here(), META)
 
     def error(self) -> Any:
-        raise Boundary("`error()` needs the program to run", here(), OTHER)
+        raise GraphBreak("`error()` needs the program to run", here(), OTHER)
 
 
 def closed_over(definition: Definition) -> str:
@@ -70,7 +70,7 @@ def closed_over(definition: Definition) -> str:
 
 
 def arguments_of(
-    recording: Recording, definition: Definition, given: Mapping[str, Any], loc: Loc
+    tracer: Tracer, definition: Definition, given: Mapping[str, Any], loc: Loc
 ) -> tuple[Definition, dict[str, Value | str]]:
     """The called program's own definition for this call, and what its `arg`s are.
 
@@ -82,17 +82,17 @@ def arguments_of(
         value = given.get(parameter.name, parameter.default)
         match value:
             case SymbolicText() if value.settled() is None:
-                texts[parameter.name] = recording.operand(value, loc)
+                texts[parameter.name] = tracer.operand(value, loc)
                 default: Any = inspect.Parameter.empty
             case str():
                 default = SymbolicText((value,))
             case SymbolicText():
                 default = SymbolicText((value.settled() or "",))
             case _:
-                tree = tree_of(recording, value, loc, f"given to `{definition.name}`")
+                tree = tree_of(tracer, value, loc, f"given to `{definition.name}`")
                 if any(True for _ in values_in(tree)):
                     name = type(value).__name__
-                    raise Boundary(
+                    raise GraphBreak(
                         f"a `{name}` with recorded values is given to `{definition.name}`", loc, NO_DATA
                     )
                 default = value
@@ -101,28 +101,28 @@ def arguments_of(
 
 
 def record_call(
-    recording: Recording, program: Program, name: str, args: Mapping[str, Value | str], loc: Loc
-) -> Called:
+    tracer: Tracer, program: Program, name: str, args: Mapping[str, Value | str], loc: Loc
+) -> CallResult:
     """The op, and its results. The program returns `{"value": ..., "variables": {...}}`."""
     own = tuple(values_in(program.returns))
-    results = tuple(recording.recorder.new_value(value.type) for value in own)
-    site = recording.recorder.reserve((), name)
+    results = tuple(tracer.recorder.new_value(value.type) for value in own)
+    site = tracer.recorder.reserve((), name)
     ordered = tuple(args[param.name] for param in program.params if isinstance(param, Arg))
-    recording.recorder.ops.append(Call(site, ordered, program, results=results, loc=loc))
+    tracer.recorder.ops.append(Call(site, ordered, program, results=results, loc=loc))
     tree: Tree = substitute(program.returns, dict(zip(own, results, strict=True)))
     assert isinstance(tree, dict)
-    return Called(name, unwrapped(tree["variables"]), unwrapped(tree["value"]))
+    return CallResult(name, unwrapped(tree["variables"]), unwrapped(tree["value"]))
 
 
-def refuse_call(recording: Recording, definition: Definition, loc: Loc) -> None:
+def refuse_call(tracer: Tracer, definition: Definition, loc: Loc) -> None:
     """Whether the call can be recorded at all.
 
     Raises:
-        Boundary: it uses values of the calling program, or programs call each other without an end.
+        GraphBreak: it uses values of the calling program, or programs call each other without an end.
     """
     name = closed_over(definition)
     if name:
         reason = f"`{definition.name}` uses `{name}` of the program that calls it"
-        raise Boundary(reason, loc, NO_DATA)
-    if len(recording.calls) >= _DEEPEST:
-        raise Boundary(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)
+        raise GraphBreak(reason, loc, NO_DATA)
+    if len(tracer.calls) >= _DEEPEST:
+        raise GraphBreak(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)

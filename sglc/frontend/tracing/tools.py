@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.tracing.tracer import Recording, current, outside
+from sglc.frontend.tracing.tracer import Tracer, current, outside
 from sglc.frontend.values.symbolic import MAY_CALL, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
@@ -41,8 +41,8 @@ class Declared:
         self.gives = _type_of(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        recording = current()
-        if recording is None:
+        tracer = current()
+        if tracer is None:
             may_call = MAY_CALL.get()
             if may_call is not None:
                 may_call()
@@ -50,7 +50,7 @@ class Declared:
             if around is not None:
                 return around(self.name, self.function, not self.effects, args, kwargs)
             return self.function(*args, **kwargs)
-        return self._record(recording, args, kwargs, here())
+        return self._record(tracer, args, kwargs, here())
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Declared functions of a class are called like its methods; their `self` is no data."""
@@ -59,17 +59,17 @@ class Declared:
     def __repr__(self) -> str:
         return f"<sglc {'tool' if self.effects else 'pure function'} {self.name}>"
 
-    def _record(self, recording: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
-        given = tuple(tree_of(recording, arg, loc, f"given to `{self.function.__name__}`") for arg in args)
+    def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
+        given = tuple(tree_of(tracer, arg, loc, f"given to `{self.function.__name__}`") for arg in args)
         named = {
-            key: tree_of(recording, arg, loc, f"given to `{self.function.__name__}`")
+            key: tree_of(tracer, arg, loc, f"given to `{self.function.__name__}`")
             for key, arg in kwargs.items()
         }
         if not self.effects and not any(True for _ in values_in((given, named))):
             with outside():
                 return self.function(*args, **kwargs)
-        value = recording.emit(self._op(given, named, loc), self.gives)
-        return recording.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
+        value = tracer.emit(self._op(given, named, loc), self.gives)
+        return tracer.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
 
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
         kind = Tool if self.effects else PureCall

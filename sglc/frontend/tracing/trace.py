@@ -1,4 +1,4 @@
-"""Ahead-of-time recording: the function's body with symbolic arguments, on every path, up to boundaries.
+"""Ahead-of-time tracing: the function's body with symbolic arguments, on every path, up to graph breaks.
 
 Branches on values of finitely many texts are recorded arm by arm (`explore`); a path ends where
 ordinary Python has to take over, and compiling a program never has its effects.
@@ -18,14 +18,14 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_exception
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Recorder
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_hooks import copied, entered
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.tracing.subprogram import Called, arguments_of, record_call, refuse_call
-from sglc.frontend.tracing.tracer import Recording
-from sglc.frontend.values.block_end import Block, Opaque, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, Boundary
+from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
+from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
@@ -39,7 +39,7 @@ class Explored:
     """A recorded program, and every place where it is left to ordinary Python, in the order of the text."""
 
     program: Program
-    boundaries: tuple[Boundary, ...]
+    graph_breaks: tuple[GraphBreak, ...]
 
 
 def record(
@@ -48,11 +48,11 @@ def record(
     """The program of `definition` with an `arg` for every parameter whose default is no other constant.
 
     Args:
-        careful: nobody has asked for it, so statements that could have effects are boundaries too.
+        careful: nobody has asked for it, so statements that could have effects are graph breaks too.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
-            boundary (SGLC120 to SGLC146).
+            graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
     return explored(definition, defaults, max_paths=max_paths, careful=careful).program
@@ -66,53 +66,53 @@ def explored(
     called_by: Sequence[Any] = (),
     careful: bool = False,
 ) -> Explored:
-    """`record`, with the boundaries.
+    """`record`, with the graph breaks.
 
     Args:
-        max_paths: how many paths are recorded; where more would begin is a boundary.
+        max_paths: how many paths are recorded; where more would begin is a graph break.
         called_by: the programs that this one is called by, outermost first. A called program gives its
             variables too: its returns are `{"value": ..., "variables": {...}}`.
 
     Raises:
         as `record`.
     """
-    recorder = Recorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
-    recording = Recording(
+    recorder = OpRecorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
+    tracer = Tracer(
         Instance(recorder, None),
         max_paths,
         file=definition.code.co_filename,
         careful=careful,
         calls=(*called_by, definition.call),
     )
-    recording.make_copy = partial(entered, recording)
+    tracer.make_copy = partial(entered, tracer)
     arguments: dict[str, Any] = {}
     for parameter in definition.parameters:
         if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):
             arguments[parameter.name] = recorder.argument(parameter.name, definition.loc)
         else:
             arguments[parameter.name] = parameter.default
-    state = State(recording.instance, recorder.new_stream(definition.loc))
+    state = State(tracer.instance, recorder.new_stream(definition.loc))
     first = list(recorder.ops)
 
     def run() -> Tree:
-        body = copied(recording, definition.call, definition.loc)
+        body = copied(tracer, definition.call, definition.loc)
         positional, named = _split(definition, arguments)
         returned = body(state, *positional, **named)
-        return tree_of(recording, returned, definition.loc, "returned")
+        return tree_of(tracer, returned, definition.loc, "returned")
 
     try:
-        with recording.here():
-            block = recording.block(run, definition.loc, variables=bool(called_by), first=True)
+        with tracer.here():
+            block = tracer.block(run, definition.loc, variables=bool(called_by), first=True)
     except SglcError:
         raise
     except Exception as error:
         raise failed(definition, error) from error
-    boundaries = _in_order(recording.boundaries)
-    if definition.fullgraph and boundaries:
-        raise boundaries[0].as_error(definition.name)
+    graph_breaks = _in_order(tracer.graph_breaks)
+    if definition.fullgraph and graph_breaks:
+        raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
     ops = _without_dead([*first, *block.ops], returns)
-    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), boundaries)
+    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), graph_breaks)
 
 
 def failed(definition: Definition, error: BaseException) -> RunError:
@@ -123,12 +123,12 @@ def failed(definition: Definition, error: BaseException) -> RunError:
 
 
 def call(
-    recording: Recording,
+    tracer: Tracer,
     definition: Definition,
     given: Mapping[str, Any],
     defaults: Sampling,
     options: Sequence[str] = (),
-) -> Called:
+) -> CallResult:
     """Record that a program calls another one.
 
     Args:
@@ -136,26 +136,26 @@ def call(
         options: names of what is said about the run itself, which a recorded call has no place for.
 
     Raises:
-        Boundary: the called program is left to ordinary Python somewhere, or cannot be recorded.
+        GraphBreak: the called program is left to ordinary Python somewhere, or cannot be recorded.
         SglcError: it misuses the language.
     """
     loc = here()
     if options:
-        raise Boundary(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
-    refuse_call(recording, definition, loc)
-    own, args = arguments_of(recording, definition, given, loc)
+        raise GraphBreak(f"`{definition.name}` is given `{options[0]}`, which only a run has", loc, OTHER)
+    refuse_call(tracer, definition, loc)
+    own, args = arguments_of(tracer, definition, given, loc)
     made = explored(
         own,
         defaults,
-        max_paths=recording.most_paths,
-        called_by=recording.calls,
-        careful=recording.careful,
+        max_paths=tracer.most_paths,
+        called_by=tracer.calls,
+        careful=tracer.careful,
     )
-    if made.boundaries:
-        inner = made.boundaries[0]
+    if made.graph_breaks:
+        inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
-        raise Boundary(reason, loc, inner.kind)
-    return record_call(recording, made.program, definition.name, args, loc)
+        raise GraphBreak(reason, loc, inner.kind)
+    return record_call(tracer, made.program, definition.name, args, loc)
 
 
 def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -169,31 +169,31 @@ def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[A
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value
             case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-                raise Boundary(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
+                raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case _:
                 positional.append(value)
     return positional, named
 
 
-def _returns(block: Block, called: bool) -> Tree:
-    if block.end is None:
+def _returns(block: TracedBlock, called: bool) -> Tree:
+    if block.exit is None:
         return {"value": None, "variables": {}} if called else None
     if not called:
-        return block.end.tree
-    stored = (block.end.variables or {}).items()
+        return block.exit.tree
+    stored = (block.exit.variables or {}).items()
     variables = {
         name: variable.leaf
         for (number, name), variable in stored
         if number == 0 and not isinstance(variable.leaf, Opaque | Unsettled)
     }
-    return {"value": block.end.tree, "variables": variables}
+    return {"value": block.exit.tree, "variables": variables}
 
 
-def _in_order(boundaries: Sequence[Boundary]) -> tuple[Boundary, ...]:
+def _in_order(graph_breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
     """Each place once: a place on several paths was met once on each."""
-    places: dict[tuple[Loc, str], Boundary] = {}
-    for boundary in boundaries:
-        places.setdefault((boundary.loc, boundary.reason), boundary)
+    places: dict[tuple[Loc, str], GraphBreak] = {}
+    for graph_break in graph_breaks:
+        places.setdefault((graph_break.loc, graph_break.reason), graph_break)
     return tuple(sorted(places.values(), key=lambda b: (b.loc.line, b.loc.column)))
 
 

@@ -1,4 +1,4 @@
-"""One recording of a function ahead of time: the block that is being recorded, and what is decided in it.
+"""The tracer of a function ahead of time: the block that is being recorded, and what is decided in it.
 
 It is what symbolic values, structured ops and tools turn to (`current()`). Blocks nest: while one is
 recorded, ops go into it, and decisions that were made in it are forgotten when it ends.
@@ -16,15 +16,14 @@ from sglc.errors import Loc
 from sglc.frontend.locate import of_exception
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
-from sglc.frontend.program.instance import Instance
-from sglc.frontend.program.state import State
-from sglc.frontend.recorder.recorder import Recorder
-from sglc.frontend.tracing.open_turns import Streams
-from sglc.frontend.tracing.paths import MOST_PATHS, Ended, Frame, explore, raised, stop_at
+from sglc.frontend.program.instance import Instance, PromptState
+from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
-from sglc.frontend.values.block_end import Block, End, Stored, Unsettled
-from sglc.frontend.values.graph_breaks import Boundary
-from sglc.frontend.values.recorded import Mark, Stream, Turns
+from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
+from sglc.frontend.values.graph_breaks import GraphBreak
+from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, regions
 from sglc.ir.ops import (
@@ -51,10 +50,10 @@ def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
     raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
 
 
-def current() -> Recording | None:
-    """The recording that goes on; None in an ordinary run."""
+def current() -> Tracer | None:
+    """The tracer at work; None in an ordinary run."""
     tracing = TRACING.get()
-    assert tracing is None or isinstance(tracing, Recording)
+    assert tracing is None or isinstance(tracing, Tracer)
     return tracing
 
 
@@ -73,19 +72,19 @@ class _Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
-    states: tuple[tuple[State, Stream, Value, Turns, bool, dict[str, Any], History | None], ...]
+    states: tuple[tuple[PromptState, RecordedStream, Value, Turns, bool, dict[str, Any], History | None], ...]
 
 
 @dataclass(slots=True, eq=False)
-class Recording:
-    """`boundaries` are all places where ordinary Python takes over, in the order in which they were met."""
+class Tracer:
+    """`graph_breaks` are all places where ordinary Python takes over, in the order in which they were met."""
 
     instance: Instance
     most_paths: int = MOST_PATHS
     file: str = ""  # where the function is written
     careful: bool = False  # it also stops before statements that could have effects
-    calls: tuple[Any, ...] = ()  # the functions whose recordings this one is part of, outermost first
-    boundaries: list[Boundary] = field(default_factory=list)
+    calls: tuple[Any, ...] = ()  # the functions whose traces this one is part of, outermost first
+    graph_breaks: list[GraphBreak] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
     copies: dict[Callable[..., Any], FunctionType] = field(default_factory=dict)
@@ -96,7 +95,7 @@ class Recording:
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> OpRecorder:
         return self.instance.recorder
 
     # -- what symbolic values ask ------------------------------------------------------------------
@@ -251,36 +250,38 @@ class Recording:
         variables: bool = True,
         python: bool = True,
         first: bool = False,
-    ) -> Block:
+    ) -> TracedBlock:
         """Record a block on all its paths; afterwards everything stands where it stood before.
 
         Args:
             body: records the block, and gives what it hands on.
-            variables: the end has the variables of the states from before the block, and their streams.
+            variables: the exit has the variables of the states from before the block, and their streams.
             python: ordinary Python may take over in the block.
             first: it is the whole function.
 
         Raises:
-            Boundary: ordinary Python would have to take over where it must not.
+            GraphBreak: ordinary Python would have to take over where it must not.
         """
         before, outer = self._snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
         decided = dict(self.decided)
-        met = len(self.boundaries)
+        met = len(self.graph_breaks)
         marks = [before.mark]
 
-        def run(frame: Frame) -> End | None:
+        def run(frame: Frame) -> BlockExit | None:
             self._restore(before)
             self.decided = dict(decided)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
                 tree = body()
-                return self.end_of(tree, [entry[0] for entry in before.states]) if variables else End(tree)
-            except Ended:
+                return (
+                    self.exit_of(tree, [entry[0] for entry in before.states]) if variables else BlockExit(tree)
+                )
+            except PathEnded:
                 return None
-            except Boundary as boundary:
-                self._stop(frame, boundary)
+            except GraphBreak as graph_break:
+                self._stop(frame, graph_break)
                 return None
             except Exception as error:
                 if first and not frame.decisions:
@@ -294,7 +295,7 @@ class Recording:
         def fresh(kind: Type) -> Value:
             return self.recorder.new_value(kind)
 
-        def streams() -> Streams:
+        def streams() -> StreamTurns:
             for mark in marks:
                 self.recorder.skip_to(mark)
             return self.streams()
@@ -308,15 +309,15 @@ class Recording:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
             self.decided = decided
-        if len(self.boundaries) > met and not python:
-            boundary = self.boundaries[met]
-            del self.boundaries[met:]
-            raise boundary
+        if len(self.graph_breaks) > met and not python:
+            graph_break = self.graph_breaks[met]
+            del self.graph_breaks[met:]
+            raise graph_break
         return made
 
-    def streams(self) -> Streams:
+    def streams(self) -> StreamTurns:
         """The chat turns of every stream so far."""
-        streams = Streams()
+        streams = StreamTurns()
         for frame in self.frames:
             for param, like in frame.given:
                 streams.same(param, like)
@@ -324,13 +325,13 @@ class Recording:
                 streams.add(op)
         return streams
 
-    def _stop(self, frame: Frame, boundary: Boundary) -> None:
-        self.boundaries.append(boundary.with_traceback(None))
-        stop_at(frame, boundary)
+    def _stop(self, frame: Frame, graph_break: GraphBreak) -> None:
+        self.graph_breaks.append(graph_break.with_traceback(None))
+        stop_at(frame, graph_break)
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Symbolic values, structured ops and tools turn to this recording."""
+        """Symbolic values, structured ops and tools turn to this tracer."""
         token = TRACING.set(self)
         try:
             yield
@@ -339,7 +340,7 @@ class Recording:
 
     # -- states ------------------------------------------------------------------------------------
 
-    def states(self) -> tuple[State, ...]:
+    def states(self) -> tuple[PromptState, ...]:
         return tuple(self.instance.states)
 
     def _snapshot(self) -> _Snapshot:
@@ -358,7 +359,7 @@ class Recording:
             stream.value, stream.turns, stream.live = value, turns, live
             state._stream, state._variables, state._history = stream, dict(variables), history
 
-    def end_of(self, tree: Tree, states: Sequence[State]) -> End:
+    def exit_of(self, tree: Tree, states: Sequence[PromptState]) -> BlockExit:
         """Where the states stand now."""
         variables: dict[tuple[int, str], Stored] = {}
         for number, state in enumerate(states):
@@ -366,18 +367,18 @@ class Recording:
                 leaf = leaf_of(self, variable, name)
                 variables[number, name] = Stored(leaf, variable, kept=True)
         values = tuple(state._stream.value for state in states)
-        return End(tree, values, tuple(state._stream.turns.open for state in states), variables)
+        return BlockExit(tree, values, tuple(state._stream.turns.open for state in states), variables)
 
-    def go_on(self, end: End) -> None:
+    def go_on(self, block_exit: BlockExit) -> None:
         """Let the states stand where a block has left them."""
-        for number, state in enumerate(self.states()[: len(end.streams)]):
-            value, role = end.streams[number], end.opens[number]
+        for number, state in enumerate(self.states()[: len(block_exit.streams)]):
+            value, role = block_exit.streams[number], block_exit.opens[number]
             stream = state._stream
             if value != stream.value:
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)
                 state._history = History(state._history, "block", "")
-            own = {name: stored for (n, name), stored in (end.variables or {}).items() if n == number}
+            own = {name: stored for (n, name), stored in (block_exit.variables or {}).items() if n == number}
             state._variables = {name: items_of(stored) for name, stored in own.items()}
 
     def unsettle(self, names: Mapping[tuple[int, str], str], loc: Loc) -> None:

@@ -1,4 +1,4 @@
-"""Why ahead-of-time recording stops: every kind of reason, with its code, and what to do about it.
+"""Why ahead-of-time tracing stops: every kind of reason, with its code, and what to do about it.
 
 Recording a program never guesses: what only exists when the program runs, and what could have
 effects, ends the recorded part. `fullgraph` programs refuse these places with the same codes.
@@ -12,7 +12,7 @@ from sglc.errors import Loc, TraceError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BreakKind:
     """One kind of place. `what` names it in a sentence, `note` explains it, `hint` is a way out."""
 
     code: str
@@ -25,92 +25,92 @@ _UNKNOWN = "it has no finite set of values that could be recorded one by one"
 _ASK = "ask with `select(...)`, `gen(dtype=bool)` or an Enum, or write `sglc.cond(sglc.eq(text, ...), ...)`"
 _COMPUTE = "compute it in a function that is declared with `@sglc.pure`"
 
-OTHER = Kind(
+OTHER = BreakKind(
     "SGLC120", "this", "only a run can know it", "move it behind the generations, or out of the program"
 )
-TYPED = Kind(
+TYPED = BreakKind(
     "SGLC120", "a typed value", "the object is made of the text, and has no finite set of values",
     "leave the `dtype` out, or ask for an Enum or `Literal`",
 )  # fmt: skip
-RAISED = Kind(
+RAISED = BreakKind(
     "SGLC120", "an exception", "a run that comes here fails, and a plan cannot raise it",
     "return something that tells so, or raise it in a function declared with `@sglc.tool`",
 )  # fmt: skip
-UNANNOTATED = Kind(
+UNANNOTATED = BreakKind(
     "SGLC120", "a JSON value", "what it is shows when the program runs",
     "annotate the function that gives it: `-> str`, `-> bool` or `-> list[str]`",
 )  # fmt: skip
-CONDITION = Kind("SGLC121", "a condition", _UNKNOWN, _ASK)
-COMPARISON = Kind("SGLC122", "a comparison", _UNKNOWN, _ASK)
-ORDERING = Kind("SGLC123", "an ordering", _UNKNOWN, _COMPUTE)
-KEY = Kind(
+CONDITION = BreakKind("SGLC121", "a condition", _UNKNOWN, _ASK)
+COMPARISON = BreakKind("SGLC122", "a comparison", _UNKNOWN, _ASK)
+ORDERING = BreakKind("SGLC123", "an ordering", _UNKNOWN, _COMPUTE)
+KEY = BreakKind(
     "SGLC124", "a dictionary key or set member", _UNKNOWN,
     "ask with `select(...)`, or branch with `sglc.switch(value, {...})`",
 )  # fmt: skip
-LENGTH = Kind("SGLC125", "`len(...)`", _UNKNOWN, _COMPUTE)
-ITERATION = Kind(
+LENGTH = BreakKind("SGLC125", "`len(...)`", _UNKNOWN, _COMPUTE)
+ITERATION = BreakKind(
     "SGLC126", "a loop", _UNKNOWN, "loop with `sglc.loop(...)`, or over a list with `sglc.map(...)`"
 )
-CONTAINS = Kind(
+CONTAINS = BreakKind(
     "SGLC127", "`in`", _UNKNOWN, "write `sglc.contains(part, text)`, and branch with `sglc.cond(...)`"
 )
-INDEX = Kind("SGLC128", "an index", _UNKNOWN, _COMPUTE)
-INT = Kind("SGLC129", "`int(...)`", _UNKNOWN, _COMPUTE)
-FLOAT = Kind("SGLC130", "`float(...)`", _UNKNOWN, _COMPUTE)
-STR = Kind(
+INDEX = BreakKind("SGLC128", "an index", _UNKNOWN, _COMPUTE)
+INT = BreakKind("SGLC129", "`int(...)`", _UNKNOWN, _COMPUTE)
+FLOAT = BreakKind("SGLC130", "`float(...)`", _UNKNOWN, _COMPUTE)
+STR = BreakKind(
     "SGLC131", "`str(...)`", _UNKNOWN, "append the value itself, or write it in an f-string without a format"
 )
-FORMAT = Kind("SGLC132", "a format", _UNKNOWN, "leave out what follows the `:` or the `!` in the f-string")
-PERCENT = Kind("SGLC133", "`%`", _UNKNOWN, "write an f-string")
-TIMES = Kind("SGLC134", "`*`", _UNKNOWN, "append the text as often as it is wanted")
-METHOD = Kind(
+FORMAT = BreakKind("SGLC132", "a format", _UNKNOWN, "leave out what follows the `:` or the `!` in the f-string")
+PERCENT = BreakKind("SGLC133", "`%`", _UNKNOWN, "write an f-string")
+TIMES = BreakKind("SGLC134", "`*`", _UNKNOWN, "append the text as often as it is wanted")
+METHOD = BreakKind(
     "SGLC135", "a method", "of a text's methods `strip()` and `lower()` are recorded", _COMPUTE
 )  # fmt: skip
-UNDECLARED = Kind(
+UNDECLARED = BreakKind(
     "SGLC136", "a call", "a function that is not declared could have effects, so compiling does not call it",
     "declare it with `@sglc.tool`, or with `@sglc.pure` if all it does is compute",
 )  # fmt: skip
-CALLBACK = Kind(
+CALLBACK = BreakKind(
     "SGLC137", "a call-back", "the function is not part of the program, and could have effects",
     "write a `lambda` in the program, or a loop",
 )  # fmt: skip
-OUTSIDE = Kind(
+OUTSIDE = BreakKind(
     "SGLC138", "a change", "the container was made outside the program, so the change would outlive compiling",
     "make the container inside the program, or change it in a function declared with `@sglc.tool`",
 )  # fmt: skip
-ASSIGNED = Kind(
+ASSIGNED = BreakKind(
     "SGLC138", "an assignment", "a block may run several times or not at all, and Python would not notice",
     'keep the value in a state (`s["count"] = ...`), or return it from the block',
 )  # fmt: skip
-WHOLE_TEXT = Kind(
+WHOLE_TEXT = BreakKind(
     "SGLC139", "the whole prompt", "chat turns are written by the back end's own template",
     "read single variables; a run's result has `text()` and `messages()`",
 )  # fmt: skip
-META = Kind(
+META = BreakKind(
     "SGLC140", "`get_meta_info`", "counts and scores are known when the program has run",
     "read it from the run's result",
 )  # fmt: skip
-OWN_METHOD = Kind(
+OWN_METHOD = BreakKind(
     "SGLC141", "`choices_method`", "Python decides with the scores that the model gives",
     "take one of `token_length_normalized`, `greedy_token_selection`, `unconditional_likelihood_normalized`",
 )  # fmt: skip
-ASYNC = Kind(
+ASYNC = BreakKind(
     "SGLC142", "`async def`", "a coroutine function can wait for anything",
     "write `def`; what is to be awaited can be a function declared with `@sglc.tool`",
 )  # fmt: skip
-NO_SOURCE = Kind(
+NO_SOURCE = BreakKind(
     "SGLC143", "the source", "calls and f-strings are recorded from a function's source",
     "define it with `def` in a file",
 )  # fmt: skip
-VARIADIC = Kind(
+VARIADIC = BreakKind(
     "SGLC144", "an argument", "a compiled program has a fixed number of texts as arguments",
     "name every parameter",
 )  # fmt: skip
-NO_DATA = Kind(
+NO_DATA = BreakKind(
     "SGLC145", "an object", "texts, truth values, lists and plain JSON data can be handed on",
     "hand on the variables that are wanted",
 )  # fmt: skip
-PATHS = Kind(
+PATHS = BreakKind(
     "SGLC146", "a branch", "every arm of every branch on a finite set of values is recorded",
     "branch with `sglc.cond(...)`, `sglc.switch(...)` or `sglc.loop(...)`, or raise `max_paths`",
 )  # fmt: skip
@@ -123,15 +123,15 @@ _NEEDING = {
 }
 
 
-def needing(what: str) -> Kind:
+def needing(what: str) -> BreakKind:
     """The kind of `what`, which needs the program to run."""
     return _NEEDING.get(what, OTHER)
 
 
-class Boundary(BaseException):
+class GraphBreak(BaseException):
     """The recorded part of a program ends here. Not an `Exception`: user code must not catch it."""
 
-    def __init__(self, reason: str, loc: Loc, kind: Kind = OTHER, hint: str = "") -> None:
+    def __init__(self, reason: str, loc: Loc, kind: BreakKind = OTHER, hint: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.loc = loc

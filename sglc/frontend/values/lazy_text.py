@@ -1,7 +1,7 @@
 """Text that a program reads before it exists, where the program provably need not know it yet.
 
-A deferred text is never a fake: at a place that was not foreseen it waits for the real text and behaves
-like it. Which reads give one is the business of `places`.
+A lazy text is never a fake: at a place that was not foreseen it waits for the real text and behaves
+like it. Which reads give one is the business of `source.lazy_reads`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Changed:
     """A text after `strip` or `lower`."""
 
-    text: DeferredText
+    text: LazyText
     how: str
 
     def known(self, what: str, loc: Loc) -> str:
@@ -35,7 +35,7 @@ class Changed:
 Known = Callable[["Generated", str, Loc], str]
 
 
-class DeferredText:
+class LazyText:
     """A text made of literals and of what generations make.
 
     Args:
@@ -76,27 +76,27 @@ class DeferredText:
 
     def __add__(self, other: Any) -> Any:
         if type(other) is str:
-            return DeferredText((*self.parts, other), self._known)
-        if isinstance(other, DeferredText):
-            return DeferredText((*self.parts, *other.parts), self._known)
+            return LazyText((*self.parts, other), self._known)
+        if isinstance(other, LazyText):
+            return LazyText((*self.parts, *other.parts), self._known)
         if getattr(type(other), "__module__", "").startswith("sglc."):
             return NotImplemented  # an expression: the two are appended together
         return self.text("`+`") + other
 
     def __radd__(self, other: Any) -> Any:
         if type(other) is str:
-            return DeferredText((other, *self.parts), self._known)
+            return LazyText((other, *self.parts), self._known)
         return other + self.text("`+`")
 
     def strip(self, *args: Any) -> Any:
         """Without the white space round it."""
         if args:
             return self.text("`.strip(...)`").strip(*args)
-        return DeferredText((Changed(self, "strip"),), self._known)
+        return LazyText((Changed(self, "strip"),), self._known)
 
-    def lower(self) -> DeferredText:
+    def lower(self) -> LazyText:
         """In lower case."""
-        return DeferredText((Changed(self, "lower"),), self._known)
+        return LazyText((Changed(self, "lower"),), self._known)
 
     # -- what needs the text ---------------------------------------------------------------------
 
@@ -176,12 +176,12 @@ class DeferredText:
 
 
 def piece(value: Any) -> Any:
-    """A value in an f-string: deferred text as it is, anything else formatted."""
-    return value if isinstance(value, DeferredText) else format(value, "")
+    """A value in an f-string: lazy text as it is, anything else formatted."""
+    return value if isinstance(value, LazyText) else format(value, "")
 
 
 def join(*pieces: Any) -> Any:
     """The pieces of an f-string as one text, deferred if one of them is."""
-    if not any(isinstance(text, DeferredText) for text in pieces):
+    if not any(isinstance(text, LazyText) for text in pieces):
         return "".join(pieces)
     return reduce(add, pieces)

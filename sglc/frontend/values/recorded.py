@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.outputs.forms import Reader
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.ir.core import Program, Site, Value
 
 
@@ -23,7 +23,7 @@ NO_TURNS = Turns()
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class RecordedStream:
     """A prompt state's place in the recording. `value` belongs to launch number `launch`;
     between launches the stream is known by `handle`."""
 
@@ -85,7 +85,7 @@ class Scores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A variable whose text a generation makes; its value is what `reader`, if there is one, makes of it.
+    """A variable whose text a generation makes; its value is what `parser`, if there is one, makes of it.
 
     `many`: it has several samples, and its value is a list.
     """
@@ -93,7 +93,7 @@ class Generated:
     site: Site
     launch: int
     value: Value
-    reader: Reader | None = field(default=None, compare=False)
+    parser: OutputParser | None = field(default=None, compare=False)
     many: bool = field(default=False, compare=False)
 
 

@@ -1,7 +1,7 @@
 """Values that exist only when the program runs, for ahead-of-time compilation.
 
 User code never sees a made-up value. What can be recorded is; where Python needs the value itself,
-the recording decides on one of finitely many (and comes back for the others), or raises `Boundary`.
+the tracer decides on one of finitely many (and comes back for the others), or raises `GraphBreak`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sglc.frontend.values.graph_breaks import (
     PERCENT,
     STR,
     TIMES,
-    Boundary,
-    Kind,
+    BreakKind,
+    GraphBreak,
 )
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
@@ -38,7 +38,7 @@ from sglc.ir.ops import Concat, Lower, Strip
 __all__ = [
     "MAY_CALL",
     "TRACING",
-    "Boundary",
+    "GraphBreak",
     "Symbolic",
     "SymbolicBool",
     "SymbolicJson",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Tracing(Protocol):
-    """The recording that goes on, as values see it."""
+    """The tracer at work, as values see it."""
 
     def decidable(self, value: Value) -> bool:
         """Whether `decide` knows the value, or can choose one of finitely many."""
@@ -98,18 +98,18 @@ class Symbolic:
     def _noun(self) -> str:
         return "value"
 
-    def observe(self, kind: Kind, what: str = "") -> Any:
+    def observe(self, kind: BreakKind, what: str = "") -> Any:
         """The value itself, because Python needs it for what `kind` says.
 
         Raises:
-            Boundary: only a run can know it.
+            GraphBreak: only a run can know it.
         """
         loc = here()
         known = self._known(loc)
         if known is None:
             name, argument = self._name()
             hint = f"fix it with `bind({argument}=...)`; or {kind.hint}" if argument and kind.hint else ""
-            raise Boundary(
+            raise GraphBreak(
                 f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
             )
         return known
@@ -352,18 +352,18 @@ def read_ahead(value: Value, loc: Loc) -> str | SymbolicText:
     """The text of a generation as the program's code reads it: itself, where this path has decided it.
 
     Raises:
-        Boundary: there are several samples, which are a list.
+        GraphBreak: there are several samples, which are a list.
     """
     tracing = TRACING.get()
     if tracing is None:
         return SymbolicText((value,))
     if tracing.several(value):
-        raise Boundary("several samples are a list that only exists when the program runs", loc, ITERATION)
+        raise GraphBreak("several samples are a list that only exists when the program runs", loc, ITERATION)
     known = tracing.known(value)
     return known if isinstance(known, str) else SymbolicText((value,))
 
 
-def concrete(item: Any, kind: Kind) -> Any:
+def concrete(item: Any, kind: BreakKind) -> Any:
     """`item`, observed if it is symbolic."""
     return item.observe(kind) if isinstance(item, Symbolic) else item
 

@@ -46,22 +46,22 @@ class Stored:
     kept: bool = False  # `item` is valid
 
 
-Key = tuple[int, str]  # number of a state, name of a variable
+VariableKey = tuple[int, str]  # number of a state, name of a variable
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class BlockExit:
     """`streams` are those of the states from before the block, in order; `opens` their open roles."""
 
     tree: Tree = None
     streams: tuple[Value, ...] = ()
     opens: tuple[str, ...] = ()
-    variables: Mapping[Key, Stored] | None = None
+    variables: Mapping[VariableKey, Stored] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Ops, and how they end; without an `end` ordinary Python takes over in them, and does not come back."""
+class TracedBlock:
+    """Ops, and how they end; without an `exit` ordinary Python takes over in them, and does not come back."""
 
     ops: tuple[Op, ...]
-    end: End | None
+    exit: BlockExit | None

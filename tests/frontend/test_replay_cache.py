@@ -1,4 +1,4 @@
-"""Runs on a trail record what a run without one records: programs, slots, handles, sites; and rarely anew."""
+"""Runs that share a replay cache record what a run of its own records: programs, slots, handles, sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglc.backends.scripted import ScriptedBackend
 from sglc.execution.function_run import Row
 from sglc.execution.result import Result
 from sglc.execution.session import Run
-from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
+from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.sampling import Sampling
 
@@ -71,7 +71,7 @@ class Watched(Run):
 launched: list[Any] = []
 
 
-def walk(seed: int, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+def walk(seed: int, cache: ReplayCache, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
     """What one run launches, and what comes of it."""
     monkeypatch.setattr("sglc.execution.function_run.Run", Watched)
     launched.clear()
@@ -79,27 +79,27 @@ def walk(seed: int, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[list[A
         lambda asked: asked.choices[0] if asked.choices else ANSWERS[(len(asked.prompt) + asked.sample) % 3]
     )
     result = Result("wanderer", 1, 0)
-    Row(wanderer.definition, {"seed": seed}, Sampling(), backend, result, None, tree).run()
+    Row(wanderer.definition, {"seed": seed}, Sampling(), backend, result, None, cache).run()
     error = result.error()
     shown = (result.partial_text, dict(result.variables), None if error is None else str(error))
     return list(launched), (shown, [(call.site, call.loc) for call in result.calls])
 
 
 def differs(monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """The first seed whose run on a shared trail is not as it would be alone; None if there is none."""
-    shared = Tree()
+    """The first seed whose run with a shared cache is not as it would be alone; None if there is none."""
+    shared = ReplayCache()
     for again in (False, True):
         if again:
             known = shared.recorded
         for seed in range(250):
-            if walk(seed, shared, monkeypatch) != walk(seed, Tree(), monkeypatch):
+            if walk(seed, shared, monkeypatch) != walk(seed, ReplayCache(), monkeypatch):
                 return seed
-    assert shared.recorded == known  # the second time every step was on the trail
-    assert shared.places > 500
+    assert shared.recorded == known  # the second time every step was replayed
+    assert shared.nodes > 500
     return None
 
 
-def test_a_trail_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differs(monkeypatch) is None
 
 
@@ -112,8 +112,8 @@ FAULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_trail_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrailRecorder, *FAULTS[fault])
+def test_a_broken_replay_cache_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CachingRecorder, *FAULTS[fault])
     try:
         caught = differs(monkeypatch) is not None
     except (AssertionError, KeyError, ValueError, AttributeError):
@@ -132,17 +132,17 @@ def test_equal_rows_are_recorded_once() -> None:
     backend = ScriptedBackend(lambda asked: "r7")
     results = program.run_batch([{"q": f"r{i}"} for i in range(200)], backend=backend)
     assert [result.error() for result in results] == [None] * 200
-    tree = program._tree
+    cache = program._replay_cache
     # One first launch, and two that may follow; rows that record at the same time may each record.
-    assert tree.recorded <= 3 * 64
-    before = tree.recorded
+    assert cache.recorded <= 3 * 64
+    before = cache.recorded
     program.run_batch([{"q": f"r{i}"} for i in range(200)], backend=backend)
-    assert tree.recorded == before
+    assert cache.recorded == before
 
 
-def test_a_tree_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglc.frontend.recorder.replay_cache._MOST_PLACES", 20)
-    shared = Tree()
+def test_a_replay_cache_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglc.frontend.recorder.replay_cache._MOST_NODES", 20)
+    shared = ReplayCache()
     for seed in range(40):
-        assert walk(seed, shared, monkeypatch) == walk(seed, Tree(), monkeypatch), seed
-    assert shared.places <= 20
+        assert walk(seed, shared, monkeypatch) == walk(seed, ReplayCache(), monkeypatch), seed
+    assert shared.nodes <= 20
