@@ -20,7 +20,6 @@ from sglc.errors import BackendError, SglcError, UsageError
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -33,7 +32,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     reads,
 )
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")

@@ -27,7 +27,6 @@ from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -42,7 +41,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.passes.compile import cached
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from sglc.ir.plan.plan import (
 from sglc.ir.plan.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
 from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -47,7 +46,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.ir.text.graph import critical_path, dataflow, to_dot, to_mermaid, waves
 from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline

@@ -28,7 +28,6 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -44,6 +43,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
+from sglc.ir.target import ControlText
 from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned, text
 from tests.reference.interpret import Meaning, Model
 

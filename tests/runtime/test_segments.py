@@ -12,7 +12,6 @@ from sglc.errors import Loc, RunError
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -25,6 +24,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.generation import sample_seed
 from sglc.runtime.engine.machine import Machine

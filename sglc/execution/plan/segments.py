@@ -15,7 +15,6 @@ from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Run
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -32,6 +31,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.plan.uses import Name, own_reads
+from sglc.ir.target import ControlText
 
 Give = Callable[[Name, Value], None]
 

@@ -35,7 +35,6 @@ from sglc.explain.estimate.token_counts import (
 )
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -52,6 +51,7 @@ from sglc.ir.plan.segment import (
     Slot,
     TextPart,
 )
+from sglc.ir.target import ControlText
 
 _TURN = Span(0, 8, 4.0)  # tokens by which an API marks a turn
 

@@ -35,7 +35,6 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.plan_check import check_plan
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -51,6 +50,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 PLAN_VERSION = 5
 

@@ -27,7 +27,6 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -45,6 +44,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 _DEFAULT = Sampling()
 

@@ -16,7 +16,6 @@ from typing import Any
 from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import SglcError
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -32,6 +31,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 _DEFAULTS = asdict(Sampling())
 

@@ -15,7 +15,6 @@ from time import perf_counter
 from sglc.errors import RunError, SglcError, located
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -32,7 +31,7 @@ from sglc.ir.plan.segment import (
     readers_of,
     reads,
 )
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import ControlText, Tokenizer
 from sglc.runtime.cache.kept_streams import Kept
 from sglc.runtime.engine.engine import Engine, Handle, RequestId, Turn
 from sglc.runtime.engine.generation import Call, GenCall, Model, Outcome, SelectCall, Stream
