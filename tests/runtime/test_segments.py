@@ -248,6 +248,18 @@ def test_abort_ends_a_segment_and_those_that_wait_for_its_streams(depth: int, st
     assert isinstance(bench.done("three")[2], GenDone)
 
 
+def test_what_was_stopped_does_not_go_on_when_the_stream_comes_that_it_waited_for() -> None:
+    bench = Bench()
+    bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), KeepNode(2, 7), name="one")
+    waiting = bench.submit(OpenNode(7), gen(0), name="two")
+    bench.machine.abort(waiting)
+    bench.drain()
+    assert bench.ended == ["one"]
+    assert bench.done("two") == {}
+    bench.run(ReleaseNode(7), name="three")
+    assert bench.machine.engine.handles._sequences == {}
+
+
 def test_when_the_engine_is_beyond_use_everybody_hears_of_it() -> None:
     bench = Bench()
     bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), ExtendNode(2, ("e",)), gen(3))
