@@ -22,7 +22,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -157,8 +156,6 @@ class _Run:
                 call = str(step.site.inside(at.call, at.iterations))
                 made = self.block(block, _Place([dict(zip(block.params, args, strict=True))], call))
                 here.update(zip(step.gives, made, strict=True))
-            case ReleaseStep():
-                pass
             case _:
                 assert_never(step)
 

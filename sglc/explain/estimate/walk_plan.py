@@ -43,7 +43,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -133,8 +132,6 @@ class _PlanWalk:
             case HostStep():
                 self.seen.ends[step.reason, step.loc] = None
                 raise _Stops
-            case ReleaseStep():
-                return Tally()
             case _:
                 assert_never(step)
 

@@ -27,7 +27,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
-    ReleaseStep,
     SwitchStep,
     ValueStep,
     Within,
@@ -51,7 +50,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -75,7 +74,6 @@ _CLASSES: dict[str, type] = {
     "map step": MapStep,
     "call": CallStep,
     "function": FunctionStep,
-    "release step": ReleaseStep,
     "block": Block,
     "held": Held,
     "joined": Joined,

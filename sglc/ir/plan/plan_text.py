@@ -21,7 +21,6 @@ from sglc.ir.plan.plan import (
     Named,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -135,8 +134,6 @@ class _Printer:
                 args = _bound(self.blocks[step.body].params, step.args)
                 self.lines.append(f"{head}{_gives(step.gives)}call {site}{args}{_place(step.loc)}")
                 self.block(step.body, inside)
-            case ReleaseStep():
-                self.lines.append(f"{head}release {_tree(step.stream)}")
             case _:
                 assert_never(step)
 
