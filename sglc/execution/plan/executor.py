@@ -39,14 +39,6 @@ from sglc.ir.plan.plan import (
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.plan.uses import Name, gives_of, names_in
 from sglc.ir.values import case_of, evaluate, item_texts, returned
-from sglc.passes.compile import Compiled
-
-
-def run_compiled(
-    compiled: Compiled, arguments: Mapping[str, Any], run: Run, tools: Tools = NO_TOOLS
-) -> tuple[dict[str, Any], Any]:
-    """Execute a compiled program: `run_plan` with arguments as texts, as the program would append them."""
-    return run_plan(compiled.plan, {name: str(value) for name, value in arguments.items()}, run, tools)
 
 
 def run_plan(
