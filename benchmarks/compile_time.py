@@ -40,7 +40,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def straight_text(ops: int = 20_000) -> str:
     """A program without blocks: texts, generations, and forks of one prompt."""
-    lines = ["# sglir 1", "def straight(a):", "    s0 = root()"]
+    lines = ["# sglir 2", "def straight(a):", "    s0 = root()"]
     for number in range(ops // 4):
         at = 4 * number
         lines += [
@@ -54,7 +54,7 @@ def straight_text(ops: int = 20_000) -> str:
 
 def blocks_text(blocks: int = 5_000) -> str:
     """Blocks one behind the other, each going on from the last: 20,000 ops."""
-    lines = ["# sglir 1", "def blocks(a):", "    s0 = root()", "    s1, t0 = gen(s0, 'first')"]
+    lines = ["# sglir 2", "def blocks(a):", "    s0 = root()", "    s1, t0 = gen(s0, 'first')"]
     stream, text = 1, 0
     for number in range(blocks):
         lines += [
@@ -72,7 +72,7 @@ def blocks_text(blocks: int = 5_000) -> str:
 
 def deep_text(depth: int = MAX_DEPTH) -> str:
     """Blocks inside blocks: conditions, loops and maps in turn, with a generation in the innermost."""
-    lines = ["# sglir 1", "def deep(a):", "    l0 = concat((a, 'b'))", "    b0 = eq(a, 'x')"]
+    lines = ["# sglir 2", "def deep(a):", "    l0 = concat((a, 'b'))", "    b0 = eq(a, 'x')"]
     ends: list[str] = []
     for level in range(depth):
         indent = "    " * (level + 1)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.ir.plan.segment import ControlText
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step

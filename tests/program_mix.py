@@ -125,9 +125,9 @@ class Watched(Machine):
     beginning: Arrival
     turn: Callable[[int, Arrival, Turn], Turn | None] | None = None
 
-    def _turn(self, run, index):  # type: ignore[no-untyped-def]
+    def turn_of(self, run, index):  # type: ignore[no-untyped-def]
         arrival = self.programs.setdefault(run, self.beginning)
-        own = super()._turn(run, index)
+        own = super().turn_of(run, index)
         return own if self.turn is None else self.turn(self.engine.steps, arrival, own)
 
 

@@ -17,7 +17,6 @@ from sglc.ir.ops import (
     Eq,
     Fork,
     Format,
-    FusedGen,
     Gen,
     HostCall,
     Image,
@@ -29,9 +28,7 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
-    Pin,
     PureCall,
-    Release,
     Resume,
     RoleClose,
     RoleOpen,
@@ -39,11 +36,9 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Strip,
     Switch,
     Tool,
-    Warm,
     types_of,
 )
 from sglc.ir.sampling import Sampling
@@ -594,31 +589,7 @@ def _data(b: _Builder) -> Tree:
             return b.random.choice(leaves)
 
 
-def _hint(b: _Builder) -> None:
-    """What only the cache is told."""
-    if b.streams:
-        stream = b.random.choice(b.streams)
-        b.emit(b.random.choice((Warm, Pin, Release))(stream.value))
-
-
-def _together(b: _Builder) -> None:
-    """A block that runs once, whatever happens."""
-    if b.depth >= 3:
-        return
-    kinds = [kind for kind in (Type.STREAM, Type.TEXT, Type.LIST) if b.random.random() < 0.6]
-    roles = [b.random.choice(("", "", "user")) for _ in kinds]
-    python = b.python
-    with b.block(again=False):
-        b.python = False
-        _steps(b)
-        results = tuple(_of(b, kind, role) for kind, role in zip(kinds, roles, strict=True))
-        body = Region((), tuple(b.ops), results)
-    b.python = python
-    b.yielded_roles = roles
-    _give(b, b.random.choice((Speculate, FusedGen))(body))
-
-
 _WITH_REGIONS = (
-    _value, _value, _twins, _cond, _switch, _loop, _map, _call, _section, _image, _function, _pack, _hint,
-    _together, _movable, _movable,
+    _value, _value, _twins, _cond, _switch, _loop, _map, _call, _section, _image, _function, _pack,
+    _movable, _movable,
 )  # fmt: skip

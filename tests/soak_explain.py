@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sglc.errors import RunError
-from sglc.execution.plan.executor import run_compiled
+from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Run
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
@@ -91,7 +91,7 @@ def check(seed: int, estimate: Estimate = estimated, given: Mapping[str, str] = 
         compiled = compile_program(program, backend.target)
         forecast = estimate([(compiled.plan, given)], backend.target)
         run = Run(backend, seed)
-        value = outcome(lambda: run_compiled(compiled, GIVEN, run, Recorded())[1])
+        value = outcome(lambda: run_plan(compiled.plan, GIVEN, run, Recorded())[1])
     finally:
         backend.close()
     if isinstance(value, RunError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sglc.ir.plan.segment import ControlText
+from sglc.ir.target import ControlText
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 CHATML = """\

@@ -103,7 +103,7 @@ def outcome(case: Case) -> tuple[str, str]:
             meaning(after, Model(lambda site, prefix: prefix, lambda *_: 0, declared=lambda *_: 12.5), {})
     except SglcError as error:
         return "error", render(error) + "\n"
-    text = to_text(after).removeprefix("# sglir 1\n")
-    assert to_text(from_text(text, "again.sglir")) == f"# sglir 1\n{text}"
+    text = to_text(after).removeprefix("# sglir 2\n")
+    assert to_text(from_text(text, "again.sglir")) == f"# sglir 2\n{text}"
     assert canonical(after) == from_text(text, "again.sglir")
     return "ir", text + "".join(f"# {remark}\n" for remark in remarks)

@@ -24,7 +24,7 @@ from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli.main import main
 from sglc.errors import BackendError, RunError, UsageError
-from sglc.execution.plan.executor import run_compiled, run_plan
+from sglc.execution.plan.executor import run_plan
 from sglc.execution.plan.prepare import Tools
 from sglc.execution.session import Run
 from sglc.ir.core import Op, Program, Site, Type, Value, next_id, with_regions
@@ -166,7 +166,7 @@ def check_run(seed: int, backend: OracleBackend) -> int:
     program = from_text(plain(to_text(begun(made))), "random.sglir")
     verify(program)
     tools, run, args = Recorded(), Run(backend, seed), {**ARGS, "b": "beta"}
-    value = outcome(lambda: run_compiled(compile_program(program, backend.target), args, run, tools)[1])
+    value = outcome(lambda: run_plan(compile_program(program, backend.target).plan, args, run, tools)[1])
     if isinstance(value, RunError):
         assert value.code == "SGLC404", to_text(program)  # an empty choice
         return 0
@@ -734,7 +734,7 @@ def test_an_agent_on_a_real_model_does_what_the_interpreter_says(local: LocalBac
 
     run = Run(local, 3)
     compiled = compile_program(program, local.target)
-    _, value = run_compiled(compiled, {"question": "Which is the largest planet?"}, run, {"search": search})
+    _, value = run_plan(compiled.plan, {"question": "Which is the largest planet?"}, run, {"search": search})
     texts = {site: cell.text for site, cell in run.feed.cells.items()}
     model = Model(
         lambda site, _: str(texts[site]), lambda site, _, choices: choices.index(str(texts[site])),

@@ -411,7 +411,7 @@ def test_time_is_linear() -> None:
     """Text, checks and passes on 4,000 small blocks: four times the blocks, less than ten times as long."""
 
     def seconds(count: int) -> float:
-        lines = ["# sglir 1", "def f(a):", "    b0 = eq(a, '')", "    s0 = root()"]
+        lines = ["# sglir 2", "def f(a):", "    b0 = eq(a, '')", "    s0 = root()"]
         for i in range(count):
             lines += [
                 f"    s{3 * i + 3} = cond(b0):",

@@ -12,7 +12,7 @@ import sglc as sgl
 from sglc.backends.registry import connect
 from sglc.backends.scripted import Rule, ScriptedBackend, Words, by_rules, read_script
 from sglc.errors import BackendError, UsageError
-from sglc.ir.plan.segment import ControlText
+from sglc.ir.target import ControlText
 
 
 @sgl.function

@@ -14,7 +14,6 @@ from sglc.errors import BackendError, LegalizeError, Loc, RunError
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, Sample, Usage
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -28,6 +27,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 LOC = Loc("f.py", 3)
 

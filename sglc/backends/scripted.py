@@ -18,9 +18,9 @@ from typing import Any
 
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.ir.core import Site
+from sglc.ir.plan.dataflow import choice_texts, failed_before, filled
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -28,12 +28,11 @@ from sglc.ir.plan.segment import (
     KeepNode,
     OpenNode,
     ReleaseNode,
-    Result,
     Segment,
     SelectNode,
     reads,
 )
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
@@ -225,13 +224,12 @@ class ScriptedBackend:
             for index in waiting:
                 node = nodes[index]
                 if failed or later or asked:
-                    sources = reads(node)
-                    cause = next((failed[source] for source in sources if source in failed), None)
+                    cause = failed_before(node, failed)
                     if cause is not None:
                         failed[index] = cause
                         yield NodeFailed(index, cause)
                         continue
-                    if any(source in asked or source in later for source in sources):
+                    if any(source in asked or source in later for source in reads(node)):
                         later.append(index)
                         continue
                 if not isinstance(node, GenNode | SelectNode):
@@ -273,15 +271,11 @@ class ScriptedBackend:
             case ExtendNode(stream, parts):
                 pieces = [prompts[stream]]
                 for part in parts:
-                    match part:
-                        case str():
-                            pieces.append(part)
-                        case ControlText(text):
+                    match filled(part, texts):
+                        case (str() as text) | ControlText(text):
                             pieces.append(text)
                         case ImagePart():
                             pieces.append("<image>")
-                        case Result(source):
-                            pieces.append(texts[source])
                         case _:
                             raise AssertionError(part)
                 prompts[index] = "".join(pieces)
@@ -301,9 +295,7 @@ class ScriptedBackend:
         self.calls += 1
         count = len(prompt.split())
         if isinstance(node, SelectNode):
-            choices = tuple(
-                texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices
-            )
+            choices = choice_texts(node, texts)
             chosen = self._say(Asked(node.site, prompt, 0, choices), node)
             usage = Usage(prompt=count, computed=count, calls=1)
             done = SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage, decided="match")

@@ -27,21 +27,13 @@ from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
-    ControlText,
-    ExtendNode,
-    ForkNode,
     GenNode,
-    ImagePart,
     KeepNode,
-    OpenNode,
-    Part,
     ReleaseNode,
-    Result,
-    RoleMark,
     Segment,
     SelectNode,
-    Slot,
 )
+from sglc.ir.plan.stream_text import StreamAt, stream_pieces
 from sglc.ir.target import Target
 from sglc.passes.compile import cached
 
@@ -377,40 +369,9 @@ class Run:
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""
-        parts: list[TextPart] = []
-        segment, index = kept.segment, kept.node
-        while True:
-            node = segment.nodes[index]
-            match node:
-                case OpenNode(int() as number) if self._numbered[number] is not since:
-                    before = self._numbered[number]
-                    segment, index = before.segment, before.node
-                case OpenNode():
-                    parts.reverse()
-                    return parts
-                case ExtendNode():
-                    parts += [_piece(segment, part) for part in reversed(node.parts)]
-                    index = node.stream
-                case GenNode() | SelectNode():
-                    parts.append(node.site)
-                    index = node.stream
-                case ForkNode():
-                    index = node.stream
-                case KeepNode() | ReleaseNode():
-                    raise AssertionError("not a stream")
 
+        def opened(number: int) -> StreamAt | None:
+            before = self._numbered[number]
+            return None if before is since else (before.segment, before.node)
 
-def _piece(segment: Segment, part: Part) -> TextPart:
-    match part:
-        case str():
-            return part
-        case ControlText() | RoleMark():
-            return part.text
-        case ImagePart():
-            return ""  # a picture is no text
-        case Result(index):
-            made = segment.nodes[index]
-            assert isinstance(made, GenNode | SelectNode)
-            return made.site
-        case Slot(name):
-            raise AssertionError(f"slot {name} is not bound")
+        return stream_pieces((kept.segment, kept.node), opened)

@@ -11,6 +11,10 @@ from sglc.errors import UsageError
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
+from sglc.explain.render.draw import to_dot, to_mermaid
+from sglc.explain.render.page import page
+from sglc.explain.render.text import explanation_text
+from sglc.explain.render.to_json import explanation_data
 from sglc.frontend.analysis.lint import Finding, findings
 from sglc.frontend.analysis.survey import Survey, survey
 from sglc.frontend.language.function import Definition, describe
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
 
-class _Made(Protocol):
+class _Compilation(Protocol):
     """What `Function.compile` gives."""
 
     @property
@@ -37,7 +41,7 @@ class Explained(Protocol):
 
     definition: Definition
 
-    def compile(self, target: Any = None, **kwargs: Any) -> _Made:
+    def compile(self, target: Any = None, **kwargs: Any) -> _Compilation:
         """As `Function.compile`."""
 
     def bind(self, **kwargs: Any) -> Explained:
@@ -56,32 +60,22 @@ class Explanation:
 
     def text(self) -> str:
         """For people, without a newline at the end."""
-        from sglc.explain.render.text import explanation_text
-
-        return explanation_text(self)
+        return explanation_text(self.compiled, self.forecast, self.price, self.survey, self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""
-        from sglc.explain.render.to_json import explanation_data
-
-        return explanation_data(self)
+        return explanation_data(self.compiled, self.forecast, self.price, self.survey, self.findings)
 
     def to_html(self) -> str:
         """One page that needs nothing else."""
-        from sglc.explain.render.page import page
-
         return page([self.to_json()])
 
     def to_mermaid(self) -> str:
         """The graph of steps for Mermaid."""
-        from sglc.explain.render.draw import to_mermaid
-
         return to_mermaid(self.forecast)
 
     def to_dot(self) -> str:
         """The graph of steps for Graphviz."""
-        from sglc.explain.render.draw import to_dot
-
         return to_dot(self.forecast)
 
     def __str__(self) -> str:
@@ -109,7 +103,7 @@ def explained(
     if rows is not None and not rows:
         raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
     each = [own] if rows is None else [{**own, **_named(function.definition, row)} for row in rows]
-    made: list[tuple[_Made, Mapping[str, str]]] = []
+    made: list[tuple[_Compilation, Mapping[str, str]]] = []
     for arguments in each:
         made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
     first, goal = made[0][0].compiled, made[0][0].backend.target
@@ -138,7 +132,7 @@ def explained_compiled(compiled: Compiled, target: Target) -> Explanation:
 
 def _row(
     function: Explained, target: Any, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
-) -> tuple[_Made, Mapping[str, str]]:
+) -> tuple[_Compilation, Mapping[str, str]]:
     """The plan for one row, and what of the row's arguments is left open in it."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     if len(texts) == len(arguments):

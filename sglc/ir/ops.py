@@ -26,18 +26,13 @@ cond         one of two blocks, as a truth value says
 switch       the block whose case a text equals
 loop         a block again and again, as long as it says so
 map          a block once for each text of a list
-speculate    a block that an API may answer with one request
-fused_gen    a block that one constrained decoding may write
 call         another program, with sites of its own
 tool         a declared Python function, called once, in order
 pure_call    a declared Python function without effects
 pack         plain data with values in it, as one JSON value
-warm         a stream's tokens are computed before they are needed
-pin          a stream stays in the cache
-release      a stream may leave the cache
 host_call    ordinary Python takes over here
 
-`cond`, `switch`, `loop`, `map`, `speculate` and `fused_gen` hold their blocks as regions, which end in `yield`.
+`cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
 """
 
 from __future__ import annotations
@@ -286,20 +281,6 @@ class Map(Op):
     body: Region
 
 
-@op("speculate", variadic=True)
-class Speculate(Op):
-    """What `body` yields. Its generations follow each other on one stream, so one request can guess them."""
-
-    body: Region
-
-
-@op("fused_gen", variadic=True)
-class FusedGen(Op):
-    """What `body` yields. Its literals and constrained generations are one text that one decoding may write."""
-
-    body: Region
-
-
 @op("tool", variadic=True)
 class Tool(Op):
     """What the declared function `name` returns; it is called once, in program order. `gives` is its type."""
@@ -325,27 +306,6 @@ class Pack(Op):
     """Plain data with texts, truth values, lists and JSON values in it, as one JSON value."""
 
     tree: Tree = field(hash=False)
-
-
-@op("warm")
-class Warm(Op):
-    """Have the tokens of `stream` computed, because several users follow."""
-
-    stream: Value
-
-
-@op("pin")
-class Pin(Op):
-    """Keep the tokens of `stream` in the cache until its `release`."""
-
-    stream: Value
-
-
-@op("release")
-class Release(Op):
-    """Nothing uses `stream` any more."""
-
-    stream: Value
 
 
 @op("call", variadic=True)
@@ -384,8 +344,6 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
             return (L,) * len(o.body.results)
         case Call():
             return tuple(value.type for value in values_in(o.program.returns))
-        case Speculate() | FusedGen():
-            return tuple(value.type for value in o.body.results)
         case Tool() | PureCall():
             return (Type(o.gives),) if o.gives in GIVES else ()
         case _:

@@ -1,4 +1,4 @@
-"""What a pass may know of a back end, as data, and the protocol that the executor drives.
+"""What a pass may know of a back end, as data.
 
 The compiler never imports a back end: capabilities are fields, the tokenizer is a protocol.
 """
@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sglc.ir.plan.segment import ControlText
+
+@dataclass(frozen=True, slots=True)
+class ControlText:
+    """Control tokens inside a literal; `text` is only how they are written."""
+
+    text: str
+    ids: tuple[int, ...]
 
 
 class Tokenizer(Protocol):

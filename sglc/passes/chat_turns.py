@@ -13,7 +13,6 @@ from sglc.ir.ops import (
     Call,
     Cond,
     Fork,
-    FusedGen,
     Gen,
     Image,
     Loop,
@@ -25,7 +24,6 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Switch,
     arms_of,
     hands_over,
@@ -117,7 +115,7 @@ class _Walk:
                 )
             case Loop():
                 self.loop(op)
-            case Map() | Speculate() | FusedGen():
+            case Map():
                 self.results(op, [self.region(op.body)])
             case Call():
                 self.call(op)

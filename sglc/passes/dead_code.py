@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Region, Value, inputs, regions, values_in, walk, with_regions
+from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, walk, with_regions
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Gen, HostCall, Join, Map, ParseJson, Pin, Release, Select, Switch, Tool, Warm
+from sglc.ir.ops import Call, Gen, HostCall, Join, Map, ParseJson, Select, Switch, Tool
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
-
-_Hint = Warm | Pin | Release
 
 
 @register("dead_code", Exactness.AGGRESSIVE, "what called programs generate and nothing reads is not generated")
@@ -35,10 +33,7 @@ def dead_code(program: Program, _: Target) -> Rewrite:
         return program
     sweep = _Sweep()
     kept = replace(program, ops=sweep.block(program.ops, set(values_in(program.returns))))
-    if not sweep.dropped:
-        return program
-    made = {value for op in walk((*kept.params, *kept.ops)) for value in _defined(op)}
-    return replace(kept, ops=_hinted(kept.ops, made)), tuple(reversed(list(sweep.remarks())))
+    return (kept, tuple(reversed(list(sweep.remarks())))) if sweep.dropped else program
 
 
 def _droppable(op: Op) -> bool:
@@ -70,9 +65,7 @@ class _Sweep:
         for op in reversed(ops):
             before = len(self.dropped)
             after, read = self.inside(op, live) if op.region_fields else (op, live)
-            if isinstance(op, _Hint):
-                kept.append(op)
-            elif any(value in live for value in op.results) or any(_stays(inner) for inner in walk((after,))):
+            if any(value in live for value in op.results) or any(_stays(inner) for inner in walk((after,))):
                 kept.append(after)
                 live.update(read, inputs(op))
             else:
@@ -95,18 +88,3 @@ class _Sweep:
             assert isinstance(op, Gen | Select)
             said = f"`{op.site}` is not generated: nothing reads it"
             yield Remark("dead_code", said, place(op.loc))
-
-
-def _defined(op: Op) -> Iterator[Value]:
-    yield from op.results
-    for region in regions(op):
-        yield from region.params
-
-
-def _hinted(ops: Sequence[Op], made: set[Value]) -> tuple[Op, ...]:
-    """The ops without hints for streams that are not there any more."""
-    return tuple(
-        with_regions(op, lambda region: replace(region, ops=_hinted(region.ops, made)))
-        for op in ops
-        if not isinstance(op, _Hint) or op.stream in made
-    )

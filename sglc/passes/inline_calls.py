@@ -24,7 +24,7 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Pin, Release, Select, continued
+from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Select, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -118,7 +118,6 @@ class _Inlining:
         own.update((value, self.value(value.type)) for value in definitions(called.ops))
         call = str(op.site)
         yield from (renamed(_at(inner, call), own) for inner in called.ops)
-        yield from (Release(own[stream], loc=op.loc) for stream in _pinned(called.ops))
         # Two generations must not meet in a stream that the called program goes on from, or gives twice.
         taken = dict.fromkeys(stream for inner in walk(called.ops) for stream in continued(inner))
         for result, value in zip(op.results, values_in(called.returns), strict=True):
@@ -147,15 +146,3 @@ def _at(op: Op, call: str) -> Op:
             )
         case _:
             return op
-
-
-def _pinned(ops: Sequence[Op]) -> tuple[Value, ...]:
-    """The streams that are pinned up to the end of the block."""
-    found: dict[Value, None] = {}
-    for op in ops:
-        match op:
-            case Pin():
-                found[op.stream] = None
-            case Release():
-                found.pop(op.stream, None)
-    return tuple(found)

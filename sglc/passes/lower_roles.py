@@ -29,7 +29,6 @@ from sglc.ir.ops import (
     Cond,
     Control,
     Fork,
-    FusedGen,
     Gen,
     HostCall,
     Image,
@@ -42,7 +41,6 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Switch,
     arms_of,
     hands_over,
@@ -192,10 +190,6 @@ class _Lowering:
                 self.loop(op)
             case Map():
                 write.ops.append(with_regions(op, lambda region: self.region(region)[0]))
-            case Speculate() | FusedGen():
-                body, left = self.region(op.body)
-                write.ops.append(replace(op, body=body))
-                self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
             case Call():
                 self.call(op)
             case _:

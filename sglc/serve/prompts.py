@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sglc.ir.plan.segment import ControlText
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
 from sglc.serve.bodies import ChatBody
 from sglc.serve.problems import Refusal, bad

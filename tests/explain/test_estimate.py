@@ -15,10 +15,10 @@ from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import UsageError
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
+from sglc.explain.estimate.intervals import Interval
+from sglc.explain.estimate.intervals import sure as exactly
 from sglc.explain.estimate.price import price_of
-from sglc.explain.estimate.ranges import Span
-from sglc.explain.estimate.ranges import sure as exactly
-from sglc.explain.estimate.token_counts import Counter, Unknown, weight
+from sglc.explain.estimate.token_counts import TokenCounter, Unknown, weight
 from sglc.ir.target import Target, Tokenizer
 from sglc.ir.text.printer import from_text
 from sglc.passes.compile import compile_program
@@ -35,7 +35,7 @@ def of(text: str, tokenizer: Tokenizer | None = None, **args: str) -> Forecast:
     return estimated([(compile_program(program, target).plan, args)], target)
 
 
-def bounds(span: Span) -> tuple[int, int | None]:
+def bounds(span: Interval) -> tuple[int, int | None]:
     return span.low, span.high
 
 
@@ -101,7 +101,7 @@ def f(q):
 def test_what_is_not_known_leaves_room_where_it_meets_literals() -> None:
     """Wherever a text is cut, its tokens lie between the bounds that its parts have with an unknown middle."""
     backend, tokenizer = small()
-    counter, random = Counter(backend.target), Random(0)
+    counter, random = TokenCounter(backend.target), Random(0)
     texts = [row["essay"] for row in ESSAYS] + [Path("examples/react.py").read_text()]
     for _ in range(3_000):
         text = random.choice(texts)

@@ -11,8 +11,8 @@ import pytest
 
 from sglc.explain.estimate import abstract_values, token_counts, walk_plan, walk_segment
 from sglc.explain.estimate.forecast import Tally
-from sglc.explain.estimate.prefix_tree import Prefixes
-from sglc.explain.estimate.ranges import ZERO, Span
+from sglc.explain.estimate.intervals import ZERO, Interval
+from sglc.explain.estimate.prefix_tree import PrefixTree
 from tests.soak_explain import check
 
 PROGRAMS = 100
@@ -47,13 +47,13 @@ def literals_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 def prefixes_of_forks_twice(patch: pytest.MonkeyPatch) -> None:
     """What stands before a fork counts as computed in every branch."""
-    add = Prefixes.add
+    add = PrefixTree.add
 
-    def alone(self: Prefixes, *args: Any) -> tuple[int, int, bool]:
+    def alone(self: PrefixTree, *args: Any) -> tuple[int, int, bool]:
         add(self, *args)
         return 0, 0, False
 
-    patch.setattr(Prefixes, "add", alone)
+    patch.setattr(PrefixTree, "add", alone)
 
 
 def both_arms(patch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,10 @@ def first_arm(patch: pytest.MonkeyPatch) -> None:
 
 def loops_once(patch: pytest.MonkeyPatch) -> None:
     """A loop is taken to run once."""
-    loop = walk_plan._Going.loop
-    patch.setattr(walk_plan._Going, "loop", lambda self, step, at: loop(self, replace(step, max_iters=1), at))
+    loop = walk_plan._PlanWalk.loop
+    patch.setattr(
+        walk_plan._PlanWalk, "loop", lambda self, step, at: loop(self, replace(step, max_iters=1), at)
+    )
 
 
 def silent(patch: pytest.MonkeyPatch) -> None:
@@ -80,19 +82,19 @@ def silent(patch: pytest.MonkeyPatch) -> None:
 
 def half_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A generation is taken to make half of what it may."""
-    whole: Callable[..., Span] = walk_segment.completion
+    whole: Callable[..., Interval] = walk_segment.completion
 
-    def half(*args: Any) -> Span:
+    def half(*args: Any) -> Interval:
         span = whole(*args)
         assert span.high is not None
-        return Span(span.low, span.high // 2, span.likely)
+        return Interval(span.low, span.high // 2, span.likely)
 
     patch.setattr(walk_segment, "completion", half)
 
 
 def no_room_at_joints(patch: pytest.MonkeyPatch) -> None:
     """Texts that meet are taken to keep their tokens."""
-    patch.setattr(token_counts.Counter, "_roomy", lambda self, item, *_: item)
+    patch.setattr(token_counts.TokenCounter, "_roomy", lambda self, item, *_: item)
 
 
 MUTANTS = (

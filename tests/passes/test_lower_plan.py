@@ -24,7 +24,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
-    ReleaseStep,
     SwitchStep,
     ValueStep,
     Within,
@@ -32,7 +31,6 @@ from sglc.ir.plan.plan import (
 from sglc.ir.plan.plan_json import PLAN_VERSION, plan_from_json, plan_to_json
 from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -47,7 +45,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.ir.text.graph import critical_path, dataflow, to_dot, to_mermaid, waves
 from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline
@@ -253,7 +251,6 @@ EVERYTHING = Plan(
         ),
         MapStep(Slot("l0"), 4, (Slot("l1"),), Loc("f.py", 10)),
         CallStep(Site("f", (), "g"), ("text", Held("s2")), 5, (Slot("t4"),), Loc("f.py", 11)),
-        ReleaseStep(Held("s2")),
         HostStep("why", Loc("f.py", 5, 6, 7), (Slot("t4"), Held("streams.0"))),
     ),
     variables=(Named("x", (Slot("t0"), None)), Within(2), Named("is", Slot("t1"))),

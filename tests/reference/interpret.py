@@ -23,7 +23,6 @@ from sglc.ir.ops import (
     Eq,
     Fork,
     Format,
-    FusedGen,
     Gen,
     HostCall,
     Image,
@@ -35,9 +34,7 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
-    Pin,
     PureCall,
-    Release,
     Resume,
     RoleClose,
     RoleOpen,
@@ -45,11 +42,9 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Strip,
     Switch,
     Tool,
-    Warm,
 )
 from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned
 
@@ -166,14 +161,12 @@ class _Run:
 
     def op(self, op: Op) -> None:
         match op:
-            case Warm() | Pin() | Release():
-                pass
             case (Root() | Append() | Control() | RoleOpen() | RoleClose() | Image() | Fork()
                   | ScopeBegin() | ScopeEnd()):  # fmt: skip
                 self.prompts.update(dict.fromkeys(op.results, self.prompt(op)))
             case Gen() | Select():
                 self.generate(op)
-            case Cond() | Switch() | Loop() | Map() | Call() | Speculate() | FusedGen():
+            case Cond() | Switch() | Loop() | Map() | Call():
                 self.regions(op)
             case Tool() | PureCall():
                 self.texts[op.results[0]] = self.declared(op)
@@ -246,7 +239,7 @@ class _Run:
 
     # -- regions -------------------------------------------------------------------------------------
 
-    def regions(self, op: Cond | Switch | Loop | Map | Call | Speculate | FusedGen) -> None:
+    def regions(self, op: Cond | Switch | Loop | Map | Call) -> None:
         match op:
             case Cond():
                 self.give(op.results, self.region(op.then if self.texts[op.pred] else op.orelse, ()))
@@ -256,8 +249,6 @@ class _Run:
                 arm = arms[number]
                 assert arm is not None
                 self.give(op.results, self.region(arm, ()))
-            case Speculate() | FusedGen():
-                self.give(op.results, self.region(op.body, ()))
             case Loop():
                 carried = self.values(op.init)
                 for number in range(op.max_iters):

@@ -22,13 +22,11 @@ from sglc.ir.plan.plan import (
     MapStep,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
 )
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -44,6 +42,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
+from sglc.ir.target import ControlText
 from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned, text
 from tests.reference.interpret import Meaning, Model
 
@@ -157,8 +156,6 @@ class _Run:
                 call = str(step.site.inside(at.call, at.iterations))
                 made = self.block(block, _Place([dict(zip(block.params, args, strict=True))], call))
                 here.update(zip(step.gives, made, strict=True))
-            case ReleaseStep():
-                pass
             case _:
                 assert_never(step)
 

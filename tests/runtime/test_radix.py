@@ -247,14 +247,13 @@ def test_what_comes_and_goes_leaves_nothing_in_the_heap() -> None:
     assert len(cache.tree._heap) <= 16
 
 
-def test_dead_then_speculative_then_the_rest_then_pinned_leaves() -> None:
+def test_dead_then_the_rest_then_pinned_leaves() -> None:
     cache = Cache(1)
-    pinned, normal, guess, dead = (cache.add((token,)) for token in range(4))
-    for leaf, worth in ((guess, Worth.SPECULATIVE), (dead, Worth.DEAD)):
-        cache.tree.demote(leaf, worth)
+    pinned, normal, dead = (cache.add((token,)) for token in range(3))
+    cache.tree.demote(dead, Worth.DEAD)
     cache.tree.pin(pinned)
     cache.known((9,))
-    assert cache.evict_all() == [dead.page, guess.page, normal.page, pinned.page]
+    assert cache.evict_all() == [dead.page, normal.page, pinned.page]
 
 
 def test_of_pinned_leaves_the_farthest_next_use_goes_first() -> None:

@@ -12,7 +12,6 @@ from sglc.errors import Loc, RunError
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -25,6 +24,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.generation import sample_seed
 from sglc.runtime.engine.machine import Machine
@@ -246,6 +246,18 @@ def test_abort_ends_a_segment_and_those_that_wait_for_its_streams(depth: int, st
     assert sorted(bench.ended) == ["three", "two"]
     assert all(isinstance(event, NodeFailed) for event in bench.done("two").values())
     assert isinstance(bench.done("three")[2], GenDone)
+
+
+def test_what_was_stopped_does_not_go_on_when_the_stream_comes_that_it_waited_for() -> None:
+    bench = Bench()
+    bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), KeepNode(2, 7), name="one")
+    waiting = bench.submit(OpenNode(7), gen(0), name="two")
+    bench.machine.abort(waiting)
+    bench.drain()
+    assert bench.ended == ["one"]
+    assert bench.done("two") == {}
+    bench.run(ReleaseNode(7), name="three")
+    assert bench.machine.engine.handles._sequences == {}
 
 
 def test_when_the_engine_is_beyond_use_everybody_hears_of_it() -> None:

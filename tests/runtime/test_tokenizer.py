@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer
 
 from sglc.errors import BackendError, RunError
-from sglc.ir.plan.segment import ControlText
+from sglc.ir.target import ControlText
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from tests.runtime.tiny_model import CONTROL, tiny_tokenizer
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sglc.errors import LegalizeError, Loc, RunError
-from sglc.ir.plan.segment import ControlText, ImagePart, RoleMark
-from sglc.ir.target import Tokenizer
+from sglc.ir.plan.dataflow import FilledPart
+from sglc.ir.plan.segment import ImagePart, RoleMark
+from sglc.ir.target import ControlText, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Made:
     tail: str = ""
 
 
-Item = str | ControlText | RoleMark | ImagePart | Made
+Item = FilledPart | Made
 
 
 @dataclass(frozen=True, slots=True)

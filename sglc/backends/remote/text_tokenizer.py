@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sglc.backends.remote.prompts import Prompt, text
 from sglc.errors import RunError
-from sglc.ir.plan.segment import ControlText
+from sglc.ir.target import ControlText
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _CHARACTERS_A_TOKEN = 4  # a guess, for estimates

@@ -32,7 +32,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -40,14 +39,6 @@ from sglc.ir.plan.plan import (
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.plan.uses import Name, gives_of, names_in
 from sglc.ir.values import case_of, evaluate, item_texts, returned
-from sglc.passes.compile import Compiled
-
-
-def run_compiled(
-    compiled: Compiled, arguments: Mapping[str, Any], run: Run, tools: Tools = NO_TOOLS
-) -> tuple[dict[str, Any], Any]:
-    """Execute a compiled program: `run_plan` with arguments as texts, as the program would append them."""
-    return run_plan(compiled.plan, {name: str(value) for name, value in arguments.items()}, run, tools)
 
 
 def run_plan(
@@ -190,32 +181,26 @@ class PlanRun:
             befores.append(before)
             owns.append(own)
             before = own or before
-        tasks: list[asyncio.Task[None]] = []
 
-        async def run(chain: Sequence[int], earlier: Sequence[asyncio.Task[None]]) -> None:
+        async def run(chain: Sequence[int]) -> None:
             for number in chain:
                 step = block.steps[number]
-                await self.guarded(
-                    scope, number, step, facts, at, befores[number], owns[number], earlier, errors
-                )
+                await self.guarded(scope, number, step, facts, at, befores[number], owns[number], errors)
 
         if facts.flat:  # in this task: what holds blocks would make the stack deep
-            await run(facts.chains[0], ())
+            await run(facts.chains[0])
             return before
         async with asyncio.TaskGroup() as group:
             for chain in facts.chains:
-                earlier = tuple(tasks) if isinstance(block.steps[chain[0]], ReleaseStep) else ()
-                tasks.append(group.create_task(run(chain, earlier)))
+                group.create_task(run(chain))
         return before
 
     async def guarded(
         self, scope: Scope, number: int, step: Step, facts: Facts, at: _At, before: _Ended | None,
-        own: _Ended | None, earlier: Sequence[asyncio.Task[None]], errors: list[Exception | None],
+        own: _Ended | None, errors: list[Exception | None],
     ) -> None:  # fmt: skip
         """Run a step when it can; an error becomes that of what it gives."""
         try:
-            if earlier:
-                await asyncio.wait(earlier)
             known = await scope.find(facts.reads[number])
             await self.step(scope, number, step, known, at, before)
         except Exception as error:
@@ -264,8 +249,6 @@ class PlanRun:
                 inside = _At(str(step.site.inside(at.call, at.iterations)))
                 args = [read(tree, known) for tree in step.args]
                 self.give(scope, step.gives, await self.numbered(step.body, args, inside, None, before, {}))
-            case ReleaseStep():
-                pass
             case HostStep():
                 raise AssertionError("refused before anything ran")
             case _:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.values import Kept, Value
-from sglc.ir.plan.plan import Block, ReleaseStep, Step, blocks_of
+from sglc.ir.plan.plan import Block, Step, blocks_of
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 
@@ -35,8 +35,6 @@ class Facts:
 
 def _chains(block: Block, wanted: Sequence[Sequence[Name]]) -> list[list[int]]:
     """The steps of a block; together those of which each can begin no earlier than the one before it ends."""
-    if any(isinstance(step, ReleaseStep) for step in block.steps):  # which waits for every step before it
-        return [[number] for number in range(len(block.steps))]
     chains: list[list[int]] = []
     lasts: dict[Name, list[int]] = {}  # by what the last step of a chain gives as it ends: its chain
     for number, step in enumerate(block.steps):

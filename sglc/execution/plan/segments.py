@@ -15,22 +15,15 @@ from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Run
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
-    ControlText,
-    ExtendNode,
-    ForkNode,
     GenNode,
     Held,
-    ImagePart,
     KeepNode,
-    OpenNode,
-    Part,
     ReleaseNode,
-    Result,
-    RoleMark,
     Segment,
     SelectNode,
     Slot,
 )
+from sglc.ir.plan.stream_text import stream_pieces
 from sglc.ir.plan.uses import Name, own_reads
 
 Give = Callable[[Name, Value], None]
@@ -154,27 +147,10 @@ class Segments:
     def text(self, kept: Kept) -> str:
         """The text of a stream, markup included, when all generations in it have ended."""
         assert self._traced is not None
-        texts: list[str] = []
         at = None if kept.number is None else self._traced[kept.number]
-        while at is not None:
-            segment, index = at
-            node = segment.nodes[index]
-            match node:
-                case OpenNode(handle=int() as number):
-                    at = self._traced[number]
-                case OpenNode():
-                    at = None
-                case ExtendNode():
-                    texts += [self._part(part, segment) for part in reversed(node.parts)]
-                    at = (segment, node.stream)
-                case GenNode() | SelectNode():
-                    texts.append(self._made(node))
-                    at = (segment, node.stream)
-                case ForkNode():
-                    at = (segment, node.stream)
-                case KeepNode() | ReleaseNode():
-                    raise AssertionError("not a stream")
-        return "".join(reversed(texts))
+        pieces = stream_pieces(at, self._traced.__getitem__)
+        cells = self._run.feed.cells
+        return "".join([piece if isinstance(piece, str) else text(value_of(cells[piece])) for piece in pieces])
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -202,24 +178,6 @@ class Segments:
         if number in self._kept:
             del self._kept[number]
             self._free.append(number)
-
-    def _part(self, part: Part, segment: Segment) -> str:
-        match part:
-            case str():
-                return part
-            case ControlText() | RoleMark():
-                return part.text
-            case Result():
-                made = segment.nodes[part.node]
-                assert isinstance(made, GenNode | SelectNode)
-                return self._made(made)
-            case ImagePart():
-                return ""
-            case Slot():
-                raise AssertionError("it was bound")
-
-    def _made(self, node: GenNode | SelectNode) -> str:
-        return text(value_of(self._run.feed.cells[node.site]))
 
 
 class _Waiting:

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
-from sglc.explain.estimate.ranges import Span, either, total
+from sglc.explain.estimate.intervals import Interval, either, total
 from sglc.explain.estimate.token_counts import (
-    Counter,
     Item,
     Line,
     Marked,
     Text,
+    TokenCounter,
     Unknown,
     first_word,
     last_word,
@@ -23,13 +23,13 @@ from sglc.ir.values import Plain, evaluate
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class CallChain:
     """Calls one after another, the last one first. `new` are the tokens generated in all of them."""
 
     site: str
     calls: int
-    new: Span
-    before: Chain | None
+    new: Interval
+    before: CallChain | None
 
     @property
     def length(self) -> float:
@@ -43,7 +43,7 @@ class After:
 
     sites: frozenset[str] = frozenset()
     depth: int = 0
-    chain: Chain | None = None
+    chain: CallChain | None = None
 
 
 START = After()
@@ -61,149 +61,153 @@ def last(afters: Iterable[After]) -> After:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextValue:
     """A text."""
 
     text: Text
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PlainValue:
     """A value that is no text, and known."""
 
     value: Plain
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListValue:
     """A list whose length is known."""
 
-    items: tuple[Form, ...]
+    items: tuple[AbstractValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class StreamValue:
     """A stream."""
 
     line: Line
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class UnknownValue:
     """Nothing is known of it but where it comes from."""
 
     key: Hashable
     shown: str
 
 
-Form = Said | Fact | Many | Prompt | Open
+AbstractValue = TextValue | PlainValue | ListValue | StreamValue | UnknownValue
 
 
 @dataclass(frozen=True, slots=True)
-class Val:
+class ValueAfter:
     """A value and what comes before it."""
 
-    form: Form
+    form: AbstractValue
     after: After = START
 
 
-def form_of(value: object) -> Form:
+def form_of(value: object) -> AbstractValue:
     """A value of plain data."""
     match value:
         case str():
-            return Said((value,) if value else ())
+            return TextValue((value,) if value else ())
         case tuple() | list():
-            return Many(tuple(map(form_of, value)))
+            return ListValue(tuple(map(form_of, value)))
         case _:
-            return Fact(value)  # type: ignore[arg-type]
+            return PlainValue(value)  # type: ignore[arg-type]
 
 
-def text_of(form: Form) -> Text:
+def text_of(form: AbstractValue) -> Text:
     """A value where it is used as a text."""
     match form:
-        case Said(text):
+        case TextValue(text):
             return text
-        case Many(items) if items:  # of several samples the first
+        case ListValue(items) if items:  # of several samples the first
             return text_of(items[0])
-        case Open(key, shown):
-            return (Unknown(key, Span(0, None, 0.0), shown),)
-        case Fact(value):
+        case UnknownValue(key, shown):
+            return (Unknown(key, Interval(0, None, 0.0), shown),)
+        case PlainValue(value):
             return (str(value),)
         case _:
-            return (Unknown(("text", form), Span(0, None, 0.0), "{...}"),)
+            return (Unknown(("text", form), Interval(0, None, 0.0), "{...}"),)
 
 
-def plain_of(form: Form) -> tuple[Plain] | None:
+def plain_of(form: AbstractValue) -> tuple[Plain] | None:
     """A value that is wholly known."""
     match form:
-        case Said(()):
+        case TextValue(()):
             return ("",)
-        case Said((str() as text,)):
+        case TextValue((str() as text,)):
             return (text,)
-        case Fact(value):
+        case PlainValue(value):
             return (value,)
-        case Many(items):
+        case ListValue(items):
             known = [plain_of(item) for item in items]
             return (tuple(one[0] for one in known if one),) if all(known) else None
         case _:
             return None
 
 
-def computed(operation: str, operands: tuple[Form, ...], name: str, key: Hashable, loc: Loc) -> Form:
+def computed(
+    operation: str, operands: tuple[AbstractValue, ...], name: str, key: Hashable, loc: Loc
+) -> AbstractValue:
     """What an operation of `ir.values` makes of what is known."""
     known = [plain_of(form) for form in operands]
     if all(known):
         try:
             return form_of(evaluate(operation, [one[0] for one in known if one], loc))
         except SglcError:
-            return Open(key, f"{{{name}}}")  # the run will say so
+            return UnknownValue(key, f"{{{name}}}")  # the run will say so
     match operation, operands:
         case "format", _:
-            return Said(_joined(operands))
-        case (("strip" | "lower"), (Said((Unknown() as one,)),)) if one.choices:
+            return TextValue(_joined(operands))
+        case (("strip" | "lower"), (TextValue((Unknown() as one,)),)) if one.choices:
             change = str.strip if operation == "strip" else str.lower
             choices = tuple(map(change, one.choices))
-            return Said((Unknown((operation, one.key), one.tokens, one.shown, choices),))
-        case (("strip" | "lower"), (Said(text),)):
+            return TextValue((Unknown((operation, one.key), one.tokens, one.shown, choices),))
+        case (("strip" | "lower"), (TextValue(text),)):
             highs = [part.tokens.high if isinstance(part, Unknown) else len(part.encode()) for part in text]
             bounded = all(high is not None for high in highs)
             # Small letters may be more tokens than capital ones.
             most = sum(high or 0 for high in highs) * (4 if operation == "lower" else 1) if bounded else None
             likely = sum(part.tokens.likely if isinstance(part, Unknown) else len(part) / 4 for part in text)
-            return Said((Unknown((operation, text), Span(0, most, likely), f"{{{name}}}"),))
-        case "concat", _ if all(isinstance(form, Many | Said) for form in operands):
-            lists = (form.items if isinstance(form, Many) else (form,) for form in operands)
-            return Many(tuple(item for items in lists for item in items))
+            return TextValue((Unknown((operation, text), Interval(0, most, likely), f"{{{name}}}"),))
+        case "concat", _ if all(isinstance(form, ListValue | TextValue) for form in operands):
+            lists = (form.items if isinstance(form, ListValue) else (form,) for form in operands)
+            return ListValue(tuple(item for items in lists for item in items))
         case "pack", (form,):
             return form
         case _:
-            return Open(key, f"{{{name}}}")
+            return UnknownValue(key, f"{{{name}}}")
 
 
-def _joined(operands: Iterable[Form]) -> Text:
+def _joined(operands: Iterable[AbstractValue]) -> Text:
     whole = merged([part for form in operands for part in text_of(form)])
     return tuple(part for part in whole if isinstance(part, str | Unknown))
 
 
-def one_form(forms: list[Form], key: Hashable, shown: str, counter: Counter) -> Form:
+def one_form(forms: list[AbstractValue], key: Hashable, shown: str, counter: TokenCounter) -> AbstractValue:
     """One of several values, it is not known which."""
     first = forms[0]
     if all(form == first for form in forms):
         return first
-    if all(isinstance(form, Prompt) for form in forms):
-        return Prompt(_one_line([form.line for form in forms if isinstance(form, Prompt)], key, shown, counter))
-    if all(isinstance(form, Said) for form in forms):
-        texts = [form.text for form in forms if isinstance(form, Said)]
+    if all(isinstance(form, StreamValue) for form in forms):
+        return StreamValue(
+            _one_line([form.line for form in forms if isinstance(form, StreamValue)], key, shown, counter)
+        )
+    if all(isinstance(form, TextValue) for form in forms):
+        texts = [form.text for form in forms if isinstance(form, TextValue)]
         spelled = tuple(text[0] if text else "" for text in texts)
         choices = tuple(choice for choice in spelled if isinstance(choice, str))
         if len(choices) < len(texts) or any(len(text) > 1 for text in texts):
             choices = ()
         span = either(counted(text, counter) for text in texts)
-        return Said((Unknown(key, span, shown, choices),))
-    return Open(key, shown)
+        return TextValue((Unknown(key, span, shown, choices),))
+    return UnknownValue(key, shown)
 
 
-def _one_line(lines: list[Line], key: Hashable, shown: str, counter: Counter) -> Line:
+def _one_line(lines: list[Line], key: Hashable, shown: str, counter: TokenCounter) -> Line:
     """What prompts begin with, and behind it one of several ends."""
     begin = 0
     while all(len(line) > begin and line[begin] == lines[0][begin] for line in lines):
@@ -231,7 +235,7 @@ def _is_hard(item: Item) -> bool:
     return isinstance(item, Marked) or (isinstance(item, Unknown) and item.hard)
 
 
-def _edges(end: Line, counter: Counter) -> int | None:
+def _edges(end: Line, counter: TokenCounter) -> int | None:
     """Tokens at both ends of a line that may become one with what stands beside it; None if not known."""
     if soft(end[0]) or soft(end[-1]):
         return None
@@ -239,7 +243,7 @@ def _edges(end: Line, counter: Counter) -> int | None:
     return first + (len(counter.encode(last_word(end[-1]))) if isinstance(end[-1], str) else 0)
 
 
-def counted(line: Line | Text, counter: Counter) -> Span:
+def counted(line: Line | Text, counter: TokenCounter) -> Interval:
     """Tokens of a line by itself."""
     symbols = counter.symbols(line)
     return total(

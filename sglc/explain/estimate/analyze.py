@@ -8,8 +8,8 @@ from typing import Any
 
 from sglc.execution.call_record import Call
 from sglc.execution.result import Result
-from sglc.explain.estimate.forecast import Forecast, Step
-from sglc.explain.estimate.ranges import Span
+from sglc.explain.estimate.forecast import Forecast, StepForecast
+from sglc.explain.estimate.intervals import Interval
 from sglc.explain.estimate.state import base_site
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Tokenizer
@@ -18,7 +18,7 @@ _MOST_TEXTS = 300  # calls whose prompt and answer are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ActualCall:
     """One call as it went. Times are seconds since its row began.
 
     `ready_s`: all that it waits for was there; `prompt` and `answer` are texts, None where they are too many.
@@ -39,7 +39,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Actual:
+class ActualStep:
     """One step's counts over all calls. `within` says whether all of them lie between the bounds.
 
     `off` is how far the middle of the bounds of its prompts lies from what they were, as a fraction; None
@@ -58,8 +58,8 @@ class Actual:
 class Analysis:
     """A run, or the rows of a batch, held against a forecast."""
 
-    steps: tuple[Actual, ...]
-    calls: tuple[Made, ...]
+    steps: tuple[ActualStep, ...]
+    calls: tuple[ActualCall, ...]
     chain: tuple[str, ...]  # sites of the calls that the row which took longest waited for
     seconds: float  # of that row
     usage: Usage
@@ -85,10 +85,10 @@ def analyzed(forecast: Forecast, results: Sequence[Result], tokenizer: Tokenizer
         tokenizer: shows prompts as texts.
     """
     steps = {step.site: step for step in forecast.steps if step.kind != "tool"}
-    marks, calls = dict(forecast.marks), list[Made]()
+    marks, calls = dict(forecast.marks), list[ActualCall]()
     for result in results:
         calls += _row(result, steps, tokenizer if len(calls) < _MOST_TEXTS else None, marks)
-    found: dict[str, list[Made]] = {site: [] for site in steps}
+    found: dict[str, list[ActualCall]] = {site: [] for site in steps}
     for call in calls:
         found.setdefault(call.step, []).append(call)
     each = tuple(_actual(site, made, steps.get(site)) for site, made in found.items())
@@ -101,15 +101,15 @@ def analyzed(forecast: Forecast, results: Sequence[Result], tokenizer: Tokenizer
 
 
 def _row(
-    result: Result, steps: dict[str, Step], tokenizer: Tokenizer | None, marks: dict[int, str]
-) -> Iterable[Made]:
+    result: Result, steps: dict[str, StepForecast], tokenizer: Tokenizer | None, marks: dict[int, str]
+) -> Iterable[ActualCall]:
     ended: dict[str, float] = {}
     for call in result.calls:
         site = base_site(str(call.site))
         step = steps.get(site)
         before = (ended[name] for name in step.after if name in ended) if step else ()
         ready = max([call.started_s, *(time for time in before if time <= call.ended_s)])
-        made = Made(
+        made = ActualCall(
             result.row, str(call.site), site, call.kind, call.usage, ready, max(call.first_s, ready),
             call.ended_s, step is not None and call.usage.prompt in step.each.prompt,
         )  # fmt: skip
@@ -117,7 +117,7 @@ def _row(
         yield made if tokenizer is None else _texts(made, call, tokenizer, marks)
 
 
-def _texts(made: Made, call: Call, tokenizer: Tokenizer, marks: dict[int, str]) -> Made:
+def _texts(made: ActualCall, call: Call, tokenizer: Tokenizer, marks: dict[int, str]) -> ActualCall:
     spelled, cached = tokenizer.token_bytes(), min(call.usage.cached, len(call.prompt_ids))
 
     def text(ids: Sequence[int]) -> str:
@@ -133,11 +133,11 @@ def _texts(made: Made, call: Call, tokenizer: Tokenizer, marks: dict[int, str]) 
     )
 
 
-def _actual(site: str, made: Sequence[Made], step: Step | None) -> Actual:
+def _actual(site: str, made: Sequence[ActualCall], step: StepForecast | None) -> ActualStep:
     usage = sum((call.usage for call in made), Usage())
     seconds = sum(call.ended_s - call.ready_s for call in made)
     if step is None:
-        return Actual(site, usage, seconds, False, False, None)
+        return ActualStep(site, usage, seconds, False, False, None)
     counts = step.counts
     within = (
         all(call.within for call in made)
@@ -145,16 +145,16 @@ def _actual(site: str, made: Sequence[Made], step: Step | None) -> Actual:
         and usage.prompt in counts.prompt
         and usage.completion in counts.new
     )
-    return Actual(site, usage, seconds, True, within, _off(counts.prompt, usage.prompt) if made else None)
+    return ActualStep(site, usage, seconds, True, within, _off(counts.prompt, usage.prompt) if made else None)
 
 
-def _off(expected: Span, actual: int) -> float | None:
+def _off(expected: Interval, actual: int) -> float | None:
     if expected.high is None or not actual:
         return None
     return ((expected.low + expected.high) / 2 - actual) / actual
 
 
-def _chain(calls: Sequence[Made], steps: dict[str, Step]) -> tuple[tuple[str, ...], float]:
+def _chain(calls: Sequence[ActualCall], steps: dict[str, StepForecast]) -> tuple[tuple[str, ...], float]:
     """From the last call of a row back to its first, each time to what was waited for longest."""
     if not calls:
         return (), 0.0

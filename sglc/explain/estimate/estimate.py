@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sglc.explain.estimate.abstract_values import Chain
-from sglc.explain.estimate.forecast import Forecast, Prefix, Step, Tally, one_of
+from sglc.explain.estimate.abstract_values import CallChain
+from sglc.explain.estimate.forecast import Forecast, PrefixNode, StepForecast, Tally, one_of
+from sglc.explain.estimate.intervals import ZERO, sure
 from sglc.explain.estimate.prefix_tree import Branch
-from sglc.explain.estimate.ranges import ZERO, sure
-from sglc.explain.estimate.state import Asked, Called, Seen, base_site
-from sglc.explain.estimate.token_counts import Counter, Symbol, Unknown, weight
+from sglc.explain.estimate.state import EstimateState, PossibleCall, PossibleToolCall, base_site
+from sglc.explain.estimate.token_counts import Symbol, TokenCounter, Unknown, weight
 from sglc.explain.estimate.walk_plan import endless, go_through
 from sglc.ir.depth import with_room
 from sglc.ir.plan.plan import Plan
@@ -26,7 +26,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
     Args:
         plans: at least one; an argument that is not there may be any text.
     """
-    seen = Seen(target, Counter(target))
+    seen = EstimateState(target, TokenCounter(target))
     for row, (plan, arguments) in enumerate(plans):
         go_through(plan, arguments, row, seen)
     first = plans[0][0]
@@ -48,11 +48,11 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
     )
 
 
-def _length(chain: Chain) -> float:
+def _length(chain: CallChain) -> float:
     return chain.length
 
 
-def _chain(chain: Chain | None) -> tuple[str, ...]:
+def _chain(chain: CallChain | None) -> tuple[str, ...]:
     sites: list[str] = []
     while chain is not None:
         sites.append(chain.site)
@@ -60,8 +60,8 @@ def _chain(chain: Chain | None) -> tuple[str, ...]:
     return tuple(reversed(sites))
 
 
-def _steps(seen: Seen, chain: Sequence[str]) -> Iterable[Step]:
-    found: dict[str, list[Asked | Called]] = {}
+def _steps(seen: EstimateState, chain: Sequence[str]) -> Iterable[StepForecast]:
+    found: dict[str, list[PossibleCall | PossibleToolCall]] = {}
     for asked in seen.asked:
         found.setdefault(base_site(asked.site), []).append(asked)
     for called in seen.called:
@@ -70,34 +70,36 @@ def _steps(seen: Seen, chain: Sequence[str]) -> Iterable[Step]:
         yield _step(site, calls, site in chain, seen)
 
 
-def _step(site: str, calls: Sequence[Asked | Called], critical: bool, seen: Seen) -> Step:
+def _step(
+    site: str, calls: Sequence[PossibleCall | PossibleToolCall], critical: bool, seen: EstimateState
+) -> StepForecast:
     first = calls[0]
     counts = Tally()
     for call in calls:
-        tally = call.tally if isinstance(call, Asked) else Tally(tools=sure(1))
+        tally = call.tally if isinstance(call, PossibleCall) else Tally(tools=sure(1))
         counts = counts + (tally if call.certain else tally.perhaps(call.weight))
     if site in seen.endless:
         counts = counts + endless(counts)
     after = tuple(sorted({base_site(before) for call in calls for before in call.after.sites} - {site}))
-    if isinstance(first, Called):
+    if isinstance(first, PossibleToolCall):
         step = first.step
         asks = "a declared function" if step.effects else "a declared function without effects"
         name = step.function.rpartition(".")[2]
         each = Tally(tools=sure(1))
-        return Step(
+        return StepForecast(
             site, name, "tool", step.loc, counts, each, after, first.after.depth, critical, (), asks, ()
         )
-    each = one_of([call.tally for call in calls if isinstance(call, Asked)])
+    each = one_of([call.tally for call in calls if isinstance(call, PossibleCall)])
     node = first.node
     kind = "gen" if isinstance(node, GenNode) else "select"
     unknown = (one.shown for one in first.symbols if isinstance(one, Unknown) and one.tokens.high is None)
-    return Step(
+    return StepForecast(
         site, node.site.name, kind, node.loc, counts, each, after, first.after.depth + 1, critical,
         tuple(dict.fromkeys(unknown)), _asks(first), tuple(_parts(first, seen.counter)),
     )  # fmt: skip
 
 
-def _asks(asked: Asked) -> str:
+def _asks(asked: PossibleCall) -> str:
     node = asked.node
     if not isinstance(node, GenNode):
         return "one of " + ", ".join(repr(c) if isinstance(c, str) else "{...}" for c in node.choices)
@@ -112,7 +114,7 @@ def _asks(asked: Asked) -> str:
     return ", ".join(said)
 
 
-def _parts(asked: Asked, counter: Counter) -> Iterable[tuple[str, str]]:
+def _parts(asked: PossibleCall, counter: TokenCounter) -> Iterable[tuple[str, str]]:
     """A prompt cut where what is shared ends, and round what is not known."""
     run: list[Symbol] = []
     kind = ""
@@ -127,7 +129,7 @@ def _parts(asked: Asked, counter: Counter) -> Iterable[tuple[str, str]]:
         yield kind, counter.spelled(run)
 
 
-def _tree(seen: Seen, *, several: bool) -> Iterable[Prefix]:
+def _tree(seen: EstimateState, *, several: bool) -> Iterable[PrefixNode]:
     """The tree of prefixes, depth first, without what no prompt goes through."""
 
     def named(end: str) -> str:
@@ -141,7 +143,7 @@ def _tree(seen: Seen, *, several: bool) -> Iterable[Prefix]:
         if not branch.passes:
             continue
         tokens = weight(branch.symbols, seen.counter).floored()
-        yield Prefix(
+        yield PrefixNode(
             above, seen.counter.spelled(branch.symbols), tokens, branch.passes, tuple(map(named, branch.ends))
         )
         stack += [(number, child) for child in reversed(branch.below.values())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sglc.errors import Loc
-from sglc.explain.estimate.ranges import ZERO, Span, either
+from sglc.explain.estimate.intervals import ZERO, Interval, either
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class Tally:
     `submits` are hand-overs to the back end by a run of the plan.
     """
 
-    calls: Span = ZERO
-    prompt: Span = ZERO
-    shared: Span = ZERO
-    computed: Span = ZERO
-    new: Span = ZERO
-    scored: Span = ZERO
-    submits: Span = ZERO
-    tools: Span = ZERO
+    calls: Interval = ZERO
+    prompt: Interval = ZERO
+    shared: Interval = ZERO
+    computed: Interval = ZERO
+    new: Interval = ZERO
+    scored: Interval = ZERO
+    submits: Interval = ZERO
+    tools: Interval = ZERO
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
@@ -43,7 +43,7 @@ def one_of(tallies: list[Tally]) -> Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepForecast:
     """One generation, choice or declared function of the program, however often it runs.
 
     Attributes:
@@ -74,7 +74,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class PrefixNode:
     """A node of the prefix tree; `above` is the number of the one before it, -1 for none.
 
     `prompts` go through it, and those of the sites `ends` end here.
@@ -82,7 +82,7 @@ class Prefix:
 
     above: int
     text: str
-    tokens: Span
+    tokens: Interval
     prompts: int
     ends: tuple[str, ...]
 
@@ -103,15 +103,15 @@ class Forecast:
     target: str
     rows: int
     exact: bool
-    steps: tuple[Step, ...]
+    steps: tuple[StepForecast, ...]
     counts: Tally
     depth: int
     chain: tuple[str, ...]
-    chain_tokens: Span
-    tree: tuple[Prefix, ...]
+    chain_tokens: Interval
+    tree: tuple[PrefixNode, ...]
     ends: tuple[tuple[str, Loc], ...] = ()
     marks: tuple[tuple[int, str], ...] = ()  # control tokens of the prompts, and how they are written
 
-    def step_of(self, site: str) -> Step | None:
+    def step_of(self, site: str) -> StepForecast | None:
         """The step that a call at `site` belongs to; numbers of iterations are left out."""
         return next((step for step in self.steps if step.site == site), None)

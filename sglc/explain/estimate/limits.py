@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sglc.errors import SglcError
-from sglc.explain.estimate.ranges import Span, between
-from sglc.explain.estimate.token_counts import Counter
+from sglc.explain.estimate.intervals import Interval, between
+from sglc.explain.estimate.token_counts import TokenCounter
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 
 
-def kept(sampling: Sampling, counter: Counter) -> Span:
+def kept(sampling: Sampling, counter: TokenCounter) -> Interval:
     """Tokens of the text of one sample."""
     most = sampling.max_tokens
     may_end_early = bool(sampling.stop or sampling.stop_regex or sampling.stop_token_ids)
@@ -29,12 +29,12 @@ def kept(sampling: Sampling, counter: Counter) -> Span:
     return between(min(least, most), most)
 
 
-def completion(sampling: Sampling, counter: Counter) -> Span:
+def completion(sampling: Sampling, counter: TokenCounter) -> Interval:
     """Tokens that all samples generate, with those that end them."""
     text = kept(sampling, counter)
     # Of a text that is not full, one more token says that it has ended.
     most = max(sampling.max_tokens, 1) if text.high is None else min(text.high + 1, max(sampling.max_tokens, 1))
-    return Span(text.low * sampling.n, most * sampling.n, min(text.likely, most) * sampling.n)
+    return Interval(text.low * sampling.n, most * sampling.n, min(text.likely, most) * sampling.n)
 
 
 @lru_cache(maxsize=256)

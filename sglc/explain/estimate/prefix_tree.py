@@ -26,7 +26,7 @@ class Branch:
     passes: int = 0  # prompts that go through it
 
 
-class Prefixes:
+class PrefixTree:
     """The tree."""
 
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from sglc.errors import Loc
 from sglc.explain.estimate.abstract_values import (
     START,
     After,
-    Open,
-    Prompt,
-    Val,
+    StreamValue,
+    UnknownValue,
+    ValueAfter,
     last,
 )
 from sglc.explain.estimate.forecast import Tally
-from sglc.explain.estimate.prefix_tree import Arms, Prefixes
-from sglc.explain.estimate.token_counts import Counter, Line, Symbol
+from sglc.explain.estimate.prefix_tree import Arms, PrefixTree
+from sglc.explain.estimate.token_counts import Line, Symbol, TokenCounter
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.plan.segment import GenNode, Held, SelectNode, Slot
 from sglc.ir.target import Target
@@ -26,7 +26,7 @@ Name = Slot | Held
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PossibleCall:
     """One call that may be made."""
 
     site: str
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class PossibleToolCall:
     """One call of a declared function."""
 
     site: str
@@ -54,14 +54,14 @@ class Called:
 
 
 @dataclass(slots=True)
-class Seen:
+class EstimateState:
     """What going through plans has found; several of them share prefixes."""
 
     target: Target
-    counter: Counter
-    prefixes: Prefixes = field(default_factory=Prefixes)
-    asked: list[Asked] = field(default_factory=list)
-    called: list[Called] = field(default_factory=list)
+    counter: TokenCounter
+    prefixes: PrefixTree = field(default_factory=PrefixTree)
+    asked: list[PossibleCall] = field(default_factory=list)
+    called: list[PossibleToolCall] = field(default_factory=list)
     ends: dict[tuple[str, Loc], None] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     endless: set[str] = field(default_factory=set)  # sites that run nobody knows how often
@@ -77,10 +77,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockContext:
     """Where a block stands: the names it sees, what makes its sites distinct, and how sure it is to run."""
 
-    names: list[dict[Name, Val]]
+    names: list[dict[Name, ValueAfter]]
     call: str = ""
     iterations: tuple[int, ...] = ()
     arms: Arms = ()
@@ -88,20 +88,24 @@ class Place:
     weight: float = 1.0
     after: After = START  # what decides that it runs
 
-    def inner(self, given: Mapping[Name, Val], *iteration: int) -> Place:
+    def inner(self, given: Mapping[Name, ValueAfter], *iteration: int) -> BlockContext:
         return replace(self, names=[*self.names, dict(given)], iterations=(*self.iterations, *iteration))
 
-    def perhaps(self, arm: tuple[int, int], weight: float, after: After) -> Place:
+    def perhaps(self, arm: tuple[int, int], weight: float, after: After) -> BlockContext:
         return replace(
             self, arms=(*self.arms, arm), certain=False, weight=self.weight * weight,
             after=last([self.after, after]),
         )  # fmt: skip
 
-    def find(self, name: Name) -> Val:
+    def find(self, name: Name) -> ValueAfter:
         for names in reversed(self.names):
             if name in names:
                 return names[name]
-        return Val(Prompt(())) if isinstance(name, Held) else Val(Open(("name", name), f"{{{name.name}}}"))
+        return (
+            ValueAfter(StreamValue(()))
+            if isinstance(name, Held)
+            else ValueAfter(UnknownValue(("name", name), f"{{{name.name}}}"))
+        )
 
 
 def base_site(site: str) -> str:

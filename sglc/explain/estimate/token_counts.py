@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from sglc.explain.estimate.ranges import Span, between, sure
+from sglc.explain.estimate.intervals import Interval, between, sure
 from sglc.ir.target import Target
 
 _LAST_WORD = re.compile(r"\s*\S*\Z")
@@ -33,7 +33,7 @@ class Unknown:
     """
 
     key: Hashable
-    tokens: Span
+    tokens: Interval
     shown: str
     choices: tuple[str, ...] = ()
     hard: bool = field(default=False, compare=False)
@@ -69,7 +69,7 @@ def merged(line: Sequence[Item]) -> Line:
     return tuple(made)
 
 
-class Counter:
+class TokenCounter:
     """Counts tokens for one target. Without its tokenizer a character stands for a part of a token."""
 
     def __init__(self, target: Target) -> None:
@@ -82,25 +82,25 @@ class Counter:
         self._widest: dict[frozenset[int], int] = {}
         self._marks: dict[int, str] = {}
 
-    def weigh(self, symbols: int) -> Span:
+    def weigh(self, symbols: int) -> Interval:
         """Tokens of so many known symbols."""
         if self.exact:
             return sure(symbols)
-        return Span(-(-symbols // 16), symbols, symbols / _CHARACTERS_A_TOKEN)
+        return Interval(-(-symbols // 16), symbols, symbols / _CHARACTERS_A_TOKEN)
 
-    def of_text(self, text: str) -> Span:
+    def of_text(self, text: str) -> Interval:
         """Tokens of a text by itself."""
         return self.weigh(len(self.encode(text)))
 
-    def of_choices(self, before: str, choices: Sequence[str]) -> Span:
+    def of_choices(self, before: str, choices: Sequence[str]) -> Interval:
         """Tokens that one of `choices` adds behind `before`."""
         base = len(self.encode(before))
         counts = [len(self.encode(before + choice)) - base for choice in choices]
         low, high = self.weigh(min(counts)), self.weigh(max(counts))
         likely = self.weigh(sum(counts)).likely / len(counts)
-        return Span(low.low, high.high, likely)
+        return Interval(low.low, high.high, likely)
 
-    def of_bytes(self, least: int, most: int | None, alphabet: frozenset[int]) -> Span:
+    def of_bytes(self, least: int, most: int | None, alphabet: frozenset[int]) -> Interval:
         """Tokens of `least` to `most` bytes out of `alphabet`."""
         if not self.exact:
             return between(-(-least // 16), most)
@@ -176,7 +176,7 @@ class Counter:
         elif less:
             less += max(len(self.encode(choice)) - 1 for choice in item.choices)
         high = None if tokens.high is None else tokens.high + more
-        return replace(item, tokens=Span(tokens.low - less, high, tokens.likely))
+        return replace(item, tokens=Interval(tokens.low - less, high, tokens.likely))
 
 
 def soft(item: Item) -> bool:
@@ -184,7 +184,7 @@ def soft(item: Item) -> bool:
     return isinstance(item, Unknown) and not item.hard
 
 
-def weight(symbols: Sequence[Symbol], counter: Counter) -> Span:
+def weight(symbols: Sequence[Symbol], counter: TokenCounter) -> Interval:
     """Tokens of a line of symbols."""
     unknown = [symbol.tokens for symbol in symbols if isinstance(symbol, Unknown)]
     return sum(unknown, counter.weigh(len(symbols) - len(unknown)))

@@ -13,13 +13,13 @@ from typing import assert_never
 
 from sglc.explain.estimate.abstract_values import (
     START,
+    AbstractValue,
     After,
-    Form,
-    Many,
-    Open,
-    Prompt,
-    Said,
-    Val,
+    ListValue,
+    StreamValue,
+    TextValue,
+    UnknownValue,
+    ValueAfter,
     computed,
     form_of,
     last,
@@ -28,10 +28,10 @@ from sglc.explain.estimate.abstract_values import (
     text_of,
 )
 from sglc.explain.estimate.forecast import Tally, one_of
-from sglc.explain.estimate.ranges import Span, between, sure
-from sglc.explain.estimate.state import Called, Name, Place, Seen
+from sglc.explain.estimate.intervals import Interval, between, sure
+from sglc.explain.estimate.state import BlockContext, EstimateState, Name, PossibleToolCall
 from sglc.explain.estimate.token_counts import Marked, Unknown, merged
-from sglc.explain.estimate.walk_segment import Nodes
+from sglc.explain.estimate.walk_segment import SegmentWalk
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -43,7 +43,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -53,27 +52,27 @@ from sglc.ir.plan.segment import Held, Segment, Slot
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 
 
-def go_through(plan: Plan, arguments: Mapping[str, str], row: int, seen: Seen) -> None:
+def go_through(plan: Plan, arguments: Mapping[str, str], row: int, seen: EstimateState) -> None:
     """Go through `plan` with what is known of its arguments; what is found is added to `seen`."""
-    given: dict[Name, Val] = {}
+    given: dict[Name, ValueAfter] = {}
     for name in plan.params:
         known = arguments.get(name)
-        form = Open(("argument", name), f"{{{name}}}") if known is None else form_of(known)
-        given[Slot(name)] = Val(form)
-    going = _Going(plan, row, seen)
+        form = UnknownValue(("argument", name), f"{{{name}}}") if known is None else form_of(known)
+        given[Slot(name)] = ValueAfter(form)
+    going = _PlanWalk(plan, row, seen)
     body = plan.body
-    _, tally = going.block(Block((), body.steps, body.results, ()), Place([given]))
+    _, tally = going.block(Block((), body.steps, body.results, ()), BlockContext([given]))
     seen.tally = seen.tally + tally
 
 
-class _Ends(Exception):
+class _Stops(Exception):
     """Ordinary Python takes over."""
 
 
-class _Going:
+class _PlanWalk:
     """One plan, gone through for one row."""
 
-    def __init__(self, plan: Plan, row: int, seen: Seen) -> None:
+    def __init__(self, plan: Plan, row: int, seen: EstimateState) -> None:
         self.plan = plan
         self.row = row
         self.seen = seen
@@ -83,32 +82,34 @@ class _Going:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def block(self, block: Block, at: Place) -> tuple[list[Val], Tally]:
+    def block(self, block: Block, at: BlockContext) -> tuple[list[ValueAfter], Tally]:
         self.blocks += 1
         tally = Tally()
         try:
             for step in block.steps:
                 tally = tally + self.step(step, at)
-        except _Ends:
-            return [Val(Open(("end", index), "{...}")) for index, _ in enumerate(block.results)], tally
+        except _Stops:
+            return [
+                ValueAfter(UnknownValue(("end", index), "{...}")) for index, _ in enumerate(block.results)
+            ], tally
         return [self.tree(tree, at) for tree in block.results], tally
 
     def numbered(
-        self, number: int, at: Place, given: Sequence[Val] = (), *iteration: int
-    ) -> tuple[list[Val], Tally]:
+        self, number: int, at: BlockContext, given: Sequence[ValueAfter] = (), *iteration: int
+    ) -> tuple[list[ValueAfter], Tally]:
         block = self.plan.blocks[number]
         return self.block(block, at.inner(dict(zip(block.params, given, strict=True)), *iteration))
 
-    def step(self, step: Step, at: Place) -> Tally:
+    def step(self, step: Step, at: BlockContext) -> Tally:
         here = at.names[-1]
         match step:
             case Segment():
-                return Nodes(self.row, self.seen, step, at).go()
+                return SegmentWalk(self.row, self.seen, step, at).go()
             case ValueStep(name, operation, operands, loc):
                 values = [self.tree(tree, at) for tree in operands]
                 key = (self.row, "value", at.call, at.iterations, name)
                 form = computed(operation, tuple(value.form for value in values), name, key, loc)
-                here[Slot(name)] = Val(form, last(value.after for value in values))
+                here[Slot(name)] = ValueAfter(form, last(value.after for value in values))
                 return Tally()
             case FunctionStep():
                 return self.function(step, at)
@@ -130,23 +131,23 @@ class _Going:
                 return tally
             case HostStep():
                 self.seen.ends[step.reason, step.loc] = None
-                raise _Ends
-            case ReleaseStep():
-                return Tally()
+                raise _Stops
             case _:
                 assert_never(step)
 
-    def function(self, step: FunctionStep, at: Place) -> Tally:
+    def function(self, step: FunctionStep, at: BlockContext) -> Tally:
         values = [self.tree(tree, at) for tree in (*step.args, *step.named.values())]
         after = last([at.after, *(value.after for value in values)])
         site = "@".join([f"{at.call}/{step.name}" if at.call else step.name, *map(str, at.iterations)])
-        self.seen.called.append(Called(site, step, at.certain, at.weight, after))
+        self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
         behind = After(frozenset({site}), after.depth, after.chain)
         key = (self.row, "function", site)
-        at.names[-1][Slot(step.name)] = Val(Open(key, f"{{{step.function.rpartition('.')[2]}()}}"), behind)
+        at.names[-1][Slot(step.name)] = ValueAfter(
+            UnknownValue(key, f"{{{step.function.rpartition('.')[2]}()}}"), behind
+        )
         return Tally(tools=sure(1))
 
-    def choice(self, step: CondStep | SwitchStep, at: Place) -> Tally:
+    def choice(self, step: CondStep | SwitchStep, at: BlockContext) -> Tally:
         decided = self.tree(step.pred if isinstance(step, CondStep) else step.value, at)
         arms = _arms(step, decided.form)
         if len(arms) == 1:
@@ -155,7 +156,7 @@ class _Going:
             return tally
         self.decisions += 1
         number = self.decisions
-        outcomes: list[list[Val]] = []
+        outcomes: list[list[ValueAfter]] = []
         tallies = []
         for arm in arms:
             place = at.perhaps((number, arm), 1 / len(arms), decided.after)
@@ -165,7 +166,7 @@ class _Going:
         self.join(step.gives, outcomes, at, number, decided.after)
         return one_of(tallies)
 
-    def loop(self, step: LoopStep, at: Place) -> Tally:
+    def loop(self, step: LoopStep, at: BlockContext) -> Tally:
         carried = [self.tree(tree, at) for tree in step.init]
         self.decisions += 1
         number = self.decisions
@@ -174,7 +175,7 @@ class _Going:
             if self.blocks > _MOST_BLOCKS:
                 tally = tally + endless(tally)
                 self.seen.no_end(since)
-                carried = [Val(_opened(value.form, (number, index)), value.after)
+                carried = [ValueAfter(_opened(value.form, (number, index)), value.after)
                            for index, value in enumerate(carried)]  # fmt: skip
                 outcomes.append(carried)
                 break
@@ -195,71 +196,82 @@ class _Going:
         self.join(step.gives, outcomes, at, number, START)
         return tally
 
-    def map(self, step: MapStep, at: Place) -> Tally:
+    def map(self, step: MapStep, at: BlockContext) -> Tally:
         items = self.tree(step.items, at)
         here = at.names[-1]
-        if isinstance(items.form, Many) and len(items.form.items) + self.blocks <= _MOST_BLOCKS:
-            rows: list[list[Val]] = []
+        if isinstance(items.form, ListValue) and len(items.form.items) + self.blocks <= _MOST_BLOCKS:
+            rows: list[list[ValueAfter]] = []
             tally = Tally()
             for index, item in enumerate(items.form.items):
-                made, once = self.numbered(step.body, at, [Val(item, items.after)], index)
+                made, once = self.numbered(step.body, at, [ValueAfter(item, items.after)], index)
                 rows.append(made)
                 tally = tally + once
             for place, name in enumerate(step.gives):
                 column = [row[place] for row in rows]
-                here[name] = Val(Many(tuple(v.form for v in column)), last(v.after for v in column))
+                here[name] = ValueAfter(ListValue(tuple(v.form for v in column)), last(v.after for v in column))
             return tally
         self.decisions += 1
         place_of_items = at.perhaps((self.decisions, 0), 1.0, items.after)
         number, since = self.decisions, self.seen.begun()
-        one = Val(Open((self.row, "item", number), "{item}"), items.after)
+        one = ValueAfter(UnknownValue((self.row, "item", number), "{item}"), items.after)
         made, once = self.numbered(step.body, place_of_items, [one], 0)
         self.seen.no_end(since)
         for name, value in zip(step.gives, made, strict=True):
-            here[name] = Val(Open((self.row, "list", number, name.name), f"{{{name.name}}}"), value.after)
+            here[name] = ValueAfter(
+                UnknownValue((self.row, "list", number, name.name), f"{{{name.name}}}"), value.after
+            )
         return once.perhaps(1.0) + endless(once)
 
     def join(
-        self, gives: Sequence[Name], outcomes: Sequence[Sequence[Val]], at: Place, number: int, after: After
+        self,
+        gives: Sequence[Name],
+        outcomes: Sequence[Sequence[ValueAfter]],
+        at: BlockContext,
+        number: int,
+        after: After,
     ) -> None:
         for place, name in enumerate(gives):
             values = [outcome[place] for outcome in outcomes]
             key = (self.row, "joined", number, place)
             shown = "{one of several ends}" if isinstance(name, Held) else f"{{{name.name}}}"
             form = one_form([value.form for value in values], key, shown, self.counter)
-            at.names[-1][name] = Val(form, last([after, *(value.after for value in values)]))
+            at.names[-1][name] = ValueAfter(form, last([after, *(value.after for value in values)]))
 
     # -- values ----------------------------------------------------------------------------------
 
-    def tree(self, tree: OutputTree, at: Place) -> Val:
+    def tree(self, tree: OutputTree, at: BlockContext) -> ValueAfter:
         match tree:
             case Held(None):
-                return Val(Prompt(()))
+                return ValueAfter(StreamValue(()))
             case Slot() | Held():
                 return at.find(tree)
             case Joined(parts):
                 values = [self.tree(part, at) for part in parts]
                 text = merged([piece for value in values for piece in text_of(value.form)])
                 pieces = tuple(piece for piece in text if not isinstance(piece, Marked))
-                return Val(Said(pieces), last(value.after for value in values))
+                return ValueAfter(TextValue(pieces), last(value.after for value in values))
             case tuple():
                 values = [self.tree(part, at) for part in tree]
-                return Val(Many(tuple(value.form for value in values)), last(value.after for value in values))
+                return ValueAfter(
+                    ListValue(tuple(value.form for value in values)), last(value.after for value in values)
+                )
             case Mapping():
                 values = [self.tree(part, at) for part in tree.values()]
-                return Val(Open(("mapping", self.row), "{...}"), last(value.after for value in values))
+                return ValueAfter(
+                    UnknownValue(("mapping", self.row), "{...}"), last(value.after for value in values)
+                )
             case _:
-                return Val(form_of(tree))
+                return ValueAfter(form_of(tree))
 
 
-def _arms(step: CondStep | SwitchStep, form: Form) -> tuple[int, ...]:
+def _arms(step: CondStep | SwitchStep, form: AbstractValue) -> tuple[int, ...]:
     """The blocks that may run."""
     known = plain_of(form)
     if isinstance(step, CondStep):
         return (step.then, step.orelse) if known is None else (step.then if known[0] else step.orelse,)
     texts: tuple[str, ...] = ()
     match form:
-        case Said((Unknown(choices=choices),)) if choices:
+        case TextValue((Unknown(choices=choices),)) if choices:
             texts = choices
         case _ if known is not None:
             texts = (str(known[0]),)
@@ -274,13 +286,17 @@ def _arms(step: CondStep | SwitchStep, form: Form) -> tuple[int, ...]:
 def endless(tally: Tally) -> Tally:
     """As often again as one likes."""
 
-    def open_(span: Span) -> Span:
-        return Span(0, None if span.high != 0 else 0, 0.0)
+    def open_(span: Interval) -> Interval:
+        return Interval(0, None if span.high != 0 else 0, 0.0)
 
     return Tally(*(open_(getattr(tally, name)) for name in Tally.__dataclass_fields__))
 
 
-def _opened(form: Form, key: tuple[int, int]) -> Form:
+def _opened(form: AbstractValue, key: tuple[int, int]) -> AbstractValue:
     """A value that has become anything."""
     unknown = Unknown(("endless", key), between(0, None), "{...}")
-    return Prompt((*form.line, unknown)) if isinstance(form, Prompt) else Open(("endless", key), "{...}")
+    return (
+        StreamValue((*form.line, unknown))
+        if isinstance(form, StreamValue)
+        else UnknownValue(("endless", key), "{...}")
+    )

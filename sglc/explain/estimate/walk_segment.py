@@ -8,20 +8,20 @@ from typing import assert_never
 
 from sglc.explain.estimate.abstract_values import (
     START,
+    AbstractValue,
     After,
-    Chain,
-    Form,
-    Prompt,
-    Said,
-    Val,
+    CallChain,
+    StreamValue,
+    TextValue,
+    ValueAfter,
     form_of,
     last,
     text_of,
 )
 from sglc.explain.estimate.forecast import Tally
+from sglc.explain.estimate.intervals import ZERO, Interval, between, sure
 from sglc.explain.estimate.limits import completion, kept
-from sglc.explain.estimate.ranges import ZERO, Span, between, sure
-from sglc.explain.estimate.state import Asked, Place, Seen, base_site
+from sglc.explain.estimate.state import BlockContext, EstimateState, PossibleCall, base_site
 from sglc.explain.estimate.token_counts import (
     Item,
     Line,
@@ -35,7 +35,6 @@ from sglc.explain.estimate.token_counts import (
 )
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -52,20 +51,21 @@ from sglc.ir.plan.segment import (
     Slot,
     TextPart,
 )
+from sglc.ir.target import ControlText
 
-_TURN = Span(0, 8, 4.0)  # tokens by which an API marks a turn
+_TURN = Interval(0, 8, 4.0)  # tokens by which an API marks a turn
 
 
-class Nodes:
+class SegmentWalk:
     """One segment: of each node the stream behind it, and the text that it made."""
 
-    def __init__(self, row: int, seen: Seen, segment: Segment, at: Place) -> None:
+    def __init__(self, row: int, seen: EstimateState, segment: Segment, at: BlockContext) -> None:
         self.row = row
         self.counter = seen.counter
         self.seen = seen
         self.segment = segment
         self.at = at
-        self.made: list[tuple[Val, Val | None]] = []
+        self.made: list[tuple[ValueAfter, ValueAfter | None]] = []
         self.tally = Tally(submits=sure(1)) if segment.nodes else Tally()
 
     def go(self) -> Tally:
@@ -73,10 +73,12 @@ class Nodes:
         for node in self.segment.nodes:
             match node:
                 case OpenNode(handle=None):
-                    self.made.append((Val(Prompt(()), self.at.after), None))
+                    self.made.append((ValueAfter(StreamValue(()), self.at.after), None))
                 case OpenNode():
                     kept_ = self.at.find(Held(str(node.handle)))
-                    self.made.append((Val(_prompt(kept_.form), last([self.at.after, kept_.after])), None))
+                    self.made.append(
+                        (ValueAfter(_prompt(kept_.form), last([self.at.after, kept_.after])), None)
+                    )
                 case ExtendNode():
                     self.made.append((self.extended(node), None))
                 case ForkNode():
@@ -87,7 +89,7 @@ class Nodes:
                 case GenNode() | SelectNode():
                     self.made.append(self.asked(node))
                 case ReleaseNode():
-                    self.made.append((Val(Prompt(())), None))
+                    self.made.append((ValueAfter(StreamValue(())), None))
                 case _:
                     assert_never(node)
         for name, index in self.segment.gives:
@@ -98,17 +100,17 @@ class Nodes:
 
     def line(self, node: int) -> Line:
         form = self.made[node][0].form
-        assert isinstance(form, Prompt)
+        assert isinstance(form, StreamValue)
         return form.line
 
-    def extended(self, node: ExtendNode) -> Val:
+    def extended(self, node: ExtendNode) -> ValueAfter:
         items: list[Item] = list(self.line(node.stream))
         afters = [self.made[node.stream][0].after]
         for number, part in enumerate(node.parts):
             found, after = self.part(part, number)
             items += found
             afters.append(after)
-        return Val(Prompt(merged(items)), last(afters))
+        return ValueAfter(StreamValue(merged(items)), last(afters))
 
     def part(self, part: Part, number: int) -> tuple[Sequence[Item], After]:
         match part:
@@ -124,10 +126,10 @@ class Nodes:
                 value = self.text(part)
                 return text_of(value.form), value.after
 
-    def text(self, part: TextPart) -> Val:
+    def text(self, part: TextPart) -> ValueAfter:
         match part:
             case str():
-                return Val(form_of(part))
+                return ValueAfter(form_of(part))
             case Slot():
                 return self.at.find(part)
             case Result(node):
@@ -137,7 +139,7 @@ class Nodes:
 
     # -- calls -----------------------------------------------------------------------------------
 
-    def asked(self, node: GenNode | SelectNode) -> tuple[Val, Val]:
+    def asked(self, node: GenNode | SelectNode) -> tuple[ValueAfter, ValueAfter]:
         """Note a call; gives the stream behind it, and its text."""
         at, row = self.at, self.row
         site = str(node.site.inside(at.call, at.iterations))
@@ -156,18 +158,20 @@ class Nodes:
         if getattr(node, "ahead", 0) and self.seen.target.guesses:
             tally = replace(tally, calls=between(0, 1))  # the request of an earlier one may answer it
         earlier = after.chain
-        chain = Chain(base_site(site), 1, new, None)
+        chain = CallChain(base_site(site), 1, new, None)
         if earlier is not None:
-            chain = Chain(chain.site, earlier.calls + 1, earlier.new + new, earlier)
+            chain = CallChain(chain.site, earlier.calls + 1, earlier.new + new, earlier)
         behind = After(frozenset({base_site(site)}), after.depth + 1, chain)
         self.seen.asked.append(
-            Asked(site, node, row, symbols, line, shared, tally, at.certain, at.weight, after, behind)
+            PossibleCall(site, node, row, symbols, line, shared, tally, at.certain, at.weight, after, behind)
         )
         self.tally = self.tally + tally
-        return Val(Prompt(self.behind(node, line, text, site)), behind), Val(Said((text,)), behind)
+        return ValueAfter(StreamValue(self.behind(node, line, text, site)), behind), ValueAfter(
+            TextValue((text,)), behind
+        )
 
     def counts(
-        self, site: str, symbols: tuple[Symbol, ...], extra: Span, scored: Span, new: Span
+        self, site: str, symbols: tuple[Symbol, ...], extra: Interval, scored: Interval, new: Interval
     ) -> tuple[Tally, int]:
         """Enter a prompt among the others; what it counts, and how many symbols others surely begin with."""
         counter = self.counter
@@ -179,13 +183,13 @@ class Nodes:
         begun = _less(weight(symbols[:found], counter), least if found == len(symbols) else 0)
         most = _less(weight(symbols[:maybe], counter), least if maybe == len(symbols) else 0).high
         most = None if most is None else most + either_way
-        shared = Span(max(begun.low - unread, 0), most, begun.likely)
+        shared = Interval(max(begun.low - unread, 0), most, begun.likely)
         rest, whole = weight(symbols[maybe:], counter), weight(symbols[found:], counter)
         high = None if whole.high is None else max(whole.high, least) + unread
-        computed_ = Span(max(rest.low, least) - either_way, high, max(whole.likely, least))
+        computed_ = Interval(max(rest.low, least) - either_way, high, max(whole.likely, least))
         # What a cut takes from the end is taken from what is shared, where there is no more behind that.
         cut = max(-extra.low - max(whole.low, 0), 0)
-        shared = Span(max(shared.low - cut, 0), shared.high, shared.likely)
+        shared = Interval(max(shared.low - cut, 0), shared.high, shared.likely)
         prompt = weight(symbols, counter) + extra
         return (
             Tally(sure(1), prompt.floored(least), shared, computed_ + extra, new, scored),
@@ -204,19 +208,24 @@ class Nodes:
         made: list[Item] = [*line, replace(text, key=key, hard=True)]
         if node.sampling.stop or node.sampling.stop_regex:
             # The text before a stop may end within a token: that part is read again as text.
-            made.append(Unknown((self.row, "tail", site), Span(0, 2, 0.0), ""))
+            made.append(Unknown((self.row, "tail", site), Interval(0, 2, 0.0), ""))
         symbols = self.counter.symbols(made)
         found, maybe, _ = self.seen.prefixes.add(symbols, self.at.arms)
         if found < maybe == len(symbols):
             # Another prompt goes on where this text begins: if it comes later, it may begin with the text.
             most = text.tokens.high
-            chance = Tally(shared=Span(0, most, 0.0), computed=Span(-(most or 0), 0, 0.0))
+            chance = Tally(shared=Interval(0, most, 0.0), computed=Interval(-(most or 0), 0, 0.0))
             self.tally = self.tally + chance
         return tuple(made)
 
     def chosen(
-        self, node: SelectNode, site: str, line: Line, symbols: tuple[Symbol, ...], choices: Sequence[Val]
-    ) -> tuple[tuple[Symbol, ...], Span, Span, Unknown, Span]:
+        self,
+        node: SelectNode,
+        site: str,
+        line: Line,
+        symbols: tuple[Symbol, ...],
+        choices: Sequence[ValueAfter],
+    ) -> tuple[tuple[Symbol, ...], Interval, Interval, Unknown, Interval]:
         """A choice: its prompt, what is passed through besides, its text, and what is generated for it."""
         texts = [text_of(choice.form) for choice in choices]
         spelled = [text[0] for text in texts if len(text) == 1 and isinstance(text[0], str)]
@@ -225,7 +234,7 @@ class Nodes:
         target = self.seen.target
         if len(spelled) < len(texts):
             text = Unknown(key, between(0, None), shown)
-            return symbols, Span(-self.cut(line), None, 0.0), between(0, None), text, ZERO
+            return symbols, Interval(-self.cut(line), None, 0.0), between(0, None), text, ZERO
         tail = line[-1] if line and isinstance(line[-1], str) else ""
         text = Unknown(key, self.counter.of_choices(tail, spelled), shown, tuple(spelled))
         if not target.scores_tokens:
@@ -233,7 +242,7 @@ class Nodes:
             return symbols, ZERO, ZERO, text, between(0, max(longest, len(max(spelled, key=len))) + 1)
         prompt = self.counter.encode(tail)
         merges = not tail and bool(line) and soft(line[-1])
-        extra = Span(-self.cut(line), 0, 0.0) if merges else ZERO
+        extra = Interval(-self.cut(line), 0, 0.0) if merges else ZERO
         whole = [self.counter.encode(tail + choice) for choice in spelled]
         cut = min(_common(prompt, ids) for ids in whole)
         if not cut and len(prompt) == len(symbols):
@@ -241,12 +250,12 @@ class Nodes:
         symbols = symbols[: len(symbols) - len(prompt) + cut]
         ids = [choice[cut:] for choice in whole]
         distinct = {one[:end] for one in ids for end in range(1, len(one))}
-        scored = Span(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
+        scored = Interval(len(distinct), sum(len(one) - 1 for one in ids), float(len(distinct)))
         if merges:  # what was cut away is scored as a part of every choice
-            scored = Span(0, (scored.high or 0) + self.cut(line) * len(ids), scored.likely)
+            scored = Interval(0, (scored.high or 0) + self.cut(line) * len(ids), scored.likely)
         if tail and len(line) > 1 and soft(line[-2]):  # what stands before may shift where its tokens begin
-            scored = Span(max(scored.low - len(ids), 0), (scored.high or 0) + len(ids), scored.likely)
-            extra = Span(-1, 1, 0.0)
+            scored = Interval(max(scored.low - len(ids), 0), (scored.high or 0) + len(ids), scored.likely)
+            extra = Interval(-1, 1, 0.0)
         alone = {one[0] for one in ids if len(one) > 1}
         if node.method not in NEEDS_UNCONDITIONAL:
             return symbols, extra, scored, text, ZERO
@@ -258,14 +267,14 @@ class Nodes:
         return len(self.counter.encode(last_word(last_))) if isinstance(last_, str) else 2
 
 
-def _prompt(form: Form) -> Prompt:
-    if isinstance(form, Prompt):
+def _prompt(form: AbstractValue) -> StreamValue:
+    if isinstance(form, StreamValue):
         return form
-    return Prompt((Unknown(("stream", form), between(0, None), "{...}"),))
+    return StreamValue((Unknown(("stream", form), between(0, None), "{...}"),))
 
 
-def _less(span: Span, count: int) -> Span:
-    return span + Span(-count, -count, -float(count))
+def _less(span: Interval, count: int) -> Interval:
+    return span + Interval(-count, -count, -float(count))
 
 
 def _unread(symbols: Sequence[Symbol], found: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglc.explain.estimate.analyze import Actual, Analysis
+from sglc.explain.estimate.analyze import ActualStep, Analysis
 from sglc.explain.estimate.forecast import Forecast, Tally
 from sglc.explain.render.text import aligned
 
@@ -32,7 +32,7 @@ def analysis_text(forecast: Forecast, analysis: Analysis) -> str:
     return "\n".join(lines)
 
 
-def _cells(forecast: Forecast, actual: Actual) -> tuple[str, ...]:
+def _cells(forecast: Forecast, actual: ActualStep) -> tuple[str, ...]:
     usage, step = actual.usage, forecast.step_of(actual.site)
     counts = step.counts if step else Tally()
     said = "" if actual.within else "!" if step else "! not foreseen"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sglc.explain.estimate.forecast import Forecast, Step
+from sglc.explain.estimate.forecast import Forecast, StepForecast
 
 
 def to_dot(forecast: Forecast) -> str:
@@ -32,7 +32,7 @@ def to_mermaid(forecast: Forecast) -> str:
     return "\n".join(lines)
 
 
-def _label(step: Step) -> list[str]:
+def _label(step: StepForecast) -> list[str]:
     if step.kind == "tool":
         return [f"tool {step.name}"]
     counts = step.counts

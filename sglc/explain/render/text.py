@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from sglc.explain.estimate.forecast import Forecast, Step
-from sglc.explain.estimate.price import is_priced
-from sglc.explain.estimate.ranges import Span
+from sglc.explain.estimate.forecast import Forecast, StepForecast
+from sglc.explain.estimate.intervals import Interval
+from sglc.explain.estimate.price import Price, is_priced
 from sglc.explain.render.summary import structure, waiting
-from sglc.frontend.analysis.lint import render_finding
+from sglc.frontend.analysis.lint import Finding, render_finding
+from sglc.frontend.analysis.survey import Survey
 from sglc.ir.ops import Arg
-
-if TYPE_CHECKING:
-    from sglc.explain.explanation import Explanation
+from sglc.passes.compile import Compiled
 
 _HEAD = ("wave", "op", "site", "calls", "prompt", "shared", "computed", "new", "from")
 
 
-def explanation_text(explanation: Explanation) -> str:
+def explanation_text(
+    compiled: Compiled,
+    forecast: Forecast,
+    price: Price | None,
+    survey: Survey | None,
+    findings: Sequence[Finding],
+) -> str:
     """The whole explanation, without a newline at the end."""
-    program, forecast = explanation.compiled.lowered, explanation.forecast
+    program = compiled.lowered
     names = [param.name for param in program.params if isinstance(param, Arg)]
     lines = [f"{program.name}({', '.join(names)}) on `{forecast.target}`"]
     if forecast.rows > 1:
         lines[0] += f", {forecast.rows} rows"
-    inner = [*totals(forecast), *structure(explanation.compiled), *steps_table(forecast)]
+    inner = [*totals(forecast), *structure(compiled), *steps_table(forecast)]
     inner += notes(forecast)
-    if explanation.price is not None:
-        inner.append(f"price: {explanation.price}")
+    if price is not None:
+        inner.append(f"price: {price}")
     elif is_priced(forecast.target):
         inner.append(f"price: not known for `{forecast.target}`")
-    inner += [str(remark) for remark in explanation.compiled.remarks]
-    inner += waiting(explanation.compiled, explanation.survey)
+    inner += [str(remark) for remark in compiled.remarks]
+    inner += waiting(compiled, survey)
     lines += [f"  {line}" for line in inner]
-    lines += [render_finding(finding) for finding in explanation.findings]
+    lines += [render_finding(finding) for finding in findings]
     return "\n".join(lines)
 
 
@@ -57,12 +61,12 @@ def totals(forecast: Forecast) -> Iterator[str]:
         )
 
 
-def many(span: Span, name: str) -> str:
+def many(span: Interval, name: str) -> str:
     """A count of what has a name."""
     return f"{span} {name}{'' if span.low == span.high == 1 else 's'}"
 
 
-def said(span: Span) -> str:
+def said(span: Interval) -> str:
     """A count, with what is expected where it is not known."""
     if span.exact:
         return str(span.low)
@@ -83,7 +87,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([*cells, row[-1]]).rstrip()
 
 
-def _cells(step: Step) -> Sequence[str]:
+def _cells(step: StepForecast) -> Sequence[str]:
     counts = step.counts
     wave = f"{step.wave}{'*' if step.critical else ''}"
     if step.kind == "tool":

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sglc.explain.estimate.forecast import Forecast, Step, Tally
-from sglc.explain.estimate.price import is_priced
-from sglc.explain.estimate.ranges import Span
-from sglc.frontend.analysis.lint import render_finding
-
-if TYPE_CHECKING:
-    from sglc.explain.explanation import Explanation
+from sglc.explain.estimate.forecast import Forecast, StepForecast, Tally
+from sglc.explain.estimate.intervals import Interval
+from sglc.explain.estimate.price import Price, is_priced
+from sglc.explain.render.summary import waiting
+from sglc.frontend.analysis.lint import Finding, render_finding
+from sglc.frontend.analysis.survey import Survey
+from sglc.passes.compile import Compiled
 
 VERSION = 1
 
 
-def span(value: Span) -> list[float | int | None]:
+def span(value: Interval) -> list[float | int | None]:
     """The lowest count, the highest or None, and what is expected."""
     return [value.low, value.high, round(value.likely, 1)]
 
@@ -46,7 +47,7 @@ def forecast_data(forecast: Forecast) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: StepForecast) -> dict[str, Any]:
     return {
         "site": step.site, "name": step.name, "kind": step.kind, "loc": str(step.loc),
         "counts": tally(step.counts), "each": tally(step.each), "after": list(step.after),
@@ -55,20 +56,23 @@ def _step(step: Step) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def explanation_data(explanation: Explanation) -> dict[str, Any]:
+def explanation_data(
+    compiled: Compiled,
+    forecast: Forecast,
+    price: Price | None,
+    survey: Survey | None,
+    findings: Sequence[Finding],
+) -> dict[str, Any]:
     """An explanation, with `version`."""
-    from sglc.explain.render.summary import waiting
-
-    target = explanation.forecast.target
     return {
         "version": VERSION,
-        "estimate": forecast_data(explanation.forecast),
-        "price": asdict(explanation.price) if explanation.price else None,
-        "priced": is_priced(target),
+        "estimate": forecast_data(forecast),
+        "price": asdict(price) if price else None,
+        "priced": is_priced(forecast.target),
         "remarks": [
             {"pass": remark.source, "message": remark.message, "loc": str(remark.loc) if remark.loc else None}
-            for remark in explanation.compiled.remarks
+            for remark in compiled.remarks
         ],
-        "waits": list(waiting(explanation.compiled, explanation.survey)),
-        "warnings": [render_finding(finding) for finding in explanation.findings],
+        "waits": list(waiting(compiled, survey)),
+        "warnings": [render_finding(finding) for finding in findings],
     }

@@ -138,12 +138,10 @@ def _package(item: Any) -> bool:
 class Memo(Generic[_V]):
     """What was made of a function, by key, as long as everything it reads is as it was.
 
-    `made` counts how often something was made anew, and `misses` how often because a guard failed.
+    `made` counts how often something was made anew.
     """
 
     made: int = 0
-    misses: int = 0
-    last_miss: str = ""  # what had changed
     _entries: dict[Hashable, tuple[Fingerprint, _V]] = field(default_factory=dict)
 
     def get(self, function: Callable[..., Any], key: Hashable, make: Callable[[], _V]) -> _V:
@@ -151,11 +149,8 @@ class Memo(Generic[_V]):
         now = fingerprint(function)
         if key in self._entries:
             before, value = self._entries[key]
-            difference = changed(before, now)
-            if not difference:
+            if not changed(before, now):
                 return value
-            self.misses += 1
-            self.last_miss = difference
         elif len(self._entries) >= _MOST_ENTRIES:
             del self._entries[next(iter(self._entries))]  # the oldest
         self.made += 1

@@ -140,25 +140,7 @@ class FunctionStep:
     loc: Loc
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseStep:
-    """Until here, and until all steps before it have ended, `stream` stays kept."""
-
-    stream: Held
-
-
-Step = (
-    Segment
-    | HostStep
-    | ValueStep
-    | CondStep
-    | SwitchStep
-    | LoopStep
-    | MapStep
-    | CallStep
-    | FunctionStep
-    | ReleaseStep
-)
+Step = Segment | HostStep | ValueStep | CondStep | SwitchStep | LoopStep | MapStep | CallStep | FunctionStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,12 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
-    ReleaseStep,
     SwitchStep,
     ValueStep,
     Within,
 )
 from sglc.ir.plan.plan_check import check_plan
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -50,8 +48,9 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -75,7 +74,6 @@ _CLASSES: dict[str, type] = {
     "map step": MapStep,
     "call": CallStep,
     "function": FunctionStep,
-    "release step": ReleaseStep,
     "block": Block,
     "held": Held,
     "joined": Joined,

@@ -21,13 +21,11 @@ from sglc.ir.plan.plan import (
     Named,
     OutputTree,
     Plan,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
 )
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -45,6 +43,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 _DEFAULT = Sampling()
 
@@ -135,8 +134,6 @@ class _Printer:
                 args = _bound(self.blocks[step.body].params, step.args)
                 self.lines.append(f"{head}{_gives(step.gives)}call {site}{args}{_place(step.loc)}")
                 self.block(step.body, inside)
-            case ReleaseStep():
-                self.lines.append(f"{head}release {_tree(step.stream)}")
             case _:
                 assert_never(step)
 

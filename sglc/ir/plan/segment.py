@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class ControlText:
-    """Control tokens inside a literal; `text` is only how they are written."""
-
-    text: str
-    ids: tuple[int, ...]
+from sglc.ir.target import ControlText
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     OutputTree,
-    ReleaseStep,
     Step,
     SwitchStep,
     ValueStep,
@@ -92,8 +91,6 @@ def own_reads(step: Step) -> Iterator[Name]:
         case FunctionStep():
             yield from names_in(step.args)
             yield from names_in(step.named)
-        case ReleaseStep():
-            yield from names_in(step.stream)
         case _:
             assert_never(step)
 
@@ -108,7 +105,7 @@ def gives_of(step: Step) -> tuple[Name, ...]:
             return (Slot(step.name),)
         case CondStep() | SwitchStep() | LoopStep() | MapStep() | CallStep():
             return step.gives
-        case HostStep() | ReleaseStep():
+        case HostStep():
             return ()
         case _:
             assert_never(step)

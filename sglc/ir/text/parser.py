@@ -117,8 +117,6 @@ _BLOCKS: dict[str, tuple[str, ...]] = {
     "loop": ("body",),
     "map": ("body",),
     "call": ("program",),
-    "speculate": ("body",),
-    "fused_gen": ("body",),
 }
 _BLOCKS_AS_WRITTEN = {
     "cond": "two blocks with `else:` between them",
@@ -126,8 +124,6 @@ _BLOCKS_AS_WRITTEN = {
     "loop": "one block, with `as` and a name for each value before the colon",
     "map": "one block, with `as` and a name for the item before the colon",
     "call": "a whole program, `def` to `return`",
-    "speculate": "one block",
-    "fused_gen": "one block",
 }
 
 
@@ -244,8 +240,6 @@ class _Builder:
             case "map", (Block() as body,):
                 types = (Type.TEXT,)
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
-            case "speculate" | "fused_gen", (Block() as body,):
-                return {"body": self.block(body, line.first)}
             case "call", (Source() as program,):
                 self.column([program.start], line.first)
                 return {"program": _Builder(self.filename, self.depth + 1).program(program)}

@@ -12,9 +12,6 @@ always prints the same bytes. The text without locations is a program's identity
             yield a                              return essay
         case _:
             yield t1
-    s6, t8 = speculate():
-        s8, t9 = gen(s7, 'x')
-        yield s8, t9
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
 from sglc.ir.depth import check_depth, room, with_room
-from sglc.ir.ops import Arg, Call, Cond, FusedGen, Loop, Map, Speculate, Switch
+from sglc.ir.ops import Arg, Call, Cond, Loop, Map, Switch
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.syntax import IR_VERSION, _loc_text, required
 
@@ -167,7 +164,7 @@ class _Printer:
             return
         inside = indent + _STEP
         match op:
-            case Loop() | Map() | Speculate() | FusedGen():
+            case Loop() | Map():
                 bound = ", ".join([names[value.id] for value in op.body.params])
                 self.add(f"{line} as {bound}:" if bound else f"{line}:", op.loc)
                 self.region(op.body, function, names, inside)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.errors import Loc
 
-IR_VERSION = 1  # stands in the first line of a program's text; another one is refused
+IR_VERSION = 2  # stands in the first line of a program's text; another one is refused
 
 
 def required(field: Field[Any]) -> bool:

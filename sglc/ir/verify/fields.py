@@ -28,9 +28,7 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
-    Pin,
     PureCall,
-    Release,
     RoleClose,
     RoleOpen,
     ScopeBegin,
@@ -39,7 +37,6 @@ from sglc.ir.ops import (
     Strip,
     Switch,
     Tool,
-    Warm,
 )
 from sglc.ir.sampling import Sampling
 
@@ -67,8 +64,6 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
             yield op.stream, _STREAM
             yield from _each(op.data, _TEXT)
         case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Gen() | Fork():
-            yield op.stream, _STREAM
-        case Warm() | Pin() | Release():
             yield op.stream, _STREAM
         case Tool() | PureCall():
             yield from _each((op.args, op.named), _DATA)

@@ -16,7 +16,6 @@ from sglc.ir.ops import (
     Call,
     Cond,
     Fork,
-    FusedGen,
     Gen,
     HostCall,
     Join,
@@ -24,7 +23,6 @@ from sglc.ir.ops import (
     Map,
     Resume,
     Select,
-    Speculate,
     Switch,
     arms_of,
     continued,
@@ -172,9 +170,6 @@ class _Verifier:
                 return self.arms(op)
             case Loop():
                 return self.loop(op)
-            case Speculate() | FusedGen():
-                self.region(op, op.body, (), no_python=True)
-                return self.places.of(op.body.results)
             case Map():
                 self.region(op, op.body, (Type.TEXT,), again=True)
                 for value in op.body.results:
@@ -229,12 +224,17 @@ class _Verifier:
         return self.places.of(op.init)
 
     def region(
-        self, op: Op, region: Region, types: tuple[Type, ...], *, again: bool = False, no_python: bool = False,
+        self,
+        op: Op,
+        region: Region,
+        types: tuple[Type, ...],
+        *,
+        again: bool = False,
         like: Sequence[Value] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Check a region that is given values of `types`, which stand where `like` does.
 
-        `again`: it may run more than once. `no_python`: no `host_call` may stand in it.
+        `again`: it may run more than once, so no `host_call` may stand in it.
         """
         if _types(region.params) != types:
             raise problem(
@@ -244,7 +244,6 @@ class _Verifier:
         outside, before, no_python_in = len(self.order), self.iterations, self.no_python_in
         if again:
             self.iterations += 1
-        if again or no_python:
             self.no_python_in = no_python_in or op.mnemonic
         for value in region.params:
             self.define(value, op)

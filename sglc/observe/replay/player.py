@@ -18,8 +18,9 @@ from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
 from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
-from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode, reads
+from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
@@ -290,7 +291,7 @@ class ReplayBackend:
         if isinstance(node, OpenNode):
             before = followed.opened.get(index)
             return None if before is None else before[0].failed.get(before[1])
-        return next((followed.failed[source] for source in reads(node) if source in followed.failed), None)
+        return failed_before(node, followed.failed)
 
 
 def _text(done: GenDone | SelectDone) -> str:

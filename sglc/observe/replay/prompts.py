@@ -15,23 +15,21 @@ from typing import Any
 
 from sglc.backends.remote.prompts import Item, Made, Prompt
 from sglc.errors import SglcError
+from sglc.ir.plan.dataflow import choice_texts, filled
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
     ImagePart,
     KeepNode,
     OpenNode,
-    Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
-    Slot,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 _DEFAULTS = asdict(Sampling())
 
@@ -66,7 +64,7 @@ class Followed:
         if isinstance(node, GenNode):
             options = _not_default(node.sampling)
         else:
-            options = {"choices": [self._text(choice) for choice in node.choices], "method": node.method}
+            options = {"choices": list(choice_texts(node, self.texts)), "method": node.method}
         digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
         return Inputs("".join(text for _, text in pieces), digest[:32], options)
 
@@ -94,24 +92,11 @@ class Followed:
     def _adds(self, index: int) -> tuple[Item, ...]:
         match self.segment.nodes[index]:
             case ExtendNode(parts=parts):
-                return tuple([self._item(part) for part in parts])
+                return tuple([filled(part, self.texts) for part in parts])
             case GenNode() | SelectNode():
                 return (Made(self.texts[index]),)
             case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():
                 return ()
-
-    def _item(self, part: Part) -> Item:
-        match part:
-            case Result() | Slot():
-                return self._text(part)
-            case ImagePart(data):
-                return ImagePart(self._text(data))
-            case _:
-                return part
-
-    def _text(self, part: str | Slot | Result) -> str:
-        assert not isinstance(part, Slot), f"slot {part} is not bound"
-        return self.texts[part.node] if isinstance(part, Result) else part
 
 
 class Streams:

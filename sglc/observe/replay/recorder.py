@@ -15,8 +15,9 @@ from sglc.errors import Loc, RecordingError
 from sglc.execution.outputs import Cell, Feed
 from sglc.ir.core import Program, Site
 from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
-from sglc.ir.plan.segment import GenNode, Segment, SelectNode, reads
+from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import Writer, answer_json, error_json, given_json, value_json
@@ -217,7 +218,7 @@ class RecordingBackend:
                 followed.texts[index] = event.text
             case NodeFailed(index, error):
                 followed.failed[index] = error
-                if any(source in followed.failed for source in reads(followed.segment.nodes[index])):
+                if failed_before(followed.segment.nodes[index], followed.failed) is not None:
                     return  # it was never asked for
             case _:
                 return

@@ -10,8 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from sglc.errors import UsageError
-from sglc.ir.plan.segment import ControlText
-from sglc.ir.target import EVERYTHING, Takes, Target
+from sglc.ir.target import EVERYTHING, ControlText, Takes, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 

@@ -10,9 +10,8 @@ from typing import assert_never
 from sglc.errors import LegalizeError, Loc, SglcError
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Image, Resume, Root, Select
-from sglc.ir.plan.segment import ControlText
 from sglc.ir.remark import Remark, place
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ASSISTANT, ChatMarkup, pieces, stand_in
 
 

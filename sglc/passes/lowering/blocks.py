@@ -15,25 +15,19 @@ from sglc.ir.ops import (
     Arg,
     Cond,
     Format,
-    FusedGen,
     Gen,
-    HostCall,
     Image,
     Join,
     Loop,
     Map,
-    Pin,
-    Release,
     Resume,
     Root,
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Switch,
-    Warm,
 )
-from sglc.ir.plan.plan import Block, Named, OutputTree, ReleaseStep, Step, Within, blocks_of
+from sglc.ir.plan.plan import Block, Named, OutputTree, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
 from sglc.passes.lowering.segments import Nodes, Scope, StreamOp
@@ -111,16 +105,10 @@ class _BlockLowering:
         """The ops without those that only stand round others or name what is there already."""
         for op in ops:
             match op:
-                case Speculate() | FusedGen():
-                    yield from self.flattened(op.body.ops)
-                    own = (self.scope.own(value) for value in op.body.results)
-                    self.scope.alias.update(zip(op.results, own, strict=True))
                 case ScopeBegin() | ScopeEnd():
                     self.scope.alias[op.results[0]] = self.scope.own(op.stream)
                 case Root():
                     self.scope.roots[op.results[0]] = None
-                case Warm():
-                    pass
                 case _:
                     yield op
 
@@ -156,16 +144,10 @@ class _BlockLowering:
         live = dict.fromkeys(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if isinstance(op, Pin | Release) or has_to_run(op) or any(value in live for value in op.results):
+            if has_to_run(op) or any(value in live for value in op.results):
                 kept.append(op)
-                if not isinstance(op, Pin | Release):
-                    live.update(dict.fromkeys(self.scope.own(value) for value in operands(op)))
-        made = dict.fromkeys(value for op in self.flat for value in op.results)
-
-        def there(stream: Value) -> bool:
-            return (own := self.scope.own(stream)) in live or own not in made
-
-        return [op for op in reversed(kept) if not isinstance(op, Pin | Release) or there(op.stream)]
+                live.update(dict.fromkeys(self.scope.own(value) for value in operands(op)))
+        return kept[::-1]
 
     def mask(self, ops: Sequence[Op]) -> dict[int, list[Value]]:
         """Which decisions each op needs; by op, texts that have to be put together before it."""
@@ -240,8 +222,6 @@ class _BlockLowering:
     def divide(self, ops: Sequence[Op], joined: Mapping[int, Sequence[Value]]) -> None:
         """Every op into its unit; decisions, and the blocks in them, become steps."""
         effects: Unit | None = None
-        pinned: dict[Value, None] = {}
-        released = 0  # units before the last release
         barrier: tuple[Unit, ...] = ()
         for number, op in enumerate(ops):
             sources = dict.fromkeys(unit for value in operands(op) for unit in self.made_by(value))
@@ -254,17 +234,6 @@ class _BlockLowering:
             match op:
                 case Format() | Join():
                     self.makers[op.results[0]] = tuple(sources)
-                    continue
-                case Pin():
-                    pinned[self.scope.own(op.stream)] = None
-                    continue
-                case Release():
-                    if self.scope.own(op.stream) in pinned:
-                        del pinned[self.scope.own(op.stream)]
-                        self.unit(
-                            number, ReleaseStep(self.scope.stream(op.stream)), self.earlier(number, released)
-                        )
-                        released = len(self.units) - 1
                     continue
                 case _ if isinstance(op, _STREAM_OPS):
                     unit = self.segment(number, self.keys[number])
@@ -283,8 +252,6 @@ class _BlockLowering:
                         effects = unit
             self.units_of[number] = unit
             self.makers.update(dict.fromkeys(op.results, (unit,)))
-        for value in () if ops and isinstance(ops[-1], HostCall) else pinned:
-            self.unit(len(ops), ReleaseStep(self.scope.stream(value)), self.units)
 
     def made_by(self, value: Value) -> tuple[Unit, ...]:
         return self.makers.get(self.scope.own(value), ())
@@ -294,9 +261,9 @@ class _BlockLowering:
         self.units.append(made)
         return made
 
-    def earlier(self, number: int, since: int = 0) -> list[Unit]:
-        """The units, from the one at `since` on, that need no decision from op `number` on."""
-        return [unit for unit in self.units[since:] if unit.key < self.before[number]]
+    def earlier(self, number: int) -> list[Unit]:
+        """The units that need no decision from op `number` on."""
+        return [unit for unit in self.units if unit.key < self.before[number]]
 
     def segment(self, position: int, key: int) -> Unit:
         if key not in self.segments:

@@ -6,19 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.ir.plan.plan import Block, CondStep, Estimate, LoopStep, Step, SwitchStep, blocks_of
-from sglc.ir.plan.segment import (
-    ControlText,
-    ExtendNode,
-    GenNode,
-    Held,
-    KeepNode,
-    Segment,
-    SelectNode,
-    Slot,
-    reads,
-)
+from sglc.ir.plan.segment import ExtendNode, GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Uses, gives_of, node_reads
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import ControlText, Tokenizer
 
 
 def estimate(steps: Sequence[Step], blocks: Sequence[Block], tokenizer: Tokenizer | None) -> Estimate:

@@ -16,7 +16,6 @@ from sglc.ir.ops import (
     Control,
     Fork,
     Format,
-    FusedGen,
     Gen,
     HostCall,
     Image,
@@ -28,9 +27,7 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    Speculate,
     Strip,
-    Warm,
 )
 from sglc.ir.plan.plan import Derived, Lead
 from sglc.ir.plan.segment import RoleMark, Slot
@@ -130,7 +127,7 @@ class _Walk:
             case Fork() | ScopeBegin() | ScopeEnd():
                 if op.stream in self.streams:
                     self.streams.update(dict.fromkeys(op.results, self.streams[op.stream]))
-            case Gen() | Select() | Warm():
+            case Gen() | Select():
                 if op.stream in self.streams:
                     self.found.append(self.streams[op.stream][0])
             case HostCall():
@@ -150,9 +147,6 @@ class _Walk:
             case Loop():  # its first iteration
                 self.rename(dict(zip(op.body.params, op.init, strict=True)))
                 self.ops(op.body.ops)
-            case Speculate() | FusedGen():
-                self.ops(op.body.ops)
-                self.rename(dict(zip(op.results, op.body.results, strict=True)))
 
     def text(self, item: Value | str) -> _Known:
         return ((item,), True) if isinstance(item, str) else self.texts.get(item, _NOTHING)

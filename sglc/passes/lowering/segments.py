@@ -17,7 +17,6 @@ from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -36,7 +35,7 @@ from sglc.ir.plan.segment import (
 )
 from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Target
+from sglc.ir.target import ControlText, Target
 from sglc.ir.text.printer import value_names
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose

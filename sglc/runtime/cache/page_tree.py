@@ -29,9 +29,8 @@ class Worth(IntEnum):
     """What keeping a node is worth. Leaves of the lowest worth are evicted first."""
 
     DEAD = 0  # its program has released it
-    SPECULATIVE = 1  # computed before anybody asked for it
-    NORMAL = 2
-    PINNED = 3  # of a node with pins, whatever else it would be worth
+    NORMAL = 1
+    PINNED = 2  # of a node with pins, whatever else it would be worth
 
 
 # Compared in the inner loops, where a plain integer is faster.

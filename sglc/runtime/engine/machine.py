@@ -7,63 +7,29 @@ encoded as one string, whatever appends and forks it was written in. Generated i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 
-from sglc.errors import RunError, SglcError, located
+from sglc.errors import SglcError, located
+from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
-    KeepNode,
     Node,
-    OpenNode,
     Part,
-    ReleaseNode,
-    Result,
     Segment,
     SelectNode,
-    Slot,
-    place_of,
-    readers_of,
     reads,
 )
-from sglc.ir.target import Tokenizer
-from sglc.runtime.cache.kept_streams import Kept
+from sglc.ir.target import ControlText, Tokenizer
 from sglc.runtime.engine.engine import Engine, Handle, RequestId, Turn
 from sglc.runtime.engine.generation import Call, GenCall, Model, Outcome, SelectCall, Stream
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import Absences
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """A segment in progress. `missing[i]` counts what node i still waits for.
-
-    `origin[i]` is the node whose pin the stream of node i goes on from: the last one before it, or itself,
-    that made ids. `unread` counts, of such a node, those that read it or what literals made of it.
-    """
-
-    segment: Segment
-    emit: Callable[[Event], None]
-    done: Callable[[], None]
-    streams: bool
-    readers: list[list[int]]
-    missing: list[int]
-    origin: list[int]
-    unread: list[int]
-    finished: set[int] = field(default_factory=set)
-    made: dict[int, Stream] = field(default_factory=dict)
-    texts: dict[int, str] = field(default_factory=dict)
-    pins: dict[int, Handle] = field(default_factory=dict)
-    calls: dict[int, Call] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    place: int | None = None  # of its program in the engine's queue
-    left: list[int] | None = None  # tokens still to come behind each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +51,17 @@ class Machine:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
+        self.model = Model(engine, tokenizer)
+        self.absences = Absences()
         self.submits = 0
         self.steps = 0
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
-        self._model = Model(engine, tokenizer)
-        self._absences = Absences()
-        self._runs: dict[_Run, None] = {}  # in progress, in order of arrival
-        self._calls: dict[RequestId, tuple[_Run, int, Call]] = {}
-        # Who waits is an `OpenNode` of a run.
-        self._kept: Kept[_KeptStream, tuple[_Run, int]] = Kept(lambda kept: engine.release(kept.handle))
+        self._runs: dict[EngineSegmentRun, None] = {}  # in progress, in order of arrival
+        self._calls: dict[RequestId, tuple[EngineSegmentRun, int, Call]] = {}
+        self._kept: KeptStreams[_KeptStream, tuple[SegmentRun[_KeptStream], int]] = KeptStreams(
+            lambda kept: engine.release(kept.handle)
+        )
 
     @property
     def idle(self) -> bool:
@@ -121,46 +88,28 @@ class Machine:
         Returns a token for `abort`. Both callbacks may be called before this returns.
         """
         self.submits += 1
-        for node in segment.nodes:
-            if isinstance(node, KeepNode):
-                self._kept.promise(node.handle)
-        missing = [len(reads(node)) for node in segment.nodes]
-        readers = readers_of(segment.nodes)
-        origin: list[int] = []
-        for index, node in enumerate(segment.nodes):
-            origin.append(origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else index)
-        unread = [0] * len(origin)
-        for index, found in enumerate(readers):
-            unread[origin[index]] += len(found)
-        run = _Run(segment, emit, done, streams, readers, missing, origin, unread)
+        run = EngineSegmentRun(self, segment, self._kept, emit, done, streams)
         self._runs[run] = None
-        self._advance(run, [i for i, count in enumerate(missing) if count == 0])
+        run.begin()
         return run
 
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
-        self._model.encode.cache_clear()
+        self.model.encode.cache_clear()
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
-        assert isinstance(run, _Run)
-        for index in list(run.calls):
-            self._drop(run, index)
-        for handle in run.pins.values():
-            self.engine.release(handle)
-        run.pins.clear()
-        gone = RunError("SGLC405", "the run that this stream came from was stopped")
+        assert isinstance(run, EngineSegmentRun)
         self._runs.pop(run, None)
-        for index, node in enumerate(run.segment.nodes):
-            if index not in run.finished:
-                self._break_promise(node, gone)
+        run.abort()
 
     def fail_all(self, error: SglcError) -> None:
         """The engine is beyond use: every node that is not finished fails with `error`."""
         for run in self._runs:
-            for index in range(len(run.segment.nodes)):
+            for index in range(len(run.nodes)):
                 if index not in run.finished:
                     run.emit(NodeFailed(index, error))
+            run.over = True
             run.done()
         self._runs.clear()
 
@@ -177,182 +126,172 @@ class Machine:
             try:
                 outcome = call.take(event)
             except SglcError as error:
-                self._drop(run, index)
-                self._fail(run, index, located(error, call.node.loc))
+                run.drop(index)
+                run.fail(index, located(error, call.node.loc))
                 continue
             if outcome is not None:
-                self._finish(run, index, call, outcome)
+                run.finish(index, outcome)
         if self.engine.idle:
             self._resting_since = perf_counter()
 
-    def _drop(self, run: _Run, index: int) -> None:
-        """A call is over."""
-        call = run.calls.pop(index)
+    # -- what its segments ask for -------------------------------------------------------------------
+
+    def call_begun(self, run: EngineSegmentRun, index: int, call: Call) -> None:
+        """A call of a segment waits for the engine."""
+        self._calls.update(dict.fromkeys(call.requests, (run, index, call)))
+
+    def call_over(self, call: Call) -> None:
+        """Nobody waits for a call any more."""
         for request in call.requests:
             del self._calls[request]
-        call.close()
 
-    # -- the dataflow ----------------------------------------------------------------------------
+    def segment_over(self, run: EngineSegmentRun) -> None:
+        """A segment is done."""
+        del self._runs[run]
+        run.done()
 
-    def _advance(self, run: _Run, ready: Sequence[int]) -> None:
-        # What goes on with a stream is on its way before the stream is released.
-        queue = deque(sorted(ready, key=lambda index: isinstance(run.segment.nodes[index], ReleaseNode)))
-        while queue:
-            index = queue.popleft()
-            node = run.segment.nodes[index]
-            try:
-                produced = self._execute(run, index, node)
-            except SglcError as error:
-                self._fail(run, index, located(error, place_of(node)))
-                continue
-            if produced:
-                queue.extendleft(reversed(self._produced(run, index)))
-        self._end_if_done(run)
+    def turn_of(self, run: EngineSegmentRun, index: int) -> Turn:
+        """When a call has its turn."""
+        return Turn(run.place, run.remaining[index])
 
-    def _end_if_done(self, run: _Run) -> None:
-        if len(run.finished) == len(run.segment.nodes) and run in self._runs:
-            del self._runs[run]
-            run.done()
 
-    def _produced(self, run: _Run, index: int) -> list[int]:
-        """Account for a finished node; gives the readers that became ready."""
-        run.finished.add(index)
-        for source in reads(run.segment.nodes[index]):
-            origin = run.origin[source]
-            run.unread[origin] -= 1
-            if run.unread[origin] == 0 and origin in run.pins:
-                self.engine.release(run.pins.pop(origin))
-        ready = []
-        for reader in run.readers[index]:
-            run.missing[reader] -= 1
-            if run.missing[reader] == 0:
-                ready.append(reader)
-        return ready
+class EngineSegmentRun(SegmentRun[_KeptStream]):
+    """A segment in progress.
 
-    def _fail(self, run: _Run, index: int, error: SglcError) -> None:
-        """Node `index`, and every node that reads it, will not complete."""
-        queue = deque([index])
-        while queue:
-            node = queue.popleft()
-            if node in run.failed:
-                continue
-            run.failed.add(node)
-            run.emit(NodeFailed(node, error))
-            self._break_promise(run.segment.nodes[node], error)
-            self._produced(run, node)
-            for reader in run.readers[node]:
-                run.missing[reader] += 1  # it will never be ready
-                queue.append(reader)
-        self._end_if_done(run)
+    `origin[i]` is the node whose pin the stream of node i goes on from: the last one before it, or itself,
+    that made ids. `unread` counts, of such a node, those that read it or what literals made of it.
+    """
 
-    def _execute(self, run: _Run, index: int, node: Node) -> bool:
-        """Do what a node says; False if the engine will finish it later."""
+    depth_first = True
+
+    def __init__(
+        self,
+        machine: Machine,
+        segment: Segment,
+        kept: KeptStreams[_KeptStream, tuple[SegmentRun[_KeptStream], int]],
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        streams: bool,
+    ) -> None:
+        super().__init__(segment, kept, emit)
+        self.machine = machine
+        self.done = done
+        self.streams = streams
+        self.made: dict[int, Stream] = {}
+        self.pins: dict[int, Handle] = {}
+        self.calls: dict[int, Call] = {}
+        self.origin: list[int] = []
+        for index, node in enumerate(self.nodes):
+            self.origin.append(self.origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else index)
+        self.unread = [0] * len(self.nodes)
+        for index, found in enumerate(self.readers):
+            self.unread[self.origin[index]] += len(found)
+        self._place: int | None = None
+
+    @property
+    def place(self) -> int:
+        """The place of its program in the engine's queue, which it takes with its first call."""
+        if self._place is None:
+            self._place = self.machine.engine.next_place
+        return self._place
+
+    @cached_property
+    def remaining(self) -> list[int]:
+        """Tokens still to come behind each node."""
+        return remaining_tokens(self.nodes, self.readers)
+
+    def abort(self) -> None:
+        """No more is wanted."""
+        for index in list(self.calls):
+            self.drop(index)
+        for handle in self.pins.values():
+            self.machine.engine.release(handle)
+        self.pins.clear()
+        self.stop()
+
+    def ended(self) -> None:
+        self.machine.segment_over(self)
+
+    def node_over(self, index: int) -> None:
+        super().node_over(index)
+        for source in reads(self.nodes[index]):
+            origin = self.origin[source]
+            self.unread[origin] -= 1
+            if self.unread[origin] == 0 and origin in self.pins:
+                self.machine.engine.release(self.pins.pop(origin))
+
+    def begin_with(self, index: int, stream: _KeptStream | None) -> None:
+        if stream is None:
+            self.made[index] = Stream()
+            return
+        machine, known = self.machine, stream.stream
+        if self.readers[index]:  # its own handle may be released while the segment runs
+            (pin,) = machine.engine.fork(stream.handle, 1)
+            self.pins[index] = pin
+            self.made[index] = known.held_by(pin)
+        else:
+            self.made[index] = Stream(known.ids, known.tail)
+        # The run goes on with the program that kept it.
+        self._place = stream.place if self._place is None else min(self._place, stream.place)
+        machine.absences.ended(stream.left, machine.engine.steps - stream.step)
+
+    def stream_to_keep(self, index: int) -> _KeptStream:
+        """The stream. Its program comes back to it when it has done as much as it did before."""
+        engine, stream, left = self.machine.engine, self.made[index], _left_at(self.nodes, index)
+        held = self.machine.model.extend(stream, ())
+        kept = _KeptStream(stream, held, self.place, left, engine.steps)
+        engine.hold(held, self.machine.absences.expected(left), kept.place)
+        return kept
+
+    def execute(self, index: int, node: ExtendNode | ForkNode | GenNode | SelectNode) -> bool:
         match node:
-            case OpenNode(None):
-                run.made[index] = Stream()
-            case OpenNode(handle):
-                kept = self._kept.open(handle, (run, index))
-                if kept is None:
-                    return False
-                self._go_on_with(run, index, kept)
-            case ExtendNode():
-                run.made[index] = self._extended(run, run.made[node.stream], node.parts)
-            case ForkNode():
-                run.made[index] = run.made[node.stream]
-            case KeepNode(source, handle):
-                kept = self._keep(run, source)
-                self._kept.keep(handle, kept, lambda waiter: self._go_on(*waiter, kept))
-            case ReleaseNode(handle):
-                self._kept.release(handle)
+            case ExtendNode(stream, parts):
+                self.made[index] = self._extended(self.made[stream], parts)
+            case ForkNode(stream):
+                self.made[index] = self.made[stream]
             case GenNode() | SelectNode():
-                call = self._call(run, index, node)
-                run.calls[index] = call
-                for request in call.requests:
-                    self._calls[request] = (run, index, call)
+                call = self.calls[index] = self._call(index, node)
+                self.machine.call_begun(self, index, call)
                 return False
         return True
 
-    def _call(self, run: _Run, index: int, node: GenNode | SelectNode) -> Call:
-        stream = run.made[node.stream]
+    def _call(self, index: int, node: GenNode | SelectNode) -> Call:
+        model, stream, turn = self.machine.model, self.made[node.stream], self.machine.turn_of(self, index)
         if isinstance(node, GenNode):
-            return GenCall(
-                self._model, index, node, stream, run.emit, streams=run.streams, turn=self._turn(run, index)
-            )
-        texts = tuple(self._extended(run, Stream(), (choice,)).tail for choice in node.choices)
-        return SelectCall(self._model, index, node, stream, texts, turn=self._turn(run, index))
+            return GenCall(model, index, node, stream, self.emit, streams=self.streams, turn=turn)
+        return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
-    def _begin_at(self, run: _Run, index: int, kept: _KeptStream) -> None:
-        """A kept stream, whose own handle may be released while the segment runs."""
-        stream = kept.stream
-        if not run.readers[index]:
-            run.made[index] = Stream(stream.ids, stream.tail)
-            return
-        (pin,) = self.engine.fork(kept.handle, 1)
-        run.pins[index] = pin
-        run.made[index] = stream.held_by(pin)
-
-    def _place(self, run: _Run) -> int:
-        """The place of a run's program in the queue, which it takes with its first call."""
-        if run.place is None:
-            run.place = self.engine.next_place
-        return run.place
-
-    def _turn(self, run: _Run, index: int) -> Turn:
-        if run.left is None:
-            run.left = remaining_tokens(run.segment.nodes, run.readers)
-        return Turn(self._place(run), run.left[index])
-
-    def _keep(self, run: _Run, source: int) -> _KeptStream:
-        """A kept stream. Its program comes back to it when it has done as much as it did before."""
-        stream, left = run.made[source], _left_at(run.segment.nodes, source)
-        held = self._model.extend(stream, ())
-        kept = _KeptStream(stream, held, self._place(run), left, self.engine.steps)
-        self.engine.hold(held, self._absences.expected(left), kept.place)
-        return kept
-
-    def _go_on_with(self, run: _Run, index: int, kept: _KeptStream) -> None:
-        """The stream of an `OpenNode` is there: the run goes on with the program that kept it."""
-        self._begin_at(run, index, kept)
-        run.place = kept.place if run.place is None else min(run.place, kept.place)
-        self._absences.ended(kept.left, self.engine.steps - kept.step)
-
-    def _go_on(self, run: _Run, index: int, kept: _KeptStream) -> None:
-        self._go_on_with(run, index, kept)
-        self._advance(run, self._produced(run, index))
-
-    def _break_promise(self, node: Node, error: SglcError) -> None:
-        if isinstance(node, KeepNode):
-            for run, index in self._kept.give_up(node.handle):
-                self._fail(run, index, error)
-
-    def _extended(self, run: _Run, stream: Stream, parts: Sequence[Part]) -> Stream:
+    def _extended(self, stream: Stream, parts: Sequence[Part]) -> Stream:
         ids, tail = stream.ids, stream.tail
         for part in parts:
-            match part:
-                case ControlText():
-                    ids, tail = (*ids, *self._model.encode(tail), *part.ids), ""
-                case str():
-                    tail += part
-                case Result(node):
-                    tail += run.texts[node]
-                case Slot(name):
-                    raise AssertionError(f"slot {name} is not bound")
-                case _:
-                    raise AssertionError(part)  # no part for a model of tokens
+            match filled(part, self.texts):
+                case str() as text:
+                    tail += text
+                case ControlText(ids=control):
+                    ids, tail = (*ids, *self.machine.model.encode(tail), *control), ""
+                case other:
+                    raise AssertionError(other)  # no part for a model of tokens
         return Stream(ids, tail, stream.base, stream.held)
 
-    def _finish(self, run: _Run, index: int, call: Call, outcome: Outcome) -> None:
+    def finish(self, index: int, outcome: Outcome) -> None:
+        """A call has ended well."""
         stream = outcome.stream
-        if run.readers[index]:
+        if self.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.
-            pin = run.pins[index] = call.hold(stream)
-            self.engine.await_turn(pin, self._place(run))
+            pin = self.pins[index] = self.calls[index].hold(stream)
+            self.machine.engine.await_turn(pin, self.place)
             stream = stream.held_by(pin)
-        self._drop(run, index)  # behind that, or what it lets go of would be nobody's for a moment
-        run.texts[index] = outcome.text
-        run.made[index] = stream
-        run.emit(outcome.event)
-        self._advance(run, self._produced(run, index))
+        self.drop(index)  # behind that, or what it lets go of would be nobody's for a moment
+        self.texts[index] = outcome.text
+        self.made[index] = stream
+        self.emit(outcome.event)
+        self.advance(index)
+
+    def drop(self, index: int) -> None:
+        """A call is over."""
+        call = self.calls.pop(index)
+        self.machine.call_over(call)
+        call.close()
 
 
 def _left_at(nodes: Sequence[Node], index: int) -> tuple[str, str]:

@@ -29,7 +29,6 @@ from sglc.errors import (
 )
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
-    ControlText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -45,6 +44,7 @@ from sglc.ir.plan.segment import (
     Slot,
     reads,
 )
+from sglc.ir.target import ControlText
 
 COMMANDS, REPORTS = "commands", "reports"  # names of the two sockets in their folder
 _RUN_DONE = 0  # instead of an event: no more will come

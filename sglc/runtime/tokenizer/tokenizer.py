@@ -19,7 +19,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as RawTokenizer
 
 from sglc.errors import BackendError, RunError
-from sglc.ir.plan.segment import ControlText
+from sglc.ir.target import ControlText
 from sglc.runtime.model_files import Json, eos_ids, read_json
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sglc.errors import RunError
-from sglc.runtime.cache.kept_streams import Kept
+from sglc.ir.plan.dataflow import KeptStreams
 
 
-def kept() -> tuple[Kept[str, int], list[str]]:
+def kept() -> tuple[KeptStreams[str, int], list[str]]:
     dropped: list[str] = []
-    return Kept(dropped.append), dropped
+    return KeptStreams(dropped.append), dropped
 
 
 def test_what_opens_a_promise_waits_and_goes_on_before_it_is_released() -> None:

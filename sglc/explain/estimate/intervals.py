@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Interval:
     """A count between `low` and `high`, both included; `high` None: there is no bound.
 
     `likely` is what is expected: the middle, unless more is known. Without a bound it leaves out what has none.
@@ -25,19 +25,19 @@ class Span:
     def __contains__(self, count: int) -> bool:
         return self.low <= count and (self.high is None or count <= self.high)
 
-    def __add__(self, other: Span) -> Span:
+    def __add__(self, other: Interval) -> Interval:
         bounded = self.high is not None and other.high is not None
         high = (self.high or 0) + (other.high or 0) if bounded else None
-        return Span(self.low + other.low, high, self.likely + other.likely)
+        return Interval(self.low + other.low, high, self.likely + other.likely)
 
-    def perhaps(self, weight: float) -> Span:
+    def perhaps(self, weight: float) -> Interval:
         """The same where it may not come to it; `weight` is how likely it does."""
-        return Span(min(self.low, 0), self.high, self.likely * weight)
+        return Interval(min(self.low, 0), self.high, self.likely * weight)
 
-    def floored(self, least: int = 0) -> Span:
+    def floored(self, least: int = 0) -> Interval:
         """No less than `least`."""
         high = None if self.high is None else max(self.high, least)
-        return Span(max(self.low, least), high, max(self.likely, least))
+        return Interval(max(self.low, least), high, max(self.likely, least))
 
     def __str__(self) -> str:
         if self.exact:
@@ -45,28 +45,28 @@ class Span:
         return f"{self.low}+" if self.high is None else f"{self.low}-{self.high}"
 
 
-ZERO = Span(0, 0, 0.0)
+ZERO = Interval(0, 0, 0.0)
 
 
-def sure(count: int) -> Span:
+def sure(count: int) -> Interval:
     """A count that is known."""
-    return Span(count, count, float(count))
+    return Interval(count, count, float(count))
 
 
-def between(low: int, high: int | None) -> Span:
+def between(low: int, high: int | None) -> Interval:
     """A count of which only the bounds are known."""
-    return Span(low, high, float(low) if high is None else (low + high) / 2)
+    return Interval(low, high, float(low) if high is None else (low + high) / 2)
 
 
-def either(spans: Iterable[Span]) -> Span:
+def either(spans: Iterable[Interval]) -> Interval:
     """One of several counts, it is not known which."""
     all_ = list(spans)
     highs = [span.high for span in all_]
     known = [high for high in highs if high is not None]
     high = max(known) if len(known) == len(highs) else None
-    return Span(min(span.low for span in all_), high, sum(span.likely for span in all_) / len(all_))
+    return Interval(min(span.low for span in all_), high, sum(span.likely for span in all_) / len(all_))
 
 
-def total(spans: Iterable[Span]) -> Span:
+def total(spans: Iterable[Interval]) -> Interval:
     """The sum."""
     return sum(spans, ZERO)

@@ -1,0 +1,271 @@
+"""A segment in progress on a back end: which of its nodes are ready, and what a failure takes with it.
+
+A node is executed as soon as all that it reads has finished. Streams are kept from segment to segment by
+their handles. A handle is promised from the moment at which the segment that will keep it begins: what opens
+it before that waits, and what releases it before that is done as soon as it is kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from sglc.errors import RunError, SglcError, located
+from sglc.ir.plan.events import Event, NodeFailed
+from sglc.ir.plan.segment import (
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    ImagePart,
+    KeepNode,
+    Node,
+    OpenNode,
+    Part,
+    ReleaseNode,
+    Result,
+    RoleMark,
+    Segment,
+    SelectNode,
+    Slot,
+    place_of,
+    readers_of,
+    reads,
+)
+from sglc.ir.target import ControlText
+
+S = TypeVar("S")  # a kept stream, as its back end has it
+W = TypeVar("W")  # who waits for one
+
+FilledPart = str | ControlText | ImagePart | RoleMark
+
+
+def filled(part: Part, texts: Mapping[int, str]) -> FilledPart:
+    """A part of a bound segment with the texts of the nodes that it names."""
+    match part:
+        case str() | ControlText():
+            return part
+        case Result(node):
+            return texts[node]
+        case ImagePart(Result(node)):
+            return ImagePart(texts[node])
+        case Slot(name) | ImagePart(Slot(name)):
+            raise AssertionError(f"slot {name} is not bound")
+        case _:
+            return part
+
+
+def choice_texts(node: SelectNode, texts: Mapping[int, str]) -> tuple[str, ...]:
+    """The choices of a node with the texts of the nodes that they name."""
+    return tuple([texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices])
+
+
+def failed_before(node: Node, failed: Mapping[int, SglcError]) -> SglcError | None:
+    """Why a node will not be executed: the error of the first that failed among those that it reads."""
+    return next((failed[source] for source in reads(node) if source in failed), None)
+
+
+class KeptStreams(Generic[S, W]):
+    """The kept streams of one back end.
+
+    Args:
+        drop: gives back what a stream holds.
+    """
+
+    def __init__(self, drop: Callable[[S], object]) -> None:
+        self._drop = drop
+        self._streams: dict[int, S] = {}
+        self._promised: dict[int, list[W]] = {}
+        self._unwanted: set[int] = set()  # promised handles that were released already
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept, or promised."""
+        return not (self._streams or self._promised or self._unwanted)
+
+    def promise(self, handle: int | str) -> None:
+        """`handle` will be kept, or `give_up` be called."""
+        self._promised[_bound(handle)] = []
+
+    def open(self, handle: int | str | None, waiter: W) -> S | None:
+        """The stream; None if it is only promised: `keep` or `give_up` then name `waiter`.
+
+        Raises:
+            RunError: SGLC403, it is not kept any more.
+        """
+        number = _bound(handle)
+        if number in self._promised:
+            self._promised[number].append(waiter)
+            return None
+        if number not in self._streams:
+            raise RunError("SGLC403", "a stream is continued that is not kept any more")
+        return self._streams[number]
+
+    def keep(self, handle: int | str, stream: S, go_on: Callable[[W], None]) -> None:
+        """Keep `stream`, as was promised; `go_on` is called for all that wait for it."""
+        number = _bound(handle)
+        self._streams[number] = stream
+        for waiter in self._promised.pop(number):
+            go_on(waiter)
+        if number in self._unwanted:
+            self._unwanted.discard(number)
+            self.release(number)
+
+    def release(self, handle: int) -> None:
+        """Forget a stream. Nothing, if what would have kept it failed."""
+        if handle in self._promised:
+            self._unwanted.add(handle)
+        elif handle in self._streams:
+            self._drop(self._streams.pop(handle))
+
+    def give_up(self, handle: int | str) -> list[W]:
+        """What was promised will not be kept; gives those that wait for it."""
+        number = _bound(handle)
+        self._unwanted.discard(number)
+        return self._promised.pop(number, [])
+
+
+class SegmentRun(ABC, Generic[S]):
+    """One segment in progress. What its nodes do to streams is the back end's. Single-threaded."""
+
+    depth_first = False  # what becomes ready comes before what was ready already
+
+    def __init__(
+        self, segment: Segment, kept: KeptStreams[S, tuple[SegmentRun[S], int]], emit: Callable[[Event], None]
+    ) -> None:
+        self.nodes = segment.nodes
+        self.readers = readers_of(self.nodes)
+        self.texts: dict[int, str] = {}  # by node
+        self.emit = emit
+        self.finished: set[int] = set()  # done or failed
+        self.over = False  # everything is finished, or nothing is wanted any more
+        self._kept = kept
+        self._failed: set[int] = set()
+        self._missing = [len(reads(node)) for node in self.nodes]  # of each node, what it still waits for
+
+    # -- what a back end does -----------------------------------------------------------------------
+
+    @abstractmethod
+    def begin_with(self, index: int, stream: S | None) -> None:
+        """Node `index` goes on with a kept stream, or with the empty one."""
+
+    @abstractmethod
+    def stream_to_keep(self, index: int) -> S:
+        """The stream behind node `index`, to be kept."""
+
+    @abstractmethod
+    def execute(self, index: int, node: ExtendNode | ForkNode | GenNode | SelectNode) -> bool:
+        """Do what a node says; False if `advance` will be called when it has finished."""
+
+    @abstractmethod
+    def ended(self) -> None:
+        """Everything is finished; called once."""
+
+    def node_over(self, index: int) -> None:
+        """Node `index` is done or failed."""
+        self.finished.add(index)
+
+    # -- the dataflow --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Execute what waits for nothing."""
+        for node in self.nodes:
+            if isinstance(node, KeepNode):
+                self._kept.promise(node.handle)
+        ready = [index for index, count in enumerate(self._missing) if not count]
+        # What goes on with a stream is on its way before the stream is released.
+        self._execute_all(sorted(ready, key=lambda index: isinstance(self.nodes[index], ReleaseNode)))
+
+    def advance(self, index: int) -> None:
+        """Node `index` has done what it says: execute what waited for it."""
+        self._execute_all(self._done(index))
+
+    def fail(self, index: int, error: SglcError) -> None:
+        """Node `index`, and every node that reads it, will not complete."""
+        queue = deque(() if self.over else (index,))
+        while queue:
+            node = queue.popleft()
+            if node in self._failed:
+                continue
+            self._failed.add(node)
+            self.emit(NodeFailed(node, error))
+            self._break_promise(node, error)
+            self.node_over(node)
+            queue.extend(self.readers[node])
+        self._end_if_done()
+
+    def stop(self) -> None:
+        """No more is wanted; nobody waits any longer for a stream that will not come."""
+        self.over = True
+        gone = RunError("SGLC405", "the run that this stream came from was stopped")
+        for index in range(len(self.nodes)):
+            if index not in self.finished:
+                self._break_promise(index, gone)
+
+    def _execute_all(self, ready: Sequence[int]) -> None:
+        queue = deque(() if self.over else ready)
+        while queue:
+            index = queue.popleft()
+            try:
+                done = self._execute(index)
+            except SglcError as error:
+                self.fail(index, located(error, place_of(self.nodes[index])))
+                continue
+            if not done:
+                continue
+            if self.depth_first:
+                queue.extendleft(reversed(self._done(index)))
+            else:
+                queue.extend(self._done(index))
+        self._end_if_done()
+
+    def _execute(self, index: int) -> bool:
+        match self.nodes[index]:
+            case OpenNode(None):
+                self.begin_with(index, None)
+            case OpenNode(handle):
+                opened = self._kept.open(handle, (self, index))
+                if opened is None:
+                    return False
+                self.begin_with(index, opened)
+            case KeepNode(source, handle):
+                kept = self.stream_to_keep(source)
+                self._kept.keep(handle, kept, lambda waiter: waiter[0]._go_on(waiter[1], kept))
+            case ReleaseNode(handle):
+                self._kept.release(handle)
+            case node:
+                return self.execute(index, node)
+        return True
+
+    def _go_on(self, index: int, stream: S) -> None:
+        """The stream is there that an `OpenNode` waited for."""
+        if not self.over:
+            self.begin_with(index, stream)
+            self.advance(index)
+
+    def _done(self, index: int) -> list[int]:
+        """Account for a node that is done; gives the readers that became ready."""
+        self.node_over(index)
+        ready = []
+        for reader in self.readers[index]:
+            self._missing[reader] -= 1
+            if not self._missing[reader]:
+                ready.append(reader)
+        return ready
+
+    def _break_promise(self, index: int, error: SglcError) -> None:
+        node = self.nodes[index]
+        if isinstance(node, KeepNode):
+            for run, waiting in self._kept.give_up(node.handle):
+                run.fail(waiting, error)
+
+    def _end_if_done(self) -> None:
+        if not self.over and len(self.finished) == len(self.nodes):
+            self.over = True
+            self.ended()
+
+
+def _bound(handle: int | str | None) -> int:
+    assert isinstance(handle, int), f"handle {handle!r} is not bound"
+    return handle
