@@ -49,7 +49,7 @@ from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import Exactness, Rewrite, register
 from sglc.passes.chat.continuations import go_on_alike, joined, taken_over, written_first
-from sglc.passes.chat.lowering import Chat, ChatWriter
+from sglc.passes.chat.conversation import Chat, ChatWriter
 from sglc.passes.chat.markup import ASSISTANT, ChatMarkup
 
 

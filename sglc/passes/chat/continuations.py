@@ -14,7 +14,7 @@ from itertools import count, product
 from sglc.errors import LegalizeError
 from sglc.ir.core import NOWHERE, Site, Type, Value
 from sglc.ir.ops import Append, Control, Gen
-from sglc.passes.chat.lowering import Chat, ChatWriter
+from sglc.passes.chat.conversation import Chat, ChatWriter
 from sglc.passes.chat.markup import ASSISTANT, stand_in
 
 _Written = tuple[str | tuple[int, ...], ...]  # texts and control ids, and "refused" where it stops
