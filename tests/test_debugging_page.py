@@ -52,10 +52,7 @@ def test_every_example_prints_what_stands_below_it(
 
 def test_every_code_is_named() -> None:
     page = PAGE.read_text()
-    sources = "".join(
-        (ROOT / "sglc" / name).read_text()
-        for name in ("recording.py", "record.py", "replay.py", "watch.py", "trace.py", "backends/recorded.py")
-    )
+    sources = "".join(path.read_text() for path in (ROOT / "sglc" / "observe").rglob("*.py"))
     codes = set(re.findall(r'"(SGLC(?:05|42)\d)"', sources))
     assert len(codes) == 14
     assert {code for code in codes if f"| `{code}` |" not in page} == set()

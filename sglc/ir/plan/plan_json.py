@@ -14,7 +14,6 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
-from sglc.ir.plan import plan as plan_module
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -213,7 +212,7 @@ def _kind(data: object) -> object:
 
 @cache
 def _hints(made: type) -> dict[str, Any]:
-    return get_type_hints(made, vars(plan_module))
+    return get_type_hints(made)
 
 
 def _malformed(path: str, wanted: str, data: object) -> VerifyError:
