@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sglc.execution.options import Fitting
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.guards import Memo, frozen
 from sglc.frontend.values.symbolic import SymbolicText
@@ -104,12 +105,12 @@ class AheadOfTime:
 
         return cached(program, target).cache_keys
 
-    def beginnings(self, rows: Sequence[Mapping[str, Any]]) -> Beginnings:
-        """How the prompts of rows begin, by their arguments."""
+    def beginnings(self, rows: Sequence[Fitting]) -> Beginnings:
+        """How the prompts of rows begin."""
         from sglc.execution.batch.prefixes import beginnings
 
         with self._turn:
-            return beginnings(self._definition, self._begun, rows)
+            return beginnings(self._definition, self._begun, [arguments for arguments, _ in rows])
 
 
 def _known(value: Any) -> Any:

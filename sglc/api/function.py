@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
-from sglc.api.observed import observer_of
+from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.context import resolve, set_default_backend
 from sglc.execution.options import (
@@ -35,11 +35,9 @@ from sglc.ir.sampling import Sampling
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.compiled import CompiledFunction
-    from sglc.execution.batch.prefixes import Beginnings
     from sglc.execution.function_run import FunctionRun
-    from sglc.execution.lifecycle import Run, RunSetup
+    from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
     from sglc.execution.result import Result
-    from sglc.execution.start import CallSetup, Limits
     from sglc.explain.explanation import Explanation
     from sglc.frontend.recorder.replay_cache import Tree
     from sglc.frontend.tracing.guards import Memo
@@ -196,13 +194,11 @@ class Function:
         live: bool = False,
         in_thread: bool = True,
     ) -> Result:
-        from sglc.execution.start import Limits, set_up
+        from sglc.execution.lifecycle import Limits, RunSetup
 
-        observed = observer_of(self.__name__, seed, None, watches)
-        setup = set_up(self.__name__, backend, *observed, limits or Limits())
-        setup.backend.start()
-        own = setup.run_setup(0, fitting[0], contextvars.copy_context(), on_text, live=live)
-        run = self._function_run(fitting, own)
+        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
+        call.backend.start()
+        run = self._function_run(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
         if in_thread:
             threading.Thread(target=run.run, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
@@ -284,35 +280,27 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
                 run then.
         """
-        from sglc.execution.start import limits_of_batch, run_rows, set_up
+        from sglc.execution.start import limits_of_batch, run_rows
 
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting = self._fitting(rows, kwargs)
+        fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        observed = observer_of(self.__name__, seed, len(rows), watches_of(record, replay, trace))
-        setup = set_up(self.__name__, chosen, *observed, limits)
+        watches = watches_of(record, replay, trace)
+        call = set_up(self.__name__, chosen, seed, len(rows), limits, watches)
 
         def order() -> Sequence[int]:
             from sglc.execution.batch.prefixes import batch_order
 
-            return batch_order([self._beginnings(fitting)], setup.backend)
+            return batch_order([self._ahead.beginnings(fitting)], call.backend)
 
-        return run_rows(setup, self._maker(fitting, setup), len(fitting), order if hoist_prefix else None)
+        return run_rows(call, self._maker(fitting, call), len(fitting), order if hoist_prefix else None)
 
-    def _fitting(self, rows: Rows, kwargs: Mapping[str, Any]) -> list[Fitting]:
-        return fitted_rows(self.definition, self.bound, rows, kwargs)
-
-    def _maker(self, fitting: Sequence[Fitting], setup: CallSetup) -> Callable[[int], Run]:
+    def _maker(self, fitting: Sequence[Fitting], call: CallSetup) -> Callable[[int], Run]:
         """What makes the run of each row when its turn has come."""
         from sglc.execution.start import maker
 
-        rows = [arguments for arguments, _ in fitting]
-        return maker(setup, rows, lambda number, own: self._function_run(fitting[number], own))
-
-    def _beginnings(self, fitting: Sequence[Fitting]) -> Beginnings:
-        """How the prompts of rows begin."""
-        return self._ahead.beginnings([arguments for arguments, _ in fitting])
+        return maker(call, lambda number, setup: self._function_run(fitting[number], setup))
 
     # -- the program itself ----------------------------------------------------------------------
 
@@ -420,7 +408,7 @@ class Function:
         if tree is None and len(self._trees) < _MOST_TREES:
             tree = self._trees.setdefault(sampling, Tree())
         run = FunctionRun(self.definition, arguments, sampling, setup, tree)
-        run.check = lambda: self._ahead.cache_keys(sampling, setup.backend)
+        run.check = lambda: self._ahead.cache_keys(sampling, setup.call.backend)
         return run
 
 

@@ -1,4 +1,4 @@
-"""Who observes the runs that a call starts. Where nobody does, nothing of `observe` is loaded."""
+"""A call of `run` or `run_batch` with who observes it. Where nobody does, nothing of `observe` is loaded."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.options import random_seed
 
 if TYPE_CHECKING:
+    from sglc.execution.lifecycle import CallSetup, Limits
     from sglc.execution.observer import CallObserver
+    from sglc.ir.plan.backend import Backend
 
 
-def observer_of(
-    name: str, seed: int | None, rows: int | None, watches: Mapping[str, Any]
-) -> tuple[CallObserver | None, int]:
-    """Who observes runs of `name`, if anybody does, and their seed. `rows`: of a batch."""
+def set_up(
+    name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits, watches: Mapping[str, Any]
+) -> CallSetup:
+    """What all runs of `name` have that one call starts. `rows`: of a batch; `watches`: how it is observed."""
+    from sglc.execution.lifecycle import CallSetup
+
     context = RUN_CONTEXT.get()
     outer = None if context is None else context.observer
-    if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
-        return None, random_seed() if seed is None else seed
-    from sglc.observe.observer import open_observer
+    observer: CallObserver | None = None
+    if watches or outer is not None or "opentelemetry.trace" in sys.modules:
+        from sglc.observe.observer import open_observer
 
-    return open_observer(name, random_seed, seed, rows, outer, watches)
+        observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
+        backend = backend if observer is None else observer.backend(backend)
+    return CallSetup(name, backend, random_seed() if seed is None else seed, limits, observer)

@@ -8,26 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sglc.api.observed import observer_of
+from sglc.api.observed import set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import executor_loop
+from sglc.execution.lifecycle import CallSetup, Limits, RunSetup
 from sglc.execution.options import NOTHING, check_rows, in_row, watches_of
 from sglc.execution.plan.prepare import check_arguments, check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanRun, PreparedRows
 from sglc.execution.progress import bar
 from sglc.execution.result import Result
-from sglc.execution.start import (
-    CallSetup,
-    Limits,
-    inherited,
-    limits_of_batch,
-    limits_of_run,
-    maker,
-    run_rows,
-    set_up,
-)
+from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import tools_of
@@ -102,10 +94,10 @@ class LoadedPlan:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         given = self._texts(arguments)
         backend, seed = inherited(self.__name__, backend, seed)
-        setup = self._set_up(backend, seed, None, limits or Limits(), watches)
-        setup.backend.start()
-        own = setup.run_setup(0, given, contextvars.copy_context(), on_text, live=live)
-        run = PlanRun(self._prepared, given, self.tools, own)
+        call = self._set_up(backend, seed, None, limits or Limits(), watches)
+        call.backend.start()
+        setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
+        run = PlanRun(self._prepared, given, self.tools, setup)
         executor_loop().call_soon_threadsafe(run.run)
         return run.result
 
@@ -149,12 +141,10 @@ class LoadedPlan:
         check_rows(rows)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
         fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
-        setup = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
-        make = maker(
-            setup, fitting, lambda number, own: PlanRun(self._prepared, fitting[number], self.tools, own)
-        )
+        call = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
+        make = maker(call, lambda number, setup: PlanRun(self._prepared, fitting[number], self.tools, setup))
         order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
-        return run_rows(setup, make, len(fitting), order, threads=False)
+        return run_rows(call, make, len(fitting), order, threads=False)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -162,12 +152,10 @@ class LoadedPlan:
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,
         watches: Mapping[str, Any],
     ) -> CallSetup:  # fmt: skip
-        chosen = resolve(backend)
-        observer, seed = observer_of(self.__name__, seed, rows, watches)
-        setup = set_up(self.__name__, chosen, observer, seed, limits)
-        tools = self.tools if observer is None else observer.functions(self.tools, self.plan)
-        check_plan_runs(self.plan, setup.backend, tools)
-        return setup
+        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches)
+        tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
+        check_plan_runs(self.plan, call.backend, tools)
+        return call
 
     def _texts(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         given = {name: str(value) for name, value in arguments.items()}

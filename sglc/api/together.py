@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglc.api.function import Function
-from sglc.api.observed import observer_of
+from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.batch.prefixes import batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
-from sglc.execution.options import NOTHING, Rows, random_seed
+from sglc.execution.options import NOTHING, Rows, fitted_rows, random_seed
 from sglc.execution.result import Result
-from sglc.execution.start import limits_of_batch, set_up
+from sglc.execution.start import limits_of_batch
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 
@@ -53,16 +53,12 @@ def run_together(
     chosen = resolve(backend, here())
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
-    fitting = [function._fitting(rows, {}) for function, rows in programs]
-    setups = [
-        set_up(function.__name__, chosen, observer_of(function.__name__, run_seed, len(rows), NOTHING)[0],
-               run_seed, limits)
-        for function, rows in programs
-    ]  # fmt: skip
-    used = setups[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
-    makers = [
-        function._maker(own, setup) for (function, _), own, setup in zip(programs, fitting, setups, strict=True)
-    ]
+    fitting = [fitted_rows(function.definition, function.bound, rows, {}) for function, rows in programs]
+    calls, makers = [], []
+    for (function, rows), own in zip(programs, fitting, strict=True):
+        calls.append(set_up(function.__name__, chosen, run_seed, len(rows), limits, NOTHING))
+        makers.append(function._maker(own, calls[-1]))
+    used = calls[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
     def make(place: int) -> Run:
@@ -71,7 +67,7 @@ def run_together(
 
     def order() -> Sequence[int]:
         begun = zip(programs, fitting, strict=True)
-        return batch_order([function._beginnings(own) for (function, _), own in begun], used)
+        return batch_order([function._ahead.beginnings(own) for (function, _), own in begun], used)
 
     results: list[list[Result]] = [[] for _ in programs]
     hoisted = order if hoist_prefix else None
@@ -80,9 +76,9 @@ def run_together(
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)
     finally:
-        for setup in setups:
-            if setup.observer is not None:
-                setup.observer.close()
+        for call in calls:
+            if call.observer is not None:
+                call.observer.close()
     return results
 
 

@@ -94,16 +94,6 @@ def enter(context: RunContext) -> None:
     MAY_CALL.set(context.may_call)
 
 
-def inside(context: RunContext, body: Callable[[], None]) -> None:
-    """Run `body` as the body of a run."""
-    token, asking = RUN_CONTEXT.set(context), MAY_CALL.set(context.may_call)
-    try:
-        body()
-    finally:
-        MAY_CALL.reset(asking)
-        RUN_CONTEXT.reset(token)
-
-
 @runtime_checkable
 class Server(Protocol):
     """A back end that keeps a cache and can tell how it stands."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.call_record import CallRecord, meta_info
-from sglc.execution.context import inside, run_defaults
+from sglc.execution.context import run_defaults
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Run, RunSetup
 from sglc.execution.observer import Observer
@@ -55,17 +55,16 @@ class FunctionRun(Run):
         self.check: Callable[[], Mapping[Site, str]] | None = None
         self._tree = tree or Tree()
         self._definition = definition
-        self._arguments = arguments
         self._sampling = sampling
         self._turn = threading.Lock()
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._running: _RunningBody | None = None  # the body, while it may be asked where it is
-        super().__init__(setup, definition.loc)
+        super().__init__(setup, arguments, definition.loc)
 
     def run(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
         if self._begin():
-            self._context.run(inside, self._inside, self._run_body)
+            self._context.run(self._run_body)
 
     def _run_body(self) -> None:
         recorder = TrailRecorder(self._definition.name, self._sampling, self._tree, self._definition.ahead)

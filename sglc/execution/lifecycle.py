@@ -4,56 +4,78 @@ from __future__ import annotations
 
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.budget import Budget
-from sglc.execution.context import RUN_CONTEXT, RunContext
+from sglc.execution.context import RUN_CONTEXT, RunContext, enter
 from sglc.execution.deadline import Alarm, Clock, Deadline
-from sglc.execution.observer import Observer
+from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.session import Session
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSetup:
-    """What one run is given, whatever it runs. Its Python sees the variables of `context`."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the runs of one call may take: the budget of each, their time, how many of them at once."""
 
-    backend: Backend
-    result: Result
-    context: contextvars.Context
-    on_text: Callable[[Site, str | None], None] | None = None
     budget: Budget | None = None
     clock: Clock | None = None
-    observer: Observer | None = None
+    window: int | None = None  # None: as many as fit the back end
+
+
+@dataclass(frozen=True, slots=True)
+class CallSetup:
+    """What all runs have in common that one call of `run` or `run_batch` starts."""
+
+    name: str
+    backend: Backend
+    seed: int
+    limits: Limits = Limits()
+    observer: CallObserver | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """What one of them is given besides. Its Python sees the variables of `context`, which is its own."""
+
+    call: CallSetup
+    number: int
+    context: contextvars.Context
+    on_text: Callable[[Site, str | None], None] | None = None
+    live: bool = False
 
 
 class Run(ABC):
     """A run, one of a batch or alone. `loc` is where it is if it does not say where it waits."""
 
-    def __init__(self, setup: RunSetup, loc: Loc | None) -> None:
-        self.result = result = setup.result
+    def __init__(self, setup: RunSetup, arguments: Mapping[str, Any], loc: Loc | None) -> None:
+        call = setup.call
+        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
         self.ended: Callable[[], None] | None = None  # called when the result is there
         self.abandoned: Callable[[], None] | None = None  # called before, if the thread that runs it is lost
         self.lost = False  # whether it is
+        self._arguments = arguments
         self._loc = loc
+        self._observer = None if call.observer is None else call.observer.row(setup.number, arguments)
         self._session = session = Session(
-            setup.backend, result.seed, result.row, setup.on_text, result.outputs, setup.budget,
-            observer=setup.observer,
+            call.backend, call.seed, setup.number, setup.on_text, result.outputs, call.limits.budget,
+            observer=self._observer,
         )  # fmt: skip
-        self._observer = setup.observer
-        self._clock = setup.clock
+        self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._context = setup.context
-        self._inside = RunContext(
-            setup.backend, result.seed, result.row,
-            lambda: session.why_over,  # and not of the run, which would hold itself
-            observer=setup.observer,
-        )  # fmt: skip
         self._outer = setup.context.get(RUN_CONTEXT)
+        self._inside = RunContext(
+            call.backend, call.seed, setup.number,
+            lambda: session.why_over,  # and not of the run, which would hold itself
+            observer=self._observer,
+        )  # fmt: skip
+        setup.context.run(enter, self._inside)
         result.begin(self.stop)
         if self._outer is not None:
             self._outer.begin(self)

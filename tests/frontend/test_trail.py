@@ -11,8 +11,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.execution.function_run import FunctionRun
-from sglc.execution.lifecycle import RunSetup
-from sglc.execution.result import Result
+from sglc.execution.lifecycle import CallSetup, RunSetup
 from sglc.execution.session import Session
 from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
 from sglc.frontend.values.recorded import Recorded
@@ -80,9 +79,10 @@ def walk(seed: int, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[list[A
     backend = ScriptedBackend(
         lambda asked: asked.choices[0] if asked.choices else ANSWERS[(len(asked.prompt) + asked.sample) % 3]
     )
-    result = Result("wanderer", 1, 0)
-    setup = RunSetup(backend=backend, result=result, context=copy_context())
-    FunctionRun(wanderer.definition, {"seed": seed}, Sampling(), setup, tree).run()
+    setup = RunSetup(CallSetup("wanderer", backend, 1), 0, copy_context())
+    run = FunctionRun(wanderer.definition, {"seed": seed}, Sampling(), setup, tree)
+    run.run()
+    result = run.result
     error = result.error()
     shown = (result.partial_text, dict(result.variables), None if error is None else str(error))
     return list(launched), (shown, [(call.site, call.loc) for call in result.calls])

@@ -12,7 +12,6 @@ from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in
-from sglc.execution.context import enter
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import start
 from sglc.execution.lifecycle import Run, RunSetup
@@ -107,17 +106,14 @@ class PlanRun(Run):
         self, prepared: PreparedRows, arguments: Mapping[str, str], tools: Tools, setup: RunSetup
     ) -> None:
         self._prepared = prepared
-        self._arguments = arguments
         self._over = False
-        super().__init__(setup, prepared.loc)
-        if setup.observer is not None:
-            tools = setup.observer.tools(tools, prepared.plan)
-        if tools:
-            setup.context.run(enter, self._inside)
+        super().__init__(setup, arguments, prepared.loc)
+        if self._observer is not None:
+            tools = self._observer.tools(tools, prepared.plan)
         self._executor = (
             None if prepared.single else PlanExecutor(prepared, self._session, tools, setup.context)
         )
-        dict.update(setup.result.outputs.variables, prepared.early)
+        dict.update(self.result.outputs.variables, prepared.early)
 
     def run(self) -> None:
         """Begin it; returns at once. Called in the loop's thread."""
