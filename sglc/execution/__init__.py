@@ -1,4 +1,5 @@
-"""Runs: sessions with a back end, budgets, deadlines, results. `start` begins them, `lifecycle` is what all share.
+"""Runs: `start` begins them, `lifecycle` is what all share; sessions with a back end, limits, results.
 
-May import: `errors`, `knobs`, `ir`, `frontend`, `passes`, `backends`. Who observes a run is handed in (`observer`).
+May import: `errors`, `knobs`, `ir`, `frontend`, `passes`, `runtime`, `backends`. Who observes a run is handed
+in (`observer`).
 """

@@ -1,4 +1,4 @@
-"""Recordings: the recorder writes a tape as a run goes on, the player answers the same run from it, without a model.
+"""Recordings: a recorder writes a tape as a run goes on, a player answers the same run from it, without a model.
 
-May import: as `observe`; of it nothing else.
+May import: what `observe` may; of `observe` itself nothing else.
 """
