@@ -314,9 +314,8 @@ class Session:
         problem: BaseException | None = None
         try:
             async for event in self._events(segment, backend):
-                if (
-                    output := generations.get(event.node)
-                ) is not None and output.error is None:  # else it was stopped
+                output = generations.get(event.node)
+                if output is not None and output.error is None:  # else it was stopped
                     self._event(output, event)
         except SglcError as error:
             problem = error

@@ -105,9 +105,7 @@ class PlanExecutor:
         self.session = session
         self.tools = tools
         self.context = context
-        self.calling: dict[
-            object, FunctionStep
-        ] = {}  # the functions that run now, in the order of their beginning
+        self.calling: dict[object, FunctionStep] = {}  # what runs now, in the order of its beginning
         self.known: dict[str, Value] = {}
         self.segments: Segments
 

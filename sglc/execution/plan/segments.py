@@ -233,9 +233,8 @@ class _Waiting:
 
     def __init__(self, ended: asyncio.Future[None], missing: int) -> None:
         self.ended = ended
-        self.gives: dict[
-            Site, list[Callable[[PendingOutput], None]]
-        ] = {}  # by the generation that they wait for
+        # By the generation that they wait for.
+        self.gives: dict[Site, list[Callable[[PendingOutput], None]]] = {}
         self._missing = missing
 
     def behind(self, sites: Sequence[Site], give: Callable[[], None]) -> None:
