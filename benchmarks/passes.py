@@ -23,7 +23,7 @@ import sglc
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.call_record import total
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.ir.core import Program
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.plan import Plan
@@ -136,7 +136,7 @@ def measured(plan: Plan, rows: Rows) -> Figures:
     backend = Counted()
     runs = []
     for number, row in enumerate(rows):
-        run = Run(backend, 0, row=number)
+        run = Session(backend, 0, row=number)
         run_plan(plan, row, run)
         runs.append(run)
     used = sum((total(run.calls) for run in runs), Usage())

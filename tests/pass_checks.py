@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from sglc.errors import LegalizeError, RunError
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.ir.core import Op, Program, Site, with_regions
 from sglc.ir.ops import GIVES, Append, Call, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.target import Takes, Target, Tokenizer
@@ -64,7 +64,7 @@ def ids_of(program: Program, tokenizer: Tokenizer, passes: Sequence[str]) -> tup
         return None
     given: object
     try:
-        given = run_plan(lower_plan(after, backend.target), ARGS, Run(backend, 0), TOOLS)
+        given = run_plan(lower_plan(after, backend.target), ARGS, Session(backend, 0), TOOLS)
     except RunError as error:
         given = Failure(error.code, str(error.loc))
     return backend.asked, given, backend.submits

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sglc.errors import RunError
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.state import base_site
@@ -90,7 +90,7 @@ def check(seed: int, estimate: Estimate = estimated, given: Mapping[str, str] = 
     try:
         compiled = compile_program(program, backend.target)
         forecast = estimate([(compiled.plan, given)], backend.target)
-        run = Run(backend, seed)
+        run = Session(backend, seed)
         value = outcome(lambda: run_plan(compiled.plan, GIVEN, run, Recorded())[1])
     finally:
         backend.close()

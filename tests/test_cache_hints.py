@@ -14,7 +14,7 @@ import sglc as sgl
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.openai.models import model_of
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Takes
 from sglc.ir.text.printer import from_text
@@ -75,7 +75,7 @@ def test_a_plan_sends_the_key_that_its_program_does(api: Api) -> None:
     made = backend(api, TAKES)
     compiled = ask.compile(made)
     plan = plan_from_json(json.loads(json.dumps(plan_to_json(compiled.plan))))
-    run_plan(plan, {"question": "Why?"}, Run(made, 0))
+    run_plan(plan, {"question": "Why?"}, Session(made, 0))
     ask.run("Why?", backend=made).sync()
     assert len(api.bodies) == 4
     assert len(set(keys(api))) == 1

@@ -160,7 +160,7 @@ def test_a_run_that_is_stopped_in_a_tool(planned: bool, stream: bool) -> None:
     program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
     result = program.run(word="hangs", backend=backend, stream=stream)
     assert WAITING.acquire(timeout=20)
-    settled(lambda: len(result.feed.calls) == 1)  # a plan calls the tool beside the first generation
+    settled(lambda: len(result.outputs.calls) == 1)  # a plan calls the tool beside the first generation
     time.sleep(0.05)
     result.stop()
     if not planned:  # a body ends when its Python does

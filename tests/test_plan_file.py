@@ -95,7 +95,6 @@ def sglc(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
-
 def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, target = folder / "short.sglir", f"scripted:{folder / 'answers.json'}"
     compiled = ["compile", f"{folder / 'agent.py'}:short", "--target", target, "--passes", ""]

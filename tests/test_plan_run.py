@@ -25,8 +25,8 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli.main import main
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.plan.prepare import Tools
-from sglc.execution.session import Run
+from sglc.execution.session import Session
+from sglc.execution.tool_calls import Tools
 from sglc.ir.core import Op, Program, Site, Type, Value, next_id, with_regions
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Append, Call, RoleClose, RoleOpen, Root
@@ -75,10 +75,10 @@ def planned(text: str, backend: Backend) -> Plan:
 
 
 def ran(
-    text: str, backend: Backend, tools: Tools | None = None, run: Run | None = None, **args: str
+    text: str, backend: Backend, tools: Tools | None = None, run: Session | None = None, **args: str
 ) -> tuple[dict[str, Any], Any]:
     args = args or {"a": "A", "b": "B"}
-    return run_plan(planned(text, backend), args, run or Run(backend, 0), tools or {})
+    return run_plan(planned(text, backend), args, run or Session(backend, 0), tools or {})
 
 
 # -- against the interpreter -------------------------------------------------------------------------
@@ -165,12 +165,12 @@ def check_run(seed: int, backend: OracleBackend) -> int:
     made = random_program(seed, regions=True, images=False, ascii_only=True, python=False, resumed=False)
     program = from_text(plain(to_text(begun(made))), "random.sglir")
     verify(program)
-    tools, run, args = Recorded(), Run(backend, seed), {**ARGS, "b": "beta"}
+    tools, run, args = Recorded(), Session(backend, seed), {**ARGS, "b": "beta"}
     value = outcome(lambda: run_plan(compile_program(program, backend.target).plan, args, run, tools)[1])
     if isinstance(value, RunError):
         assert value.code == "SGLC404", to_text(program)  # an empty choice
         return 0
-    texts = {site: cell.text for site, cell in run.feed.cells.items()}
+    texts = {site: output.text for site, output in run.outputs.generations.items()}
     choose = lambda site, _, choices: choices.index(texts[site])  # noqa: E731
     expected = meaning(program, Model(lambda site, _: texts[site], choose, declared=declared), args)
     assert set(expected.calls) == set(texts)
@@ -223,7 +223,7 @@ def test_an_agent_with_a_tool_runs_from_its_text() -> None:
         seen.append((query, limit))
         return " FOUND" if len(seen) == 2 else " nothing"
 
-    run = Run(backend, 0)
+    run = Session(backend, 0)
     variables, value = ran(REACT, backend, {"search": search}, run, question="Tea?")
     assert seen == [(" tea?", 2), (" tea?", 2)]
     log = "Tea?\nThought: hm search tea? nothing\nThought: hm search tea? FOUND\nThought: hm finish Yes."
@@ -388,35 +388,6 @@ def test_streams_are_given_back_as_soon_as_nobody_reads_them() -> None:
     assert backend.kept == 0
 
 
-@pytest.mark.parametrize(("line", "kept"), [("pin(s1)", 1), ("b9 = eq(a, a)", 0)])
-def test_what_is_pinned_stays_until_it_is_released(line: str, kept: int) -> None:
-    text = f"""\
-    s0 = root()
-    s1 = append(s0, 'P')
-    {line}
-    t0 = tool('first', ())
-    s2 = append(s1, t0)
-    s3, t1 = gen(s2, 'x')
-    t2 = tool('look', (t1,))
-    release(s1)
-    t3 = tool('look', (t2,))
-    s4 = append(s0, t3)
-    s5, t4 = gen(s4, 'y')
-    return t4
-"""
-    backend = Watched({"x": "x", "y": "y"})
-    seen: list[int] = []
-
-    def look(text: str) -> str:
-        time.sleep(0.05)  # what was released is given back with the next segment, or at the end
-        seen.append(backend.kept)
-        return text
-
-    ran(text, backend, {"first": lambda: "!", "look": look})
-    assert seen[0] >= kept
-    assert backend.kept == 0
-
-
 def test_blocks_that_stand_as_deep_as_they_may_run() -> None:
     lines = ["def f(a):", "    s0 = root()", "    b0 = eq(a, a)"]
     ends = []
@@ -466,7 +437,7 @@ FAILING = """\
 
 def test_a_tool_that_raises_is_an_error_with_a_place_and_its_cause() -> None:
     backend, called = Watched({"x": "x", "other": "o"}), []
-    run = Run(backend, 0)
+    run = Session(backend, 0)
     with pytest.raises(RunError) as caught:
         ran(FAILING, backend, {"broken": broken, "after": lambda: called.append(1) or ""}, run)
     assert caught.value.code == "SGLC409"
@@ -474,19 +445,19 @@ def test_a_tool_that_raises_is_an_error_with_a_place_and_its_cause() -> None:
     assert str(caught.value.loc) == "f.sglir:5:5"
     assert isinstance(caught.value.__cause__, KeyError)
     assert called == []  # the program would not have come to it
-    assert sorted(site.name for site in run.feed.cells) == ["other", "x"]  # the rest went on
+    assert sorted(site.name for site in run.outputs.generations) == ["other", "x"]  # the rest went on
     assert backend.kept == 0
 
 
 def test_a_generation_that_fails_fails_what_reads_it_and_nothing_else() -> None:
     backend = Watched({"other": "o"})
-    run = Run(backend, 0)
+    run = Session(backend, 0)
     called: list[str] = []
     with pytest.raises(BackendError) as caught:
         ran(FAILING, backend, {"broken": broken, "after": lambda: called.append("") or ""}, run)
     assert caught.value.code == "SGLC521"
     assert str(caught.value.loc) == "f.sglir:4:5"
-    assert run.feed.cells[Site("f", (), "other")].text == "o"
+    assert run.outputs.generations[Site("f", (), "other")].text == "o"
     assert backend.kept == 0
 
 
@@ -592,7 +563,7 @@ def test_a_stopped_plan_ends_at_once_and_gives_back_its_streams(where: str) -> N
 
     slow = where == "in a generation"
     backend = Watched({"x": "w " * (500 if slow else 1), "y": "y"}, word_s=0.02)
-    run, problems = Run(backend, 0), []
+    run, problems = Session(backend, 0), []
 
     def work() -> None:
         tools = {"blocking": blocking, "after": lambda: called.append(1) or ""}
@@ -619,7 +590,7 @@ def test_a_stopped_plan_ends_at_once_and_gives_back_its_streams(where: str) -> N
 
 def test_a_plan_of_a_stopped_run_does_not_begin() -> None:
     backend = Watched({"x": "x"})
-    run = Run(backend, 0)
+    run = Session(backend, 0)
     run.stop()
     with pytest.raises(RunError) as caught:
         ran("    s0 = root()\n    s1, t0 = gen(s0, 'x')\n    return t0\n", backend, run=run)
@@ -701,7 +672,7 @@ def ask(question):
         yield b0, s8, t3
     return t0
 """
-    run = Run(local, 0)
+    run = Session(local, 0)
     question = "What is the capital of France?"
     variables, value = ran(text, local, run=run, question=question)
     assert value == f"And why? {question}"
@@ -732,10 +703,10 @@ def test_an_agent_on_a_real_model_does_what_the_interpreter_says(local: LocalBac
         asked.append(query)
         return f" {limit} results."
 
-    run = Run(local, 3)
+    run = Session(local, 3)
     compiled = compile_program(program, local.target)
     _, value = run_plan(compiled.plan, {"question": "Which is the largest planet?"}, run, {"search": search})
-    texts = {site: cell.text for site, cell in run.feed.cells.items()}
+    texts = {site: output.text for site, output in run.outputs.generations.items()}
     model = Model(
         lambda site, _: str(texts[site]), lambda site, _, choices: choices.index(str(texts[site])),
         declared=lambda name, args, named: f" {named['limit']} results.",

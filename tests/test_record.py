@@ -27,9 +27,9 @@ from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.result import Result
 from sglc.ir.plan.segment import Segment
 from sglc.ir.text.printer import from_text, to_text
-from sglc.observe.observer import open_watch
+from sglc.observe.observer import open_observer
 from sglc.observe.replay import player, prompts, tape
-from sglc.observe.replay.tape import FILE, read_recording
+from sglc.observe.replay.tape import FILE, read_tape
 from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
 from tests.serving import serving as server_of
@@ -274,7 +274,7 @@ def test_a_thousand_rows(tmp_path: Path) -> None:
     again = forked.run_batch(rows, backend=REFUSING, replay=str(tmp_path))
     assert [one.as_json() for one in again] == [one.as_json() for one in first]
     assert len({one.text() for one in again}) > 900
-    assert len(read_recording(tmp_path).rows) == 1000
+    assert len(read_tape(tmp_path).rows) == 1000
 
 
 class Nowhere(ScriptedBackend):
@@ -506,7 +506,7 @@ def test_what_a_killed_run_was_answered_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 9, done.stderr
     with open(folder / FILE, "ab") as file:
         file.write(b'{"is": "answer", "row": 1, "wit')  # cut short as a full disk would
-    read = read_recording(folder)
+    read = read_tape(folder)
     ended = [number for number, row in read.rows.items() if row.ends]
     assert 0 < len(ended) < 100
     assert sum(len(row.answers) for row in read.rows.values()) > 100
@@ -726,8 +726,8 @@ def wrong_occurrence(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_row(patch: pytest.MonkeyPatch) -> None:
-    row = player.Replayer.row
-    patch.setattr(player.Replayer, "row", lambda self, number, *rest: row(self, 0, *rest))
+    row = player.Player.row
+    patch.setattr(player.Player, "row", lambda self, number, *rest: row(self, 0, *rest))
 
 
 def unchecked(patch: pytest.MonkeyPatch) -> None:
@@ -750,7 +750,7 @@ def sha256_of(text: bytes) -> Any:
 def any_arguments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(player, "given_json", lambda args, named: None)
     patch.setattr(
-        player.ReplayedTape, "_returned",
+        player.RowPlayer, "_returned",
         lambda self, name, answered, *_: tape.value_of(answered.line.get("value")),
     )  # fmt: skip
 
@@ -768,7 +768,7 @@ def first_sample(patch: pytest.MonkeyPatch) -> None:
 
 
 def leftovers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tape.RecordedRow, "unused", lambda self: None)
+    patch.setattr(tape.TapeRow, "unused", lambda self: None)
 
 
 def twice(tmp_path: Path) -> None:
@@ -820,11 +820,11 @@ def test_a_broken_recording_is_found_out(
 
 def test_segments_without_a_row_are_followed_and_not_written(tmp_path: Path) -> None:
     """What is done once for all rows of a batch, such as computing what they share, is no answer of a row."""
-    watch, _ = open_watch("x", lambda: 1, None, 2, None, {"record": str(tmp_path)})
-    assert watch is not None
+    observer, _ = open_observer("x", lambda: 1, None, 2, None, {"record": str(tmp_path)})
+    assert observer is not None
 
     async def submitted() -> list[Any]:
-        return [event async for event in watch.backend(ScriptedBackend(echoing)).submit(Segment(()))]
+        return [event async for event in observer.backend(ScriptedBackend(echoing)).submit(Segment(()))]
 
     assert asyncio.run(submitted()) == []
     assert not (tmp_path / FILE).exists()

@@ -11,7 +11,7 @@ import pytest
 
 from sglc.backends.local import LocalBackend
 from sglc.cli.program_file import open_function, open_rows
-from sglc.execution.result import Call, Result, total
+from sglc.execution.result import CallRecord, Result, total
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +30,7 @@ def trie_nodes(sequences: list[tuple[int, ...]]) -> int:
     return count
 
 
-def streams(call: Call) -> list[tuple[int, ...]]:
+def streams(call: CallRecord) -> list[tuple[int, ...]]:
     """The id sequences that a call passed through extend: its prompt, and for a choice each continuation."""
     if call.kind == "gen":
         return [call.prompt_ids]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sglc.execution.result import Result
 from sglc.ir.core import Program
@@ -15,15 +15,22 @@ from sglc.ir.plan.plan_file import plan_to_text
 from sglc.ir.remark import Remark
 from sglc.passes.compile import Compiled
 
-if TYPE_CHECKING:
-    from sglc.api.function import Function
+
+class Runnable(Protocol):
+    """What is compiled: a function."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """As `Function.run`."""
+
+    def run_batch(self, rows: Sequence[Any], **kwargs: Any) -> list[Result] | Iterator[Result]:
+        """As `Function.run_batch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFunction:
     """A program with its plan for one back end. It runs there as the function does, from Python."""
 
-    function: Function
+    function: Runnable
     backend: Backend
     compiled: Compiled
     defaults: Mapping[str, Any]
@@ -63,5 +70,4 @@ class CompiledFunction:
     def run_batch(self, rows: Sequence[Any], **kwargs: Any) -> list[Result] | Iterator[Result]:
         """`Function.run_batch` on this back end."""
         given: dict[str, Any] = {"backend": self.backend, **self.defaults, **kwargs}
-        results: list[Result] | Iterator[Result] = self.function.run_batch(rows, **given)
-        return results
+        return self.function.run_batch(rows, **given)

@@ -9,47 +9,43 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from sglc.errors import SglcError, UsageError
-from sglc.execution.context import ENCLOSING, resolve, set_default_backend
+from sglc.api.ahead import AheadOfTime
+from sglc.api.observed import set_up
+from sglc.errors import UsageError
+from sglc.execution.context import resolve, set_default_backend
 from sglc.execution.options import (
     DEFAULTS,
     NOTHING,
     OPTIONS,
     WATCHES,
+    Fitting,
     Rows,
-    check_rows,
-    in_row,
+    fitted,
+    fitted_rows,
+    not_by_position,
     split,
-    watch_of,
     watches_of,
 )
-from sglc.frontend.language.function import Definition, bind, define, describe
+from sglc.frontend.language.function import Definition, define, describe
 from sglc.frontend.locate import here
-from sglc.frontend.values.symbolic import TRACING, SymbolicText
+from sglc.frontend.values.symbolic import TRACING
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.compiled import CompiledFunction
-    from sglc.execution.batch.prefixes import Beginnings
-    from sglc.execution.budget import Budget
-    from sglc.execution.deadline import Clock
-    from sglc.execution.function_run import Row
+    from sglc.execution.function_run import FunctionRun
+    from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
     from sglc.execution.result import Result
     from sglc.explain.explanation import Explanation
     from sglc.frontend.recorder.replay_cache import ReplayCache
     from sglc.frontend.tracing.guards import Memo
     from sglc.ir.plan.backend import Backend
-    from sglc.ir.target import Target
-    from sglc.observe.observer import RowWatch, Watch
-    from sglc.passes.compile import Compiled
 
 __all__ = ["Function", "function", "set_default_backend"]
 
 _MOST_REPLAY_CACHES = 64
-
-Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 
 class Function:
@@ -61,9 +57,8 @@ class Function:
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
+        self._ahead = AheadOfTime(definition, self.bound)
         self._replay_caches: dict[Sampling, ReplayCache] = {}  # by the sampling defaults of its runs
-        self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
-        self._checking = threading.Lock()  # one recording at a time
         self.__name__ = definition.name
         self.__doc__ = definition.call.__doc__
         self.__wrapped__ = definition.call
@@ -125,10 +120,10 @@ class Function:
         return self._run(args, {**given, **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
-        parameters = self._not_by_position(args)
+        parameters = not_by_position(self.definition, args)
         options = {name: keywords[name] for name in OPTIONS if name in keywords and name not in parameters}
         own = {name: value for name, value in keywords.items() if name not in options}
-        arguments, sampling = self._arguments(args, own)
+        arguments, sampling = fitted(self.definition, self.bound, args, own)
         if TRACING.get() is not None:
             from sglc.frontend.tracing import trace as ahead
             from sglc.frontend.tracing.tracer import current
@@ -137,25 +132,19 @@ class Function:
             assert tracer is not None
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
-        from sglc.execution.budget import budget_of
-        from sglc.execution.deadline import clock_of_run
+        from sglc.execution.start import inherited, limits_of_run
 
-        backend, seed = options.get("backend"), options.get("seed")
-        enclosing = ENCLOSING.get()
-        if enclosing is not None:  # a program that another one calls
-            backend = enclosing.backend if backend is None else backend
-            seed = enclosing.seed_of(self.__name__) if seed is None else seed
+        backend, seed = inherited(self.__name__, options.get("backend"), options.get("seed"))
+        limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
         return self._start(
-            arguments,
-            sampling,
+            (arguments, sampling),
             resolve(backend, self.definition.loc),
             seed,
-            live or bool(options.get("stream")),
             None,
-            budget_of(options.get("max_calls"), options.get("max_tokens")),
-            clock_of_run(options.get("timeout")),
+            limits,
+            {name: options[name] for name in WATCHES if name in options},
+            live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
-            watches={name: options[name] for name in WATCHES if name in options},
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
@@ -186,41 +175,35 @@ class Function:
         backend: Backend,
         seed: int | None = None,
         on_text: Callable[[Site, str | None], None] | None = None,
-        budget: Budget | None = None,
-        clock: Clock | None = None,
+        limits: Limits | None = None,
         watches: Mapping[str, Any] = NOTHING,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
-        fitting, sampling = self._arguments((), arguments)
-        return self._start(fitting, sampling, backend, seed, False, on_text, budget, clock, watches=watches)
+        fitting = fitted(self.definition, self.bound, (), arguments)
+        return self._start(fitting, backend, seed, on_text, limits, watches)
 
     def _start(
         self,
-        arguments: dict[str, Any],
-        sampling: Sampling,
+        fitting: Fitting,
         backend: Backend,
         seed: int | None,
-        live: bool,
         on_text: Callable[[Site, str | None], None] | None,
-        budget: Budget | None = None,
-        clock: Clock | None = None,
+        limits: Limits | None,
+        watches: Mapping[str, Any],
+        *,
+        live: bool = False,
         in_thread: bool = True,
-        watches: Mapping[str, Any] = NOTHING,
     ) -> Result:
-        from sglc.execution.result import Result
+        from sglc.execution.lifecycle import Limits, RunSetup
 
-        watch, seed = watch_of(self.__name__, seed, None, watches)
-        if watch is not None:
-            backend = watch.backend(backend)
-        backend.start()
-        result = Result(self.__name__, seed, live=live)
-        own = None if watch is None else watch.row(0, arguments)
-        row = self._row(arguments, sampling, backend, result, on_text, budget=budget, clock=clock, watch=own)
+        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
+        call.backend.start()
+        run = self._function_run(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
         if in_thread:
-            threading.Thread(target=row.run, name=f"sglc-{self.__name__}", daemon=True).start()
+            threading.Thread(target=run.run, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
-            row.run()
-        return result
+            run.run()
+        return run.result
 
     # -- many runs -------------------------------------------------------------------------------
 
@@ -297,86 +280,27 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
                 run then.
         """
-        from sglc.execution.batch.runner import run_batch, window_of
-        from sglc.execution.budget import budget_of
-        from sglc.execution.deadline import clock_of_batch
+        from sglc.execution.start import limits_of_batch, run_rows
 
-        window = window_of(num_threads)
-        fitting = self._fitting(rows, kwargs)
+        limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
+        fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
         chosen = resolve(backend, self.definition.loc)
-        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
         # Behind all that can be refused: a recording begins with its folder.
-        watch, run_seed = watch_of(self.__name__, seed, len(rows), watches_of(record, replay, trace))
-        if watch is not None:
-            chosen = watch.backend(chosen)
-        make = self._maker(fitting, chosen, run_seed, budget, clock, watch)
+        watches = watches_of(record, replay, trace)
+        call = set_up(self.__name__, chosen, seed, len(rows), limits, watches)
 
         def order() -> Sequence[int]:
             from sglc.execution.batch.prefixes import batch_order
 
-            return batch_order([self._begin(fitting)], chosen)
+            return batch_order([self._ahead.beginnings(fitting)], call.backend)
 
-        hoisted = order if hoist_prefix else None
-        results = run_batch(make, len(fitting), chosen, window, clock, self.__name__, order=hoisted)
-        return results if watch is None else watch.over(results)
+        return run_rows(call, self._maker(fitting, call), len(fitting), order if hoist_prefix else None)
 
-    def _fitting(self, rows: Rows, kwargs: Mapping[str, Any]) -> list[Fitting]:
-        """The arguments of each row, which fit the function, and defaults of its generations."""
-        check_rows(rows)
-        return [self._row_arguments(number, row, kwargs) for number, row in enumerate(rows)]
+    def _maker(self, fitting: Sequence[Fitting], call: CallSetup) -> Callable[[int], Run]:
+        """What makes the run of each row when its turn has come."""
+        from sglc.execution.start import maker
 
-    def _maker(
-        self,
-        fitting: Sequence[Fitting],
-        backend: Backend,
-        seed: int,
-        budget: Budget | None,
-        clock: Clock | None,
-        watch: Watch | None,
-    ) -> Callable[[int], Row]:
-        """What makes each row of a batch when it is to run."""
-        from sglc.execution.result import Result
-
-        context = contextvars.copy_context()
-
-        def make(number: int) -> Row:
-            arguments, sampling = fitting[number]
-            result = Result(self.__name__, seed, number)
-            own = None if watch is None else watch.row(number, arguments)
-            return self._row(
-                arguments,
-                sampling,
-                backend,
-                result,
-                context=context.copy(),
-                budget=budget,
-                clock=clock,
-                watch=own,
-            )
-
-        return make
-
-    def _begin(self, fitting: Sequence[Fitting]) -> Beginnings:
-        """How the prompts of rows begin."""
-        from sglc.execution.batch.prefixes import beginnings
-
-        with self._checking:
-            return beginnings(self.definition, self._begun, [arguments for arguments, _ in fitting])
-
-    def _row_arguments(
-        self, number: int, row: Mapping[str, Any] | Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Fitting:
-        try:
-            match row:
-                case Mapping():
-                    return self._arguments((), {**kwargs, **row})
-                case str() | bytes():
-                    pass
-                case Sequence():
-                    return self._arguments(row, kwargs)
-            raise UsageError("SGLC017", f"a row is a dict or a tuple of arguments, not `{type(row).__name__}`")
-        except SglcError as error:
-            raise in_row(number, error) from None
+        return maker(call, lambda number, setup: self._function_run(fitting[number], setup))
 
     # -- the program itself ----------------------------------------------------------------------
 
@@ -394,7 +318,7 @@ class Function:
                     note=f"its arguments are: {describe(self.definition) or 'none'}",
                 )  # fmt: skip
         made = Function(self.definition, {**self.bound, **kwargs})
-        made.memo = self.memo
+        made._ahead = AheadOfTime(self.definition, made.bound, self.memo)
         return made
 
     def cache(self, backend: Backend | str | None = None) -> None:
@@ -405,9 +329,9 @@ class Function:
         Raises:
             SglcError: the program cannot be traced, or the back end cannot run it.
         """
-        from sglc.execution.plan.precache import warm
+        from sglc.execution.plan.precache import precache
 
-        warm(self.trace(), resolve(backend, self.definition.loc))
+        precache(self.trace(), resolve(backend, self.definition.loc))
 
     def trace(self, *, max_paths: int | None = None, **kwargs: Any) -> Program:
         """The program, recorded ahead of time with symbolic arguments (bound ones as they are).
@@ -422,40 +346,12 @@ class Function:
                 ordinary Python would have to take over.
         """
         _, sampling = split(self.definition, kwargs, ())
-        return self._recorded(sampling, max_paths)
+        return self._ahead.program(sampling, max_paths)
 
-    def _recorded(self, sampling: Sampling, max_paths: int | None = None) -> Program:
-        from sglc.frontend.tracing.guards import frozen
-        from sglc.frontend.tracing.paths import MOST_PATHS
-
-        most = MOST_PATHS if max_paths is None else max_paths
-        key = (frozen(self.bound), sampling, most)
-        return self.memo.get(self.definition.call, key, lambda: self._record(sampling, most))
-
-    @cached_property
+    @property
     def memo(self) -> Memo[Program]:
         """What was recorded, and what that depends on."""
-        from sglc.frontend.tracing.guards import Memo
-
-        return Memo()
-
-    @cached_property
-    def _begun(self) -> Memo[Program]:
-        """What was recorded to see how rows begin."""
-        from sglc.frontend.tracing.guards import Memo
-
-        return Memo()
-
-    def _record(self, sampling: Sampling, max_paths: int) -> Program:
-        from sglc.frontend.tracing import trace as ahead
-
-        parameters = tuple(
-            parameter.replace(default=_known(self.bound[parameter.name]))
-            if parameter.name in self.bound
-            else parameter
-            for parameter in self.definition.parameters
-        )
-        return ahead.record(replace(self.definition, parameters=parameters), sampling, max_paths=max_paths)
+        return self._ahead.memo
 
     def compile(
         self, target: Backend | str | None = None, *, backend: Backend | str | None = None, **kwargs: Any
@@ -472,31 +368,10 @@ class Function:
             SglcError: as of `trace`, or the back end cannot do it.
         """
         from sglc.api.compiled import CompiledFunction
-        from sglc.passes.compile import compile_program
 
         chosen = resolve(backend if target is None else target, self.definition.loc)
         goal = chosen.target
-        program = self.trace(**kwargs)
-        tokenizer = goal.tokenizer.hash if goal.tokenizer else ""
-        key = (replace(goal, tokenizer=None), tokenizer)
-        made = self._compiled.get(key)
-        if made is None or made.source is not program:
-            made = self._compiled[key] = self._remarked(compile_program(program, goal), goal)
-        return CompiledFunction(self, chosen, made, kwargs)
-
-    def _remarked(self, compiled: Compiled, target: Target) -> Compiled:
-        """`compiled`, with what the decorator asks for and this target has no use for."""
-        from sglc.ir.remark import Remark
-
-        tokens = self.definition.num_api_spec_tokens
-        if tokens is None or target.guesses:
-            return compiled
-        message = (
-            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
-            "a generation there goes on from any text"
-        )
-        remark = Remark("speculate", message, self.definition.loc)
-        return replace(compiled, remarks=(*compiled.remarks, remark))
+        return CompiledFunction(self, chosen, self._ahead.compiled(self.trace(**kwargs), goal), kwargs)
 
     def explain(
         self, target: Backend | str | None = None, *, rows: Rows | None = None, **kwargs: Any
@@ -512,20 +387,10 @@ class Function:
         """
         from sglc.explain.explanation import explained
 
-        own, _ = split(self.definition, kwargs, self._not_by_position(()))
+        own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
         return explained(self, target, rows, own, {key: kwargs[key] for key in kwargs if key not in own})
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Sampling]:
-        parameters = self._not_by_position(args)
-        own, sampling = split(self.definition, kwargs, parameters)
-        own.update((name, value) for name, value in self.bound.items() if name in parameters)
-        return {**bind(self.definition, args, own), **self.bound}, sampling
-
-    def _not_by_position(self, args: Sequence[Any]) -> tuple[str, ...]:
-        """Names of the parameters that arguments by position leave open."""
-        return tuple([parameter.name for parameter in self.definition.parameters[len(args) :]])
 
     @cached_property
     def _replay_cache(self) -> ReplayCache:
@@ -534,58 +399,17 @@ class Function:
 
         return ReplayCache()
 
-    def _row(
-        self,
-        arguments: dict[str, Any],
-        sampling: Sampling,
-        backend: Backend,
-        result: Result,
-        on_text: Callable[[Site, str | None], None] | None = None,
-        context: contextvars.Context | None = None,
-        budget: Budget | None = None,
-        clock: Clock | None = None,
-        watch: RowWatch | None = None,
-    ) -> Row:
-        from sglc.execution.function_run import Row
+    def _function_run(self, fitting: Fitting, setup: RunSetup) -> FunctionRun:
+        from sglc.execution.function_run import FunctionRun
         from sglc.frontend.recorder.replay_cache import ReplayCache
 
-        cache = self._replay_cache if sampling is DEFAULTS else self._replay_caches.get(sampling)
-        if cache is None and len(self._replay_caches) < _MOST_REPLAY_CACHES:
-            cache = self._replay_caches.setdefault(sampling, ReplayCache())
-        row = Row(
-            self.definition, arguments, sampling, backend, result, on_text, cache, context, budget, clock, watch
-        )
-        row.check = lambda: self._check(sampling, backend)
-        return row
-
-    def _check(self, sampling: Sampling, backend: Backend) -> Mapping[Site, str]:
-        """Refuse what an API cannot do before its first call, as far as the program can be compiled ahead.
-
-        Returns the cache keys of its generations: launches alone do not know what is the same in every row.
-
-        Raises:
-            LegalizeError: the target cannot do it.
-        """
-        from sglc.ir.target import EVERYTHING
-
-        try:
-            target = backend.target
-            if target.takes is EVERYTHING:
-                return {}
-            with self._checking:
-                program = self._recorded(sampling)
-        except Exception:
-            return {}  # whatever is wrong is met, and told, where the body itself comes to it
-        if not program.ops:
-            return {}
-        from sglc.passes.compile import cached
-
-        return cached(program, target).cache_keys
-
-
-def _known(value: Any) -> Any:
-    """A bound argument for tracing: a text is recorded as the constant that it is."""
-    return SymbolicText((value,)) if isinstance(value, str) else value
+        arguments, sampling = fitting
+        replay_cache = self._replay_cache if sampling is DEFAULTS else self._replay_caches.get(sampling)
+        if replay_cache is None and len(self._replay_caches) < _MOST_REPLAY_CACHES:
+            replay_cache = self._replay_caches.setdefault(sampling, ReplayCache())
+        run = FunctionRun(self.definition, arguments, sampling, setup, replay_cache)
+        run.check = lambda: self._ahead.cache_keys(sampling, setup.call.backend)
+        return run
 
 
 @overload

@@ -6,29 +6,27 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sglc.api.observed import set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
-from sglc.execution.batch.runner import run_batch, window_of
-from sglc.execution.budget import Budget, budget_of
-from sglc.execution.context import ENCLOSING, resolve
-from sglc.execution.deadline import Clock, clock_of_batch, clock_of_run
+from sglc.execution.context import resolve
 from sglc.execution.event_loop import executor_loop
-from sglc.execution.options import NOTHING, check_rows, in_row, watch_of, watches_of
-from sglc.execution.plan.prepare import Tools, check_arguments, check_plan_runs, function_steps
-from sglc.execution.plan.run import PlanRow, PreparedRows
+from sglc.execution.lifecycle import CallSetup, Limits, RunSetup
+from sglc.execution.options import NOTHING, check_rows, in_row, watches_of
+from sglc.execution.plan.prepare import check_arguments, check_plan_runs, function_steps
+from sglc.execution.plan.run import PlanRun, PreparedRows
 from sglc.execution.progress import bar
 from sglc.execution.result import Result
+from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
+from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_from_text, plan_hash
-
-if TYPE_CHECKING:
-    from sglc.observe.observer import Watch
 
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 
@@ -79,10 +77,8 @@ class LoadedPlan:
             UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
                 SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
-        budget, clock = budget_of(max_calls, max_tokens), clock_of_run(timeout)
-        watches = watches_of(record, replay, trace)
-        given = {**(arguments or {}), **more}
-        return self.start(given, backend, seed, None, budget, clock, watches, live=stream)
+        limits, watches = limits_of_run(max_calls, max_tokens, timeout), watches_of(record, replay, trace)
+        return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
 
     def start(
         self,
@@ -90,27 +86,20 @@ class LoadedPlan:
         backend: Backend | str | None = None,
         seed: int | None = None,
         on_text: Callable[[Site, str | None], None] | None = None,
-        budget: Budget | None = None,
-        clock: Clock | None = None,
+        limits: Limits | None = None,
         watches: Mapping[str, Any] = NOTHING,
         *,
         live: bool = False,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         given = self._texts(arguments)
-        enclosing = ENCLOSING.get()
-        if enclosing is not None:  # a plan that a program runs
-            backend = enclosing.backend if backend is None else backend
-            seed = enclosing.seed_of(self.plan.program) if seed is None else seed
-        watch, run_seed = watch_of(self.plan.program, seed, None, watches)
-        chosen = self._ready(backend, watch)
-        chosen.start()
-        result = Result(self.plan.program, run_seed, live=live)
-        own = None if watch is None else watch.row(0, given)
-        context = contextvars.copy_context()
-        row = PlanRow(self._prepared, given, chosen, result, self.tools, context, on_text, budget, clock, own)
-        executor_loop().call_soon_threadsafe(row.run)
-        return result
+        backend, seed = inherited(self.__name__, backend, seed)
+        call = self._set_up(backend, seed, None, limits or Limits(), watches)
+        call.backend.start()
+        setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
+        run = PlanRun(self._prepared, given, self.tools, setup)
+        executor_loop().call_soon_threadsafe(run.run)
+        return run.result
 
     def run_batch(
         self, rows: Sequence[Mapping[str, Any]], *, progress_bar: bool = False, **options: Any
@@ -150,37 +139,23 @@ class LoadedPlan:
                 Nothing has run then.
         """
         check_rows(rows)
-        window = window_of(num_threads)
-        budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
+        limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
         fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
-        watch, run_seed = watch_of(self.plan.program, seed, len(rows), watches_of(record, replay, trace))
-        chosen = self._ready(backend, watch)
-        context = contextvars.copy_context()
-
-        def make(number: int) -> PlanRow:
-            result = Result(self.plan.program, run_seed, number)
-            own = context.copy() if self.tools else context
-            arguments = fitting[number]
-            seen = None if watch is None else watch.row(number, arguments)
-            return PlanRow(
-                self._prepared, arguments, chosen, result, self.tools, own, None, budget, clock, seen
-            )
-
+        call = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
+        make = maker(call, lambda number, setup: PlanRun(self._prepared, fitting[number], self.tools, setup))
         order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
-        count, name = len(fitting), self.plan.program
-        results = run_batch(make, count, chosen, window, clock, name, order=order, threads=False)
-        return results if watch is None else watch.over(results)
+        return run_rows(call, make, len(fitting), order, threads=False)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _ready(self, backend: Backend | str | None, watch: Watch | None) -> Backend:
-        chosen = resolve(backend)
-        if watch is None:
-            check_plan_runs(self.plan, chosen, self.tools)
-            return chosen
-        chosen = watch.backend(chosen)
-        check_plan_runs(self.plan, chosen, watch.functions(self.tools, self.plan))
-        return chosen
+    def _set_up(
+        self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,
+        watches: Mapping[str, Any],
+    ) -> CallSetup:  # fmt: skip
+        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches)
+        tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
+        check_plan_runs(self.plan, call.backend, tools)
+        return call
 
     def _texts(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         given = {name: str(value) for name, value in arguments.items()}

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglc.api.function import Function
+from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.batch.prefixes import batch_order
-from sglc.execution.batch.runner import run_batch, window_of
-from sglc.execution.budget import budget_of
+from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
-from sglc.execution.deadline import clock_of_batch
-from sglc.execution.function_run import Row
-from sglc.execution.options import NOTHING, Rows, random_seed, watch_of
+from sglc.execution.lifecycle import Run
+from sglc.execution.options import NOTHING, Rows, fitted_rows, random_seed
 from sglc.execution.result import Result
+from sglc.execution.start import limits_of_batch
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 
@@ -51,37 +51,34 @@ def run_together(
     if not programs:
         return []
     chosen = resolve(backend, here())
+    limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
-    window = window_of(num_threads)
-    budget, clock = budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout)
-    fitting = [function._fitting(rows, {}) for function, rows in programs]
-    makers, watches = [], []
-    used = chosen  # what answers in its place, in a row that is recorded or replayed
+    fitting = [fitted_rows(function.definition, function.bound, rows, {}) for function, rows in programs]
+    calls, makers = [], []
     for (function, rows), own in zip(programs, fitting, strict=True):
-        watch, _ = watch_of(function.__name__, run_seed, len(rows), NOTHING)
-        if watch is not None:
-            used = watch.backend(chosen)
-            watches.append(watch)
-        makers.append(function._maker(own, used, run_seed, budget, clock, watch))
+        calls.append(set_up(function.__name__, chosen, run_seed, len(rows), limits, NOTHING))
+        makers.append(function._maker(own, calls[-1]))
+    used = calls[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
-    def make(place: int) -> Row:
+    def make(place: int) -> Run:
         batch, number = places[place]
         return makers[batch](number)
 
     def order() -> Sequence[int]:
         begun = zip(programs, fitting, strict=True)
-        return batch_order([function._begin(own) for (function, _), own in begun], used)
+        return batch_order([function._ahead.beginnings(own) for (function, _), own in begun], used)
 
     results: list[list[Result]] = [[] for _ in programs]
     hoisted = order if hoist_prefix else None
-    running = run_batch(make, len(places), used, window, clock, "together", order=hoisted)
+    running = run_batch(make, len(places), used, limits.window, limits.clock, "together", order=hoisted)
     try:
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)
     finally:
-        for watch in watches:
-            watch.close()
+        for call in calls:
+            if call.observer is not None:
+                call.observer.close()
     return results
 
 

@@ -1,1 +1,4 @@
-"""The commands of `sglc`, a file each: what they take, what they do, what they print."""
+"""The commands of `sglc`, a file each: what they take, what they do, what they print.
+
+May import everything; nothing imports it.
+"""

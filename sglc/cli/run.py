@@ -79,8 +79,7 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 def _run(options: argparse.Namespace) -> int:
     from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan, open_rows
-    from sglc.execution.budget import budget_of
-    from sglc.execution.deadline import clock_of_run
+    from sglc.execution.start import limits_of_run
 
     if options.batch and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
@@ -117,8 +116,8 @@ def _run(options: argparse.Namespace) -> int:
         results = bar(stream, total=len(rows), label=function.__name__)
     else:
         on_text = _Streamer().write if options.stream else None
-        budget, clock = budget_of(options.max_calls, options.max_tokens), clock_of_run(options.timeout)
-        results = iter([function.start(given, backend, options.seed, on_text, budget, clock, watches)])
+        limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
+        results = iter([function.start(given, backend, options.seed, on_text, limits, watches)])
     done: list[Result] = []
     with output(options.output) as out:
         for result in results:

@@ -14,7 +14,7 @@ from sglc.ir.plan.segment import GenNode, SelectNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallRecord:
     """One generation or choice. Times are seconds since the run began."""
 
     site: Site
@@ -39,17 +39,17 @@ class Call:
 
 def call_of(
     node: GenNode | SelectNode, event: GenDone | SelectDone, started_s: float, first_s: float, ended_s: float
-) -> Call:
+) -> CallRecord:
     """The call that `node` asked for and `event` ended."""
     match event:
         case GenDone():
-            return Call(
+            return CallRecord(
                 site=node.site, loc=node.loc, kind="gen", prompt_ids=event.prompt_ids, samples=event.samples,
                 prompt_logprobs=event.prompt_logprobs, prompt_top_logprobs=event.prompt_top_logprobs,
                 usage=event.usage, started_s=started_s, first_s=first_s, ended_s=ended_s,
             )  # fmt: skip
         case SelectDone():
-            return Call(
+            return CallRecord(
                 site=node.site, loc=node.loc, kind="select", prompt_ids=event.prompt_ids, choice=event.choice,
                 scores=event.scores, choice_ids=event.choice_ids, logprobs=event.logprobs,
                 unconditional=event.unconditional, greedy_matrix=event.greedy_matrix, decided=event.decided,
@@ -57,13 +57,13 @@ def call_of(
             )  # fmt: skip
 
 
-def total(calls: Sequence[Call]) -> Usage:
+def total(calls: Sequence[CallRecord]) -> Usage:
     """The sum of the calls' counts."""
     return sum((call.usage for call in calls), Usage())
 
 
-def meta_info(call: Call) -> dict[str, Any]:
-    """SGLang's keys of a call, then the fields of `Call`.
+def meta_info(call: CallRecord) -> dict[str, Any]:
+    """SGLang's keys of a call, then the fields of `CallRecord`.
 
     Log-probabilities are triples (log-probability, id, text), the text None unless it was asked for;
     lists of the likeliest ids hold a list of triples for each place, None for a prompt's first id, and
@@ -107,7 +107,7 @@ def meta_so_far(delta: Delta | None) -> dict[str, Any]:
     }
 
 
-def meta_rest(call: Call, told: Sequence[Delta]) -> dict[str, Any]:
+def meta_rest(call: CallRecord, told: Sequence[Delta]) -> dict[str, Any]:
     """`meta_info` of a generation that is over, its lists without what the deltas `told` had."""
     meta = meta_info(call)
     if told:
@@ -122,7 +122,7 @@ def meta_rest(call: Call, told: Sequence[Delta]) -> dict[str, Any]:
     return meta
 
 
-def _select_info(call: Call) -> dict[str, Any]:
+def _select_info(call: CallRecord) -> dict[str, Any]:
     scored = [_triples(logprobs, ids) for logprobs, ids in zip(call.logprobs, call.choice_ids, strict=True)]
     info: dict[str, Any] = {
         "normalized_prompt_logprobs": list(call.scores),

@@ -11,11 +11,21 @@ from sglc.errors import Loc, RunError, UsageError
 from sglc.frontend.locate import here
 from sglc.frontend.values.symbolic import MAY_CALL
 from sglc.ir.core import Site
-from sglc.lang.global_config import global_config
 
 if TYPE_CHECKING:
+    from sglc.execution.observer import Observer
     from sglc.ir.plan.backend import Backend
-    from sglc.observe.observer import RowWatch
+
+
+@dataclass(slots=True)
+class RunDefaults:
+    """What holds for every run of the process. `verbosity` of 2 and more prints the final text of each."""
+
+    backend: Any = None  # of a run that names none: a back end, or its name
+    verbosity: int = 0
+
+
+run_defaults = RunDefaults()
 
 
 class Stoppable(Protocol):
@@ -26,7 +36,7 @@ class Stoppable(Protocol):
 
 
 @dataclass(slots=True)
-class Enclosing:
+class RunContext:
     """The run whose body is going on here: programs that it calls run where it runs, and stop when it does.
 
     `why_over` gives the error of a run that was stopped: it begins nothing any more.
@@ -38,7 +48,7 @@ class Enclosing:
     why_over: Callable[[], RunError | None] = lambda: None
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
     inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
-    watch: RowWatch | None = None
+    observer: Observer | None = None
 
     def begin(self, run: Stoppable) -> None:
         """A program is called: it stops when this one does, at once if that has happened."""
@@ -75,17 +85,13 @@ class Enclosing:
         return site_seed(self.seed, self.row, Site("call", (), name, count)) % 2**53
 
 
-ENCLOSING: ContextVar[Enclosing | None] = ContextVar("sglc_enclosing", default=None)
+RUN_CONTEXT: ContextVar[RunContext | None] = ContextVar("sglc_run_context", default=None)
 
 
-def inside(enclosing: Enclosing, body: Callable[[], None]) -> None:
-    """Run `body` as the body of a run."""
-    token, asking = ENCLOSING.set(enclosing), MAY_CALL.set(enclosing.may_call)
-    try:
-        body()
-    finally:
-        MAY_CALL.reset(asking)
-        ENCLOSING.reset(token)
+def enter(context: RunContext) -> None:
+    """What is done from here on is done in a run."""
+    RUN_CONTEXT.set(context)
+    MAY_CALL.set(context.may_call)
 
 
 @runtime_checkable
@@ -105,7 +111,7 @@ def set_default_backend(backend: Backend | str | None) -> None:
     Raises:
         UsageError: the name is unknown.
     """
-    global_config.default_backend = _known(backend) if backend is not None else None
+    run_defaults.backend = _known(backend) if backend is not None else None
 
 
 def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
@@ -117,7 +123,7 @@ def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     Raises:
         UsageError: SGLC012, the name is unknown; SGLC013, a back end of a later release.
     """
-    chosen = _known(global_config.default_backend if backend is None else backend, loc)
+    chosen = _known(run_defaults.backend if backend is None else backend, loc)
     if isinstance(chosen, Unconnected):
         raise chosen.refusal(loc)
     return chosen

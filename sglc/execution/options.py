@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglc.errors import SglcError, UsageError
-from sglc.execution.context import ENCLOSING
-from sglc.frontend.language.function import Definition
+from sglc.frontend.language.function import Definition, bind
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
 
-if TYPE_CHECKING:
-    from sglc.observe.observer import Watch
-
-Rows = Sequence[Mapping[str, Any] | Sequence[Any]]  # each: a call's arguments by name, or in order
+Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
+Rows = Sequence[Row]
+Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 DEFAULTS = Sampling()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -43,6 +40,51 @@ def split(
     return own, Sampling(**sampling_fields(given, definition.loc)) if given else DEFAULTS
 
 
+def fitted(
+    definition: Definition, bound: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Fitting:
+    """The arguments of a call, which fit the function; those that are `bound` win.
+
+    Raises:
+        UsageError: SGLC011, they do not fit.
+    """
+    parameters = not_by_position(definition, args)
+    own, sampling = split(definition, kwargs, parameters)
+    own.update((name, value) for name, value in bound.items() if name in parameters)
+    return {**bind(definition, args, own), **bound}, sampling
+
+
+def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the parameters that arguments by position leave open."""
+    return tuple([parameter.name for parameter in definition.parameters[len(args) :]])
+
+
+def fitted_rows(
+    definition: Definition, bound: Mapping[str, Any], rows: Rows, kwargs: Mapping[str, Any]
+) -> list[Fitting]:
+    """Each row of a batch as a call. `kwargs` are of all rows.
+
+    Raises:
+        UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
+    """
+
+    def fitting(number: int, row: Row) -> Fitting:
+        try:
+            match row:
+                case Mapping():
+                    return fitted(definition, bound, (), {**kwargs, **row})
+                case str() | bytes():
+                    pass
+                case Sequence():
+                    return fitted(definition, bound, row, kwargs)
+            raise UsageError("SGLC017", f"a row is a dict or a tuple of arguments, not `{type(row).__name__}`")
+        except SglcError as error:
+            raise in_row(number, error) from None
+
+    check_rows(rows)
+    return [fitting(number, row) for number, row in enumerate(rows)]
+
+
 def check_rows(rows: Any) -> None:
     """Refuse what cannot be the rows of a batch.
 
@@ -63,19 +105,6 @@ def watches_of(record: str | None, replay: str | None, trace: str | None) -> dic
     """What was asked for of the ways to watch a run."""
     given = zip(WATCHES, (record, replay, trace), strict=True)
     return {name: value for name, value in given if value is not None}
-
-
-def watch_of(
-    name: str, seed: int | None, rows: int | None, watches: Mapping[str, Any]
-) -> tuple[Watch | None, int]:
-    """What watches a run of `name`, if anything does, and the run's seed. `rows`: of a batch."""
-    enclosing = ENCLOSING.get()
-    outer = None if enclosing is None else enclosing.watch
-    if not watches and outer is None and "opentelemetry.trace" not in sys.modules:
-        return None, random_seed() if seed is None else seed
-    from sglc.observe.observer import open_watch
-
-    return open_watch(name, random_seed, seed, rows, outer, watches)
 
 
 def random_seed() -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sglc.errors import MissingVariable, RunError
-from sglc.execution.call_record import Call, call_of
+from sglc.execution.call_record import CallRecord, call_of
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.values.recorded import Generated
@@ -27,7 +27,7 @@ Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
 
 
 @dataclass(slots=True)
-class Cell:
+class PendingOutput:
     """The place of one generation's outcome. `pieces` add up to the text of its first sample.
 
     A run that is not read while it goes on has no pieces: a text is there at once.
@@ -62,7 +62,7 @@ class Cell:
         return self.text is not None or self.error is not None
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> CallRecord | None:
         """What is known of it when it is done."""
         if self.event is None:
             return None
@@ -104,7 +104,7 @@ class Variables(dict[str, Any]):
 
 
 class Change:
-    """The lock of a feed: whoever waits is woken when a block that holds it ends."""
+    """The lock of a run's outputs: whoever waits is woken when a block that holds it ends."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -128,12 +128,12 @@ class Change:
             self.condition.release()
 
 
-# That of every feed whose run is over: results are kept in great numbers, and locks are large.
+# That of every run that is over: results are kept in great numbers, and locks are large.
 _OVER = Change()
 
 
-class Feed:
-    """One run's cells, variables and text, as they come.
+class RunOutputs:
+    """One run's generations, variables and text, as they come.
 
     Args:
         live: text is wanted piece by piece; else a generation's text comes whole, at its end.
@@ -141,8 +141,8 @@ class Feed:
 
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
-        self.cells: dict[Site, Cell] = {}
-        self.done: list[Cell] = []  # in order of completion
+        self.generations: dict[Site, PendingOutput] = {}
+        self.done: list[PendingOutput] = []  # in order of completion
         self.change = Change()  # everything below changes inside it
         self.variables = Variables(self.change)
         self.text: list[Part] = []  # of the run's own stream
@@ -154,31 +154,33 @@ class Feed:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def begin(self, asked: Mapping[int, GenNode | SelectNode], now_s: float) -> dict[int, Cell]:
+    def begin(self, asked: Mapping[int, GenNode | SelectNode], now_s: float) -> dict[int, PendingOutput]:
         """Generations were submitted; gives their places under the same numbers."""
-        made: dict[int, Cell] = {}
+        made: dict[int, PendingOutput] = {}
         with self.change:
             for number, node in asked.items():
                 several = isinstance(node, GenNode) and node.sampling.n > 1
-                made[number] = self.cells[node.site] = Cell(node, len(self.cells), now_s, several)
+                made[number] = self.generations[node.site] = PendingOutput(
+                    node, len(self.generations), now_s, several
+                )
         return made
 
-    def add(self, cell: Cell, text: str, delta: Delta | None = None) -> None:
+    def add(self, output: PendingOutput, text: str, delta: Delta | None = None) -> None:
         """More text of a generation of a live run. Called inside `change`."""
-        if cell.pieces is None:
-            cell.pieces = []
-        cell.pieces.append(text)
+        if output.pieces is None:
+            output.pieces = []
+        output.pieces.append(text)
         if delta is not None:
-            cell.deltas = cell.deltas or []
-            cell.deltas.append(delta)
-        self.pieces.append((cell.site, text))
+            output.deltas = output.deltas or []
+            output.deltas.append(delta)
+        self.pieces.append((output.site, text))
 
-    def fail(self, cells: Iterable[Cell], error: BaseException) -> None:
+    def fail(self, generations: Iterable[PendingOutput], error: BaseException) -> None:
         """What has not come of these generations will not come."""
         with self.change:
-            for cell in cells:
-                if not cell.ready:
-                    cell.error = error
+            for output in generations:
+                if not output.ready:
+                    output.error = error
 
     def end(self, error: BaseException | None) -> None:
         """The run is over; nothing is added any more, and nobody has to wait."""
@@ -239,7 +241,7 @@ class Feed:
                 variable = variable.known  # its pieces can be read as they come
             if isinstance(variable, Awaited) and not self.ended:
                 return None
-            if self.ended or not isinstance(variable, Generated) or variable.site in self.cells:
+            if self.ended or not isinstance(variable, Generated) or variable.site in self.generations:
                 return (variable,)
             return None
         return () if self.ended else None
@@ -296,9 +298,9 @@ class Feed:
         return Ready("".join(texts))
 
     def _of_site(self, site: Site, final: bool) -> Ready | None:
-        cell = self.cells.get(site)
-        if cell is not None and cell.ready:
-            return Ready(cell.text, cell.error)
+        output = self.generations.get(site)
+        if output is not None and output.ready:
+            return Ready(output.text, output.error)
         return Ready(None, self.never(site.name)) if final or self.ended else None
 
     def never(self, name: str) -> BaseException:
@@ -315,14 +317,14 @@ class Feed:
             note=f"stored: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
         )  # fmt: skip
 
-    def call_of(self, name: str) -> Call | None:
+    def call_of(self, name: str) -> CallRecord | None:
         """The newest finished call that stored `name`."""
-        return next((cell.call for cell in reversed(self.done) if cell.site.name == name), None)
+        return next((output.call for output in reversed(self.done) if output.site.name == name), None)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[CallRecord, ...]:
         """The generations and choices that were completed, in order of completion."""
-        return tuple([call for cell in self.done if (call := cell.call) is not None])
+        return tuple([call for output in self.done if (call := output.call) is not None])
 
 
 def _read(parser: OutputParser, ready: Ready | None) -> Ready | None:
@@ -339,12 +341,14 @@ def nothing(_: str) -> None:
     """The content of every stream before anything was launched, and after the end."""
 
 
-def values(feed: Feed, variables: Mapping[str, Variable]) -> tuple[dict[str, Any], dict[str, BaseException]]:
+def values(
+    outputs: RunOutputs, variables: Mapping[str, Variable]
+) -> tuple[dict[str, Any], dict[str, BaseException]]:
     """The values of a run's variables when nothing is added any more, and why others have none."""
     made: dict[str, Any] = {}
     errors: dict[str, BaseException] = {}
     for name, variable in variables.items():
-        ready = feed.value(variable, final=True)
+        ready = outputs.value(variable, final=True)
         assert ready is not None
         if ready.error is None:
             made[name] = ready.value

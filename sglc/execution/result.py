@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from sglc.errors import SglcError, UsageError, render
-from sglc.execution.call_record import Call, meta_info, total
-from sglc.execution.outputs import Feed, Ready
+from sglc.execution.call_record import CallRecord, meta_info, total
+from sglc.execution.outputs import Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
     Portion,
@@ -32,13 +32,13 @@ from sglc.frontend.program.instance import Variable
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["Call", "Outcome", "Result", "error_json", "report_unread", "timing", "total"]
+__all__ = ["CallRecord", "Result", "RunOutcome", "error_json", "report_unread", "timing", "total"]
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The end of a run."""
 
     value: Any
@@ -59,10 +59,10 @@ class Result:
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
-        self.feed = Feed(live=live)
+        self.outputs = RunOutputs(live=live)
         self._name = name
         self._stop: Callable[[], None] | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: RunOutcome | None = None
         self._seen = False
         _UNREAD.add(self)
 
@@ -85,8 +85,8 @@ class Result:
     def __setitem__(self, name: str, value: Any) -> None:
         """Store a value over what the run made; waits for the run, which reads nothing of it."""
         variables = dict(self._wait().variables)
-        with self.feed.change:
-            self.feed.variables[name] = value
+        with self.outputs.change:
+            self.outputs.variables[name] = value
             assert self._outcome is not None
             self._outcome = replace(self._outcome, variables={**variables, name: value})
 
@@ -109,11 +109,11 @@ class Result:
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """Counts, finish reason, scores and ids of the newest call that stored `name`; waits for it.
 
-        The keys are SGLang's (`prompt_tokens`, `finish_reason`, ...) and the fields of `Call`. None if no
+        The keys are SGLang's (`prompt_tokens`, `finish_reason`, ...) and the fields of `CallRecord`. None if no
         call stored `name`, or if it failed.
         """
         self._ready(name)
-        call = self.feed.call_of(name)
+        call = self.outputs.call_of(name)
         return None if call is None else meta_info(call)
 
     # -- while it goes on ------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Result:
         Raises:
             what `result[var_name]` or `text()` raises, after everything that came before.
         """
-        reader = TextReader(self.feed) if var_name is None else VariableReader(self.feed, var_name)
+        reader = TextReader(self.outputs) if var_name is None else VariableReader(self.outputs, var_name)
         return self._noticing(read(self._portion, reader))
 
     async def text_async_iter(
@@ -148,11 +148,11 @@ class Result:
             )  # fmt: skip
         pieces: AsyncIterator[Any]
         if var_name is None:
-            pieces = read_async(self.feed, TextReader(self.feed))
+            pieces = read_async(self.outputs, TextReader(self.outputs))
         elif return_meta_data:
-            pieces = read_with_meta(self.feed, var_name)
+            pieces = read_with_meta(self.outputs, var_name)
         else:
-            pieces = read_async(self.feed, VariableReader(self.feed, var_name))
+            pieces = read_async(self.outputs, VariableReader(self.outputs, var_name))
         try:
             async for piece in pieces:
                 yield piece
@@ -166,7 +166,7 @@ class Result:
         Raises:
             the run's error, after the last piece.
         """
-        return self._noticing(read(self._portion, PieceReader(self.feed)))
+        return self._noticing(read(self._portion, PieceReader(self.outputs)))
 
     # -- the whole run ---------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Result:
     async def sync_async(self) -> Result:
         """`sync` without blocking the event loop. A cancelled wait stops the run."""
         try:
-            await self.feed.wait_async(lambda: self._outcome)
+            await self.outputs.wait_async(lambda: self._outcome)
         except asyncio.CancelledError:
             self.stop()
             raise
@@ -240,10 +240,10 @@ class Result:
         return self._wait().text
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[CallRecord, ...]:
         """The generations and choices that were completed, in order of completion."""
         self._wait()
-        return self.feed.calls
+        return self.outputs.calls
 
     @property
     def usage(self) -> Usage:
@@ -271,19 +271,19 @@ class Result:
         """A row will fill this result; `stop` stops it. Called once."""
         self._stop = stop
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunOutcome) -> None:
         """The run has ended; called once."""
         assert self._outcome is None
-        with self.feed.change:
+        with self.outputs.change:
             self._outcome = outcome
             self._stop = None
-            self.feed.end(outcome.error)
+            self.outputs.end(outcome.error)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _until(self, look: Callable[[], _T | None]) -> _T:
         try:
-            return self.feed.wait(look)
+            return self.outputs.wait(look)
         except KeyboardInterrupt:
             self.stop()
             raise
@@ -292,10 +292,10 @@ class Result:
         return self._until(look)
 
     def _ready(self, name: str) -> Ready:
-        found: tuple[Variable, ...] = self._until(lambda: self.feed.find(name))
+        found: tuple[Variable, ...] = self._until(lambda: self.outputs.find(name))
         if not found:
-            return Ready(None, self.feed.missing(name))
-        return self._until(lambda: self.feed.value(found[0]))
+            return Ready(None, self.outputs.missing(name))
+        return self._until(lambda: self.outputs.value(found[0]))
 
     def _noticing(self, pieces: Iterator[_T]) -> Iterator[_T]:
         """`pieces`; an error that it raises has been seen."""
@@ -305,10 +305,10 @@ class Result:
             self._seen = True
             raise
 
-    def _wait(self) -> Outcome:
+    def _wait(self) -> RunOutcome:
         return self._until(lambda: self._outcome)
 
-    def _good(self) -> Outcome:
+    def _good(self) -> RunOutcome:
         outcome = self._wait()
         if outcome.error is not None:
             self._seen = True
@@ -320,7 +320,7 @@ class Result:
         return self._outcome.error if ended and self._outcome is not None else None
 
 
-def timing(calls: Sequence[Call], total_s: float) -> dict[str, float]:
+def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
     """Seconds: the whole run, and until the first generated text."""
     first = min((call.first_s for call in calls), default=total_s)
     return {"total_s": round(total_s, 4), "first_text_s": round(first, 4)}

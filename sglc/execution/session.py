@@ -11,16 +11,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
 from sglc.execution.budget import Budget, afford, passed
-from sglc.execution.call_record import Call
+from sglc.execution.call_record import CallRecord
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
-from sglc.execution.outputs import Cell, Feed, stopped
+from sglc.execution.observer import Observer
 from sglc.execution.outputs import Part as TextPart
+from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
 from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.core import Site
@@ -36,9 +37,6 @@ from sglc.ir.plan.segment import (
 from sglc.ir.plan.stream_text import StreamAt, stream_pieces
 from sglc.ir.target import Target
 from sglc.passes.compile import cached
-
-if TYPE_CHECKING:
-    from sglc.observe.observer import RowWatch
 
 HANDLES = count()
 
@@ -63,10 +61,10 @@ class _Prepared:
 
 
 @dataclass(slots=True)
-class Run:
+class Session:
     """One instance's side of the executor (the frontend's `Launcher`).
 
-    What it makes goes into `feed`. `on_text` is called with every piece of generated text as it
+    What it makes goes into `outputs`. `on_text` is called with every piece of generated text as it
     comes, and with None when its generation is over, in the loop's thread.
     """
 
@@ -74,10 +72,10 @@ class Run:
     seed: int
     row: int = 0
     on_text: Callable[[Site, str | None], None] | None = None
-    feed: Feed = field(default_factory=Feed)
+    outputs: RunOutputs = field(default_factory=RunOutputs)
     budget: Budget | None = None
     cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
-    watch: RowWatch | None = None
+    observer: Observer | None = None
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -85,19 +83,19 @@ class Run:
     _began: float = field(default_factory=time.perf_counter)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
-    _shown: str = ""  # the handle up to which the feed has the text
+    _shown: str = ""  # the handle up to which the outputs have the text
     _jobs: list[Job] = field(default_factory=list)
-    _running: int = 0  # changes inside `feed.change`
+    _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
 
     def __post_init__(self) -> None:
-        self.feed.content = self.content
+        self.outputs.content = self.content
         self.seeds = seeds_of(self.seed, self.row)
 
     @property
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[CallRecord]:
         """The generations and choices that were completed, in order of completion."""
-        return self.feed.calls
+        return self.outputs.calls
 
     @property
     def elapsed_s(self) -> float:
@@ -147,8 +145,8 @@ class Run:
             SglcError: no such back end, it cannot do it, or the run was stopped (SGLC407).
         """
         other = resolve(backend, loc)
-        if self.watch is not None:
-            other = self.watch.other(other, recorded.program, loc)
+        if self.observer is not None:
+            other = self.observer.other(other, recorded.program, loc)
         other.start()
         prepared = self._prepared(recorded, other)
         bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds))
@@ -175,24 +173,24 @@ class Run:
         Raises:
             the error of the generation.
         """
-        if site not in self.feed.cells:
+        if site not in self.outputs.generations:
             raise RunError("SGLC406", f"`{site.name}` was never run: the function ended before")
-        cell = self.feed.cells[site]
-        if not cell.ready:
-            self.feed.wait(lambda: cell.ready or None)
-        if cell.error is not None:
-            raise cell.error
-        assert cell.text is not None
-        return cell.text
+        output = self.outputs.generations[site]
+        if not output.ready:
+            self.outputs.wait(lambda: output.ready or None)
+        if output.error is not None:
+            raise output.error
+        assert output.text is not None
+        return output.text
 
-    def call_of_site(self, site: Site) -> Call:
+    def call_of_site(self, site: Site) -> CallRecord:
         """A call with everything that is known of it; waits for it.
 
         Raises:
             the error of the generation.
         """
         self.text_of_site(site)
-        call = self.feed.cells[site].call
+        call = self.outputs.generations[site].call
         assert call is not None
         return call
 
@@ -212,8 +210,8 @@ class Run:
         before = self._kept[self._shown] if self._shown else None
         parts = self._content(self._kept[handle], before)
         self._shown = handle
-        with self.feed.change:
-            self.feed.text += parts
+        with self.outputs.change:
+            self.outputs.text += parts
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -228,24 +226,26 @@ class Run:
     def _submit(
         self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], backend: Backend | None = None
     ) -> None:
-        with self.feed.change:
+        with self.outputs.change:
             if self.stopped:
                 raise self._reason or stopped()
             if self.budget is not None:
-                segment = afford(self.budget, len(self.feed.cells), self._spent, segment, tuple(asked.values()))
-            cells = self.feed.begin(asked, self.elapsed_s)
-        self._start(segment, cells, backend)
+                segment = afford(
+                    self.budget, len(self.outputs.generations), self._spent, segment, tuple(asked.values())
+                )
+            generations = self.outputs.begin(asked, self.elapsed_s)
+        self._start(segment, generations, backend)
         if self.stopped:  # meanwhile
             self.close()
 
     @property
     def _spent(self) -> int:
         """Tokens that the generations which ended have made."""
-        return sum(cell.event.usage.completion for cell in self.feed.done if cell.event is not None)
+        return sum(output.event.usage.completion for output in self.outputs.done if output.event is not None)
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
-        self.feed.wait(lambda: self._running == 0 or None)
+        self.outputs.wait(lambda: self._running == 0 or None)
         return self.failure
 
     @property
@@ -256,12 +256,12 @@ class Run:
     @property
     def failure(self) -> BaseException | None:
         """The first failure in program order of what has ended."""
-        failed = [cell for cell in self.feed.cells.values() if cell.error is not None]
-        return min(failed, key=lambda cell: cell.order).error if failed else None
+        failed = [output for output in self.outputs.generations.values() if output.error is not None]
+        return min(failed, key=lambda output: output.order).error if failed else None
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
-        with self.feed.change:
+        with self.outputs.change:
             if self._running:
                 self._then = then
                 return
@@ -269,9 +269,9 @@ class Run:
 
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and let nothing begin any more. What was made is kept."""
-        with self.feed.change:
+        with self.outputs.change:
             self.stopped, self._reason = True, self._reason or reason
-            self.feed.fail(self.feed.cells.values(), self._reason or stopped())
+            self.outputs.fail(self.outputs.generations.values(), self._reason or stopped())
             running = tuple(self._jobs)
         for job in running:
             job.cancel()
@@ -290,20 +290,25 @@ class Run:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _start(self, segment: Segment, cells: Mapping[int, Cell], backend: Backend | None = None) -> Job:
+    def _start(
+        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend | None = None
+    ) -> Job:
         self.submits += 1
-        with self.feed.change:
+        with self.outputs.change:
             self._running += 1
-            job = start(lambda: self._follow(segment, cells, backend or self.backend))
+            job = start(lambda: self._follow(segment, generations, backend or self.backend))
             self._jobs.append(job)
         return job
 
-    async def _follow(self, segment: Segment, cells: Mapping[int, Cell], backend: Backend) -> None:
+    async def _follow(
+        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend
+    ) -> None:
         problem: BaseException | None = None
         try:
             async for event in self._events(segment, backend):
-                if (cell := cells.get(event.node)) is not None and cell.error is None:  # else it was stopped
-                    self._event(cell, event)
+                output = generations.get(event.node)
+                if output is not None and output.error is None:  # else it was stopped
+                    self._event(output, event)
         except SglcError as error:
             problem = error
         except Exception as error:
@@ -311,9 +316,9 @@ class Run:
             problem.__cause__ = error
         finally:
             # A back end that ends early must not leave anybody waiting.
-            if not all(cell.ready for cell in cells.values()):
-                self.feed.fail(cells.values(), problem or self._reason or stopped())
-            with self.feed.change:
+            if not all(output.ready for output in generations.values()):
+                self.outputs.fail(generations.values(), problem or self._reason or stopped())
+            with self.outputs.change:
                 self._running -= 1
                 then = None
                 if not self._running:
@@ -325,45 +330,45 @@ class Run:
     def _events(self, segment: Segment, backend: Backend) -> AsyncIterator[Event]:
         if not backend.target.whole_answers:
             return backend.submit(segment)
-        timed = self.watch is not None and self.watch.wants_pieces
-        return backend.submit(segment, streams=timed or self.feed.live or self.on_text is not None)
+        timed = self.observer is not None and self.observer.wants_pieces
+        return backend.submit(segment, streams=timed or self.outputs.live or self.on_text is not None)
 
-    def _event(self, cell: Cell, event: Event) -> None:
+    def _event(self, output: PendingOutput, event: Event) -> None:
         match event:
             case GenDone():
                 texts = [sample.text for sample in event.samples]
-                self._done(cell, texts if cell.several else texts[0], event)
+                self._done(output, texts if output.several else texts[0], event)
             case SelectDone():
                 if self.on_text is not None:
-                    self.on_text(cell.site, event.text)
-                self._done(cell, event.text, event)
+                    self.on_text(output.site, event.text)
+                self._done(output, event.text, event)
             case Delta():
-                if cell.first_s is None:
-                    cell.first_s = self.elapsed_s
-                if self.feed.live:
-                    with self.feed.change:
-                        self.feed.add(cell, event.text, event)
+                if output.first_s is None:
+                    output.first_s = self.elapsed_s
+                if self.outputs.live:
+                    with self.outputs.change:
+                        self.outputs.add(output, event.text, event)
                 if self.on_text is not None:
-                    self.on_text(cell.site, event.text)
+                    self.on_text(output.site, event.text)
             case NodeFailed():
-                self.feed.fail((cell,), event.error)
+                self.outputs.fail((output,), event.error)
 
-    def _done(self, cell: Cell, text: str | list[str], event: GenDone | SelectDone) -> None:
+    def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
-        cell.ended_s, cell.event = self.elapsed_s, event
-        if self.watch is not None:
-            self.watch.done(cell)
+        output.ended_s, output.event = self.elapsed_s, event
+        if self.observer is not None:
+            self.observer.done(output)
         if self.on_text is not None:
-            self.on_text(cell.site, None)
-        with self.feed.change:
-            if self.feed.live and not cell.pieces and first(text):
-                self.feed.add(cell, first(text))
-            cell.text = text
-            self.feed.done.append(cell)
+            self.on_text(output.site, None)
+        with self.outputs.change:
+            if self.outputs.live and not output.pieces and first(text):
+                self.outputs.add(output, first(text))
+            output.text = text
+            self.outputs.done.append(output)
             if limit is not None and self._spent > limit:
-                reason = passed(cell.node, f"{limit} generated tokens")
-                cell.text, cell.error = None, reason  # it may have been cut short
+                reason = passed(output.node, f"{limit} generated tokens")
+                output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:
             self.stop(reason)
 

@@ -8,10 +8,14 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 from sglc.errors import Loc, RecordingError, RunError, SglcError, located
 from sglc.ir.values import placed
+
+Tools = Mapping[str, Callable[..., Any]]  # by their names in a plan
+NO_TOOLS: Tools = MappingProxyType({})
 
 
 async def call_function(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import UsageError
-from sglc.execution.call_record import Call, meta_info
+from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.options import random_seed
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template, jinja_of
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
@@ -258,12 +258,12 @@ def _complete(
     tokenizer = backend.get_tokenizer()
     for number, text in enumerate(prompts):
         ops += _ops(tokenizer, text, Site("generate", (), "text", number), sampling, 3 * len(ops))
-    run = Run(backend, random_seed())
-    run.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
-    error = run.wait()
+    session = Session(backend, random_seed())
+    session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
+    error = session.wait()
     if error is not None:
         raise error
-    calls = {call.site.occurrence: call for call in run.calls}
+    calls = {call.site.occurrence: call for call in session.calls}
     made = [answer for number in range(len(prompts)) for answer in _answers(calls[number])]
     return made[0] if isinstance(prompt, str) and sampling.n == 1 else made
 
@@ -283,7 +283,7 @@ def _ops(tokenizer: Tokenizer, text: str, site: Site, sampling: Sampling, first:
     return [*ops, Gen(stream, site, sampling, results=made, loc=loc)]
 
 
-def _answers(call: Call) -> list[dict[str, Any]]:
+def _answers(call: CallRecord) -> list[dict[str, Any]]:
     meta = meta_info(call)
     kept = {key: meta[key] for key in meta if key not in ("site", "loc", "samples")}
     return [{"text": sample.text, "output_ids": list(sample.ids), "meta_info": kept} for sample in call.samples]

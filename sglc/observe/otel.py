@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sglc.errors import SglcError
-from sglc.execution.call_record import Call
-from sglc.execution.outputs import Cell, Feed
+from sglc.execution.call_record import CallRecord
+from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.segment import GenNode
 from sglc.ir.target import Target
@@ -98,32 +98,32 @@ class RowSpan:
         )
         return made
 
-    def done(self, cell: Cell) -> None:
+    def done(self, output: PendingOutput) -> None:
         """A generation has ended well."""
-        assert cell.call is not None
-        self._generation(cell, cell.ended_s, None, _counts(cell.call))
+        assert output.call is not None
+        self._generation(output, output.ended_s, None, _counts(output.call))
 
-    def end(self, feed: Feed, error: BaseException | None) -> None:
+    def end(self, outputs: RunOutputs, error: BaseException | None) -> None:
         """The row has ended; what failed in it is known."""
         now_ns = time.time_ns()
-        for cell in tuple(feed.cells.values()):
-            if cell.error is not None and cell.site not in self._known:
-                self._generation(cell, (now_ns - self._base_ns) / 1e9, cell.error, {})
+        for output in tuple(outputs.generations.values()):
+            if output.error is not None and output.site not in self._known:
+                self._generation(output, (now_ns - self._base_ns) / 1e9, output.error, {})
         if error is not None:
             self._fail(self._span, error)
         self._span.end(now_ns)
 
     def _generation(
-        self, cell: Cell, ended_s: float, error: BaseException | None, counts: dict[str, Any]
+        self, output: PendingOutput, ended_s: float, error: BaseException | None, counts: dict[str, Any]
     ) -> None:
-        self._known.add(cell.site)
-        target = self._others.get(cell.site, self._target)
+        self._known.add(output.site)
+        target = self._others.get(output.site, self._target)
         operation = "chat" if target is not None and target.protocol == "chat" else "text_completion"
         model = "" if target is None else target.name
         provider = "openai" if model.startswith("openai:") else "sglc"
         asked: dict[str, Any] = {"sglc.kind": "select"}
-        if isinstance(cell.node, GenNode):
-            sampling = cell.node.sampling
+        if isinstance(output.node, GenNode):
+            sampling = output.node.sampling
             asked = {
                 "sglc.kind": "gen", "gen_ai.request.max_tokens": sampling.max_tokens,
                 "gen_ai.request.temperature": sampling.temperature, "gen_ai.request.top_p": sampling.top_p,
@@ -133,11 +133,12 @@ class RowSpan:
             f"{operation} {model}".strip(),
             context=self._context,
             kind=self._spans.api.SpanKind.CLIENT,
-            start_time=self._ns(cell.started_s),
+            start_time=self._ns(output.started_s),
             attributes={
                 "gen_ai.operation.name": operation, "gen_ai.provider.name": provider,
-                "gen_ai.request.model": model.removeprefix("openai:"), "sglc.site": str(cell.site),
-                "code.file.path": cell.node.loc.file, "code.line.number": cell.node.loc.line, **asked, **counts,
+                "gen_ai.request.model": model.removeprefix("openai:"), "sglc.site": str(output.site),
+                "code.file.path": output.node.loc.file, "code.line.number": output.node.loc.line,
+                **asked, **counts,
             },
         )  # fmt: skip
         if error is not None:
@@ -153,7 +154,7 @@ class RowSpan:
         return self._base_ns + int(seconds * 1e9)
 
 
-def _counts(call: Call) -> dict[str, Any]:
+def _counts(call: CallRecord) -> dict[str, Any]:
     counts: dict[str, Any] = {
         "gen_ai.usage.input_tokens": call.usage.prompt,
         "gen_ai.usage.cache_read.input_tokens": call.usage.cached,

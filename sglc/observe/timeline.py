@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from sglc.errors import Loc, SglcError, UsageError
-from sglc.execution.call_record import Call
-from sglc.execution.outputs import Cell, Feed
+from sglc.execution.call_record import CallRecord
+from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.frontend.locate import here
 from sglc.ir.core import Site
 
@@ -41,10 +41,10 @@ class Slice:
 
 
 @dataclass(slots=True)
-class RowTrace:
+class RowTimeline:
     """What is known of one row. Written by the row's thread and by the executor's."""
 
-    trace: Trace
+    timeline: Timeline
     name: str
     number: int
     path: str
@@ -57,56 +57,60 @@ class RowTrace:
 
     def begin(self, began_s: float) -> None:
         """The row began, at a time of `time.perf_counter`."""
-        self.base_s = self.trace.at(began_s)
+        self.base_s = self.timeline.at(began_s)
 
-    def done(self, cell: Cell) -> None:
+    def done(self, output: PendingOutput) -> None:
         """A generation has ended well."""
-        call = cell.call
+        call = output.call
         assert call is not None
-        self._generation(cell, cell.ended_s, cell.first_s, _counts(call))
+        self._generation(output, output.ended_s, output.first_s, _counts(call))
 
     def called(self, name: str, loc: Loc, began_s: float, error: BaseException | None) -> None:
         """A declared function was called at `loc` and has ended."""
         args = {"line": str(loc)} | ({} if error is None else {"error": _said(error)})
-        self.python.append(Slice(name, "tool", self.trace.at(began_s), self.trace.now_s, args))
+        self.python.append(Slice(name, "tool", self.timeline.at(began_s), self.timeline.now_s, args))
 
-    def end(self, feed: Feed, error: BaseException | None) -> None:
+    def end(self, outputs: RunOutputs, error: BaseException | None) -> None:
         """The row has ended; what failed in it is known."""
-        self.end_s = self.trace.now_s
+        self.end_s = self.timeline.now_s
         self.error = "" if error is None else _said(error)
-        for cell in tuple(feed.cells.values()):
-            if cell.error is not None and cell.site not in self.known:
-                self._generation(cell, self.end_s - self.base_s, cell.first_s, {"error": _said(cell.error)})
+        for output in tuple(outputs.generations.values()):
+            if output.error is not None and output.site not in self.known:
+                self._generation(
+                    output, self.end_s - self.base_s, output.first_s, {"error": _said(output.error)}
+                )
 
-    def _generation(self, cell: Cell, ended_s: float, first_s: float | None, args: dict[str, Any]) -> None:
-        self.known.add(cell.site)
-        kind = "select" if not hasattr(cell.node, "sampling") else "gen"
-        about = {"site": str(cell.site), "line": str(cell.node.loc), **args}
+    def _generation(
+        self, output: PendingOutput, ended_s: float, first_s: float | None, args: dict[str, Any]
+    ) -> None:
+        self.known.add(output.site)
+        kind = "select" if not hasattr(output.node, "sampling") else "gen"
+        about = {"site": str(output.site), "line": str(output.node.loc), **args}
         first = None if first_s is None else self.base_s + first_s
-        made = Slice(cell.site.name, kind, self.base_s + cell.started_s, self.base_s + ended_s, about, first,
-                     str(cell.site))  # fmt: skip
-        self.made.append((cell.site, made))
+        begin_s, end_s = self.base_s + output.started_s, self.base_s + ended_s
+        made = Slice(output.site.name, kind, begin_s, end_s, about, first, str(output.site))
+        self.made.append((output.site, made))
 
 
 class Wait:
     """A row's Python waits for a generation."""
 
-    def __init__(self, row: RowTrace, site: str) -> None:
+    def __init__(self, row: RowTimeline, site: str) -> None:
         self._row = row
         self._site = site
 
     def __enter__(self) -> None:
         self._loc = here()
-        self._began_s = self._row.trace.now_s
+        self._began_s = self._row.timeline.now_s
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         args = {"line": str(self._loc), "site": self._site}
         name = f"wait for {self._site}"
         row = self._row
-        row.python.append(Slice(name, "wait", self._began_s, row.trace.now_s, args, None, self._site))
+        row.python.append(Slice(name, "wait", self._began_s, row.timeline.now_s, args, None, self._site))
 
 
-class Trace:
+class Timeline:
     """The trace of one call of `run` or `run_batch`.
 
     Raises:
@@ -118,7 +122,7 @@ class Trace:
         if not self.path.parent.is_dir():
             raise UsageError("SGLC057", f"there is no folder `{self.path.parent}` for the trace `{self.path}`")
         self._zero_s = time.perf_counter()
-        self._rows: list[RowTrace] = []
+        self._rows: list[RowTimeline] = []
         self._lock = threading.Lock()
         self._written = False
         atexit.register(self.write)  # of a process that is interrupted
@@ -132,9 +136,9 @@ class Trace:
         """A time of `time.perf_counter` on the trace's clock."""
         return counter_s - self._zero_s
 
-    def row(self, name: str, number: int, path: str) -> RowTrace:
+    def row(self, name: str, number: int, path: str) -> RowTimeline:
         """A row begins, or a program that it calls."""
-        made = RowTrace(self, name, number, path, self.now_s)
+        made = RowTimeline(self, name, number, path, self.now_s)
         with self._lock:
             self._rows.append(made)
         return made
@@ -162,7 +166,7 @@ class Trace:
                 atexit.unregister(self.write)
 
 
-def events(rows: Sequence[RowTrace], now_s: float) -> Iterator[dict[str, Any]]:
+def events(rows: Sequence[RowTimeline], now_s: float) -> Iterator[dict[str, Any]]:
     """The trace events of rows; those that have not ended reach to `now_s`."""
     threads = _Threads()
     if rows:
@@ -270,7 +274,7 @@ def _us(seconds: float) -> float:
     return round(max(0.0, seconds) * _US, 3)
 
 
-def _counts(call: Call) -> dict[str, Any]:
+def _counts(call: CallRecord) -> dict[str, Any]:
     counts = {
         "prompt_tokens": call.usage.prompt,
         "cached_tokens": call.usage.cached,

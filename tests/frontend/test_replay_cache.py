@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from random import Random
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.execution.function_run import Row
-from sglc.execution.result import Result
-from sglc.execution.session import Run
+from sglc.execution.function_run import FunctionRun
+from sglc.execution.lifecycle import CallSetup, RunSetup
+from sglc.execution.session import Session
 from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.sampling import Sampling
@@ -60,7 +61,7 @@ def wanderer(s: Any, seed: int) -> Any:
     return {name: s[name] for name in ("x", "y") if name in s}
 
 
-class Watched(Run):
+class Watched(Session):
     """A run that keeps what was launched."""
 
     def launch(self, recorded: Recorded) -> None:
@@ -73,13 +74,15 @@ launched: list[Any] = []
 
 def walk(seed: int, cache: ReplayCache, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
     """What one run launches, and what comes of it."""
-    monkeypatch.setattr("sglc.execution.function_run.Run", Watched)
+    monkeypatch.setattr("sglc.execution.lifecycle.Session", Watched)
     launched.clear()
     backend = ScriptedBackend(
         lambda asked: asked.choices[0] if asked.choices else ANSWERS[(len(asked.prompt) + asked.sample) % 3]
     )
-    result = Result("wanderer", 1, 0)
-    Row(wanderer.definition, {"seed": seed}, Sampling(), backend, result, None, cache).run()
+    setup = RunSetup(CallSetup("wanderer", backend, 1), 0, copy_context())
+    run = FunctionRun(wanderer.definition, {"seed": seed}, Sampling(), setup, cache)
+    run.run()
+    result = run.result
     error = result.error()
     shown = (result.partial_text, dict(result.variables), None if error is None else str(error))
     return list(launched), (shown, [(call.site, call.loc) for call in result.calls])

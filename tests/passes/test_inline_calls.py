@@ -10,7 +10,7 @@ import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import ScriptedBackend
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.ir.core import Site, walk
 from sglc.ir.ops import Call
 from sglc.ir.plan.backend import Backend
@@ -47,9 +47,9 @@ def reviewed(s: Any, essay: str) -> Any:
 def ran(backend: Backend, passes: tuple[str, ...]) -> tuple[Any, dict[Site, Any], int]:
     """What a run gives, its texts by site, and how often it handed something over."""
     plan = compile_program(reviewed.trace(), backend.target, passes).plan
-    run = Run(backend, seed=7, row=3)
+    run = Session(backend, seed=7, row=3)
     given = run_plan(plan, {"essay": "Tea is made of leaves."}, run)
-    return given, {site: cell.text for site, cell in run.feed.cells.items()}, run.submits
+    return given, {site: output.text for site, output in run.outputs.generations.items()}, run.submits
 
 
 def test_samples_of_a_real_model_are_the_same(local: LocalBackend) -> None:
@@ -107,6 +107,6 @@ def test_a_call_in_a_loop_stays_a_step() -> None:
     compiled = compile_program(program, backend.target)
     assert any(isinstance(step, CallStep) for block in compiled.plan.blocks for step in block.steps)
     assert "name the iteration of the `loop`" in compiled.remarks[0].message
-    run = Run(backend, 0)
+    run = Session(backend, 0)
     run_plan(compiled.plan, {}, run)
     assert [str(call.site) for call in run.calls] == ["f@0.g#0/g.x#0", "f@1.g#0/g.x#0"]

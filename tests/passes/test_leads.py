@@ -10,18 +10,18 @@ import pytest
 
 import sglc as sgl
 from sglc.errors import VerifyError
-from sglc.ir.plan.plan import Derived, Lead
+from sglc.ir.plan.plan import Derived, PromptPrefix
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.plan.segment import Slot
 from sglc.ir.text.parser import parse
-from sglc.passes.lowering.prompt_prefixes import leads
+from sglc.passes.lowering.prompt_prefixes import prompt_prefixes
 from tests.oracle_backend import OracleBackend
 
 SHORT: dict[str, Any] = {"max_tokens": 4}
 
 
-def of(function: sgl.Function, **kwargs: Any) -> tuple[Lead, ...]:
-    return leads(function.trace(), **kwargs)
+def of(function: sgl.Function, **kwargs: Any) -> tuple[PromptPrefix, ...]:
+    return prompt_prefixes(function.trace(), **kwargs)
 
 
 def test_a_prompt_counts_up_to_its_last_argument() -> None:
@@ -133,7 +133,7 @@ def program(a, b):
 """,
         "leads.sglir",
     )
-    assert leads(program) == ((Slot("a"), Slot("b")),)
+    assert prompt_prefixes(program) == ((Slot("a"), Slot("b")),)
 
 
 @sgl.function
@@ -144,21 +144,21 @@ def asked(s: Any, rules: str, question: str) -> None:
 
 def test_a_plan_has_them_and_its_file_too() -> None:
     plan = asked.compile(OracleBackend()).plan
-    (lead,) = plan.leads
-    assert lead[-2:] == (Slot("rules"), Derived("strip", (Slot("question"),)))
+    (prefix,) = plan.leads
+    assert prefix[-2:] == (Slot("rules"), Derived("strip", (Slot("question"),)))
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
 @pytest.mark.parametrize(
-    ("lead", "problem"),
+    ("prefix", "problem"),
     [
         ((Slot("nobody"),), "reads `nobody`, which is no argument"),
         ((Derived("shout", (Slot("rules"),)),), "has an unknown operation `shout`"),
         ((Derived("strip", (Slot("nobody"),)),), "reads `nobody`, which is no argument"),
     ],
 )
-def test_a_damaged_lead_is_refused(lead: Lead, problem: str) -> None:
-    plan = replace(asked.compile(OracleBackend()).plan, leads=(lead,))
+def test_a_damaged_lead_is_refused(prefix: PromptPrefix, problem: str) -> None:
+    plan = replace(asked.compile(OracleBackend()).plan, leads=(prefix,))
     with pytest.raises(VerifyError, match=problem) as caught:
         plan_from_json(plan_to_json(plan))
     assert caught.value.code == "SGLC221"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sglc.ir.plan.plan import Derived, Lead, Plan
+from sglc.ir.plan.plan import Derived, Plan, PromptPrefix
 from sglc.ir.plan.segment import Slot
 
 Ids = Sequence[int]
@@ -24,14 +24,14 @@ def plan_order(plan: Plan, rows: Sequence[Mapping[str, str]]) -> list[int]:
     return order([begins(plan.leads, row) for row in rows])
 
 
-def begins(leads: Sequence[Lead], texts: Mapping[str, str]) -> tuple[str, ...]:
+def begins(prefixes: Sequence[PromptPrefix], texts: Mapping[str, str]) -> tuple[str, ...]:
     """How the prompts of one row begin."""
-    return tuple([written(lead, texts) for lead in leads])
+    return tuple([written(prefix, texts) for prefix in prefixes])
 
 
-def written(lead: Lead, texts: Mapping[str, str]) -> str:
-    """A lead with a row's arguments in it."""
-    return "".join([part if isinstance(part, str) else _text(part, texts) for part in lead])
+def written(prefix: PromptPrefix, texts: Mapping[str, str]) -> str:
+    """A prompt prefix with a row's arguments in it."""
+    return "".join([part if isinstance(part, str) else _text(part, texts) for part in prefix])
 
 
 def _text(part: Slot | Derived, texts: Mapping[str, str]) -> str:

@@ -21,13 +21,13 @@ from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import Lead
+from sglc.ir.plan.plan import PromptPrefix
 from sglc.ir.remark import Remark
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
 from sglc.ir.values import NOTHING, plain
 from sglc.knobs import debug_level
-from sglc.passes.lowering.prompt_prefixes import leads
+from sglc.passes.lowering.prompt_prefixes import prompt_prefixes
 
 _FEW = 8  # values of an argument that is no text, and recordings of one batch
 _PASS = "hoist_prefix"
@@ -53,7 +53,7 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
     """
     key_of = _Frozen()
     constant = _constants(rows, key_of)
-    found: dict[Hashable, tuple[Lead, ...]] = {}
+    found: dict[Hashable, tuple[PromptPrefix, ...]] = {}
     made: list[tuple[str, ...]] = []
     end: HostCall | None = None
     for row in rows:
@@ -64,7 +64,7 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
             except Exception as error:  # the rows themselves will meet it, and tell
                 why = error.message if isinstance(error, SglcError) else repr(error)
                 return Beginnings([()] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}")
-            found[key] = leads(program, constants=bool(constant))
+            found[key] = prompt_prefixes(program, constants=bool(constant))
             if program.ops and isinstance(program.ops[-1], HostCall):
                 end = program.ops[-1]
         own = found[key]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import UsageError
 from sglc.execution.deadline import Clock
 from sglc.execution.event_loop import executor_loop
+from sglc.execution.lifecycle import Run
 from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
@@ -22,18 +23,6 @@ from sglc.ir.plan.backend import Backend
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _STALL_S = 0.001  # a body that takes longer is taken to wait for something: another thread goes on
-
-
-class Live(Protocol):
-    """A row: of a function, or of a plan."""
-
-    result: Result
-    ended: Callable[[], None] | None  # called when the result is there
-    abandoned: Callable[[], None] | None  # called before, if the thread that runs it is lost
-    lost: bool  # whether it is
-
-    def run(self) -> None:
-        """Run it, at least up to where nothing in this thread has to be done for it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -60,7 +49,7 @@ def window_of(num_threads: Any) -> int | None:
 
 
 def run_batch(
-    make: Callable[[int], Live],
+    make: Callable[[int], Run],
     count: int,
     backend: Backend,
     window: int | None,
@@ -104,7 +93,7 @@ def run_batch(
 class _LoopWindow:
     """Rows that are live and need no thread. `_fill` and `_ended` are called in the executor's loop."""
 
-    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int) -> None:
+    def __init__(self, make: Callable[[int], Run], turns: Sequence[int], size: int) -> None:
         self._make = make
         self._turns = turns
         self._size = size
@@ -166,7 +155,7 @@ class _LoopWindow:
 class _Window:
     """Rows that are live, and the threads that run their bodies."""
 
-    def __init__(self, make: Callable[[int], Live], turns: Sequence[int], size: int, name: str) -> None:
+    def __init__(self, make: Callable[[int], Run], turns: Sequence[int], size: int, name: str) -> None:
         self._make = make
         self._turns = turns
         self._size = size
@@ -198,7 +187,7 @@ class _Window:
                 return
             del row
 
-    def _next(self) -> Live | None:
+    def _next(self) -> Run | None:
         with self._room:
             while self._live >= self._size and not self._over:
                 self._room.wait()

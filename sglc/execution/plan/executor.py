@@ -16,12 +16,12 @@ from typing import Any, assert_never
 
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
-from sglc.execution.plan.prepare import NO_TOOLS, Prepared, Tools, check_arguments, check_plan_runs
+from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.values import Value, as_python, held_in, plain, read, text
-from sglc.execution.session import Run
-from sglc.execution.tool_calls import call_function
+from sglc.execution.session import Session
+from sglc.execution.tool_calls import NO_TOOLS, Tools, call_function
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -42,11 +42,11 @@ from sglc.ir.values import case_of, evaluate, item_texts, returned
 
 
 def run_plan(
-    plan: Plan, arguments: Mapping[str, str], run: Run, tools: Tools = NO_TOOLS
+    plan: Plan, arguments: Mapping[str, str], session: Session, tools: Tools = NO_TOOLS
 ) -> tuple[dict[str, Any], Any]:
     """Execute a whole plan; gives its variables and its return value, in which a stream is its text.
 
-    Waits for the end; `run.stop()` from another thread, or Ctrl-C, ends it early. A tool that runs then
+    Waits for the end; `session.stop()` from another thread, or Ctrl-C, ends it early. A tool that runs then
     is abandoned.
 
     Args:
@@ -61,14 +61,14 @@ def run_plan(
         SglcError: the first failure, in program order.
     """
     check_arguments(plan, arguments)
-    check_plan_runs(plan, run.backend, tools)
+    check_plan_runs(plan, session.backend, tools)
     context = contextvars.copy_context()
-    going = PlanRun(Prepared(plan), run, tools, context)
-    job = asyncio.run_coroutine_threadsafe(going.execute(arguments), executor_loop())
+    executor = PlanExecutor(Prepared(plan), session, tools, context)
+    job = asyncio.run_coroutine_threadsafe(executor.execute(arguments), executor_loop())
     try:
         return job.result()
     except KeyboardInterrupt:
-        run.stop()
+        session.stop()
         job.exception()  # ends with the stop
         raise
 
@@ -85,18 +85,18 @@ class _At:
 _Ended = asyncio.Future[Exception | None]
 
 
-class PlanRun:
+class PlanExecutor:
     """One run of one plan. `variables` is filled as the run goes on, also of one that fails."""
 
-    def __init__(self, prepared: Prepared, run: Run, tools: Tools, context: contextvars.Context) -> None:
+    def __init__(
+        self, prepared: Prepared, session: Session, tools: Tools, context: contextvars.Context
+    ) -> None:
         self.prepared = prepared
         self.plan = prepared.plan
-        self.run = run
+        self.session = session
         self.tools = tools
         self.context = context
-        self.calling: dict[
-            object, FunctionStep
-        ] = {}  # the functions that run now, in the order of their beginning
+        self.calling: dict[object, FunctionStep] = {}  # what runs now, in the order of its beginning
         self.known: dict[str, Value] = {}
         self.segments: Segments
 
@@ -107,15 +107,15 @@ class PlanRun:
 
     async def execute(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
         """`run_plan` in the executor's loop, without its checks."""
-        self.segments = Segments(self.run, self.prepared.bindings, traced=self.prepared.traced)
+        self.segments = Segments(self.session, self.prepared.bindings, traced=self.prepared.traced)
         body = asyncio.ensure_future(self.whole(arguments))
         try:
-            if self.run.stopped:
-                raise self.run.why_over or stopped()
+            if self.session.stopped:
+                raise self.session.why_over or stopped()
             ends: set[asyncio.Future[Any]] = {body, self.segments.stopped}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not body.done():
-                raise self.run.why_over or stopped()
+                raise self.session.why_over or stopped()
             return body.result()
         finally:
             body.cancel()

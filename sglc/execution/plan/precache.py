@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.execution.plan.executor import run_plan
-from sglc.execution.session import Run
+from sglc.execution.session import Session
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Format, Gen, RoleClose, RoleOpen, Root
 from sglc.ir.plan.backend import Backend
@@ -14,7 +14,7 @@ from sglc.ir.sampling import Sampling
 from sglc.passes.compile import compile_program
 
 
-def warm(program: Program, backend: Backend) -> None:
+def precache(program: Program, backend: Backend) -> None:
     """Compute the prefix of `program` on `backend`; nothing if the program begins with an argument.
 
     Raises:
@@ -29,7 +29,7 @@ def warm(program: Program, backend: Backend) -> None:
         if error.code == "SGLC304":  # the template writes this beginning only together with what follows
             return
         raise
-    run_plan(plan, {}, Run(backend, 0))
+    run_plan(plan, {}, Session(backend, 0))
 
 
 def prefix(program: Program) -> Program | None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.scope import Facts
 from sglc.execution.plan.segments import Bindings
+from sglc.execution.tool_calls import Tools
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, Step
 from sglc.ir.plan.segment import Held
 from sglc.ir.plan.uses import Uses, names_in
-
-Tools = Mapping[str, Callable[..., Any]]
-NO_TOOLS: Tools = MappingProxyType({})
 
 
 class Prepared:

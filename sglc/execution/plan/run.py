@@ -1,4 +1,4 @@
-"""One row of a plan: its run in the executor's loop, and the result that it fills.
+"""A run of a plan: in the executor's loop, and the result that it fills.
 
 It ends in the loop's thread, once: with the plan's end, or at its deadline whatever the back end and tools
 do then. Nothing of it waits in a thread but the tools that it calls.
@@ -6,36 +6,29 @@ do then. Nothing of it waits in a thread but the tools that it calls.
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in
-from sglc.execution.budget import Budget
-from sglc.execution.context import ENCLOSING, Enclosing
-from sglc.execution.deadline import Alarm, Clock, Deadline
+from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import start
+from sglc.execution.lifecycle import Run, RunSetup
 from sglc.execution.outputs import values
-from sglc.execution.plan.executor import PlanRun
-from sglc.execution.plan.prepare import Prepared, Tools
+from sglc.execution.plan.executor import PlanExecutor
+from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.segments import value_of
 from sglc.execution.plan.values import Value, as_python, read
-from sglc.execution.result import Outcome, Result
-from sglc.execution.session import Run
+from sglc.execution.result import RunOutcome
+from sglc.execution.tool_calls import Tools
 from sglc.frontend.program.instance import Gathered, Variable
 from sglc.frontend.values.recorded import Generated
-from sglc.frontend.values.symbolic import MAY_CALL
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Named, OutputTree, Plan
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Name
-
-if TYPE_CHECKING:
-    from sglc.observe.observer import RowWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,162 +96,111 @@ def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
     return part is None or (isinstance(part, Slot) and part.name in made)
 
 
-class PlanRow:
-    """A row to run. Its tools see the variables of `context`."""
+class PlanRun(Run):
+    """A run of a plan. Its tools see the variables of the setup's context.
+
+    No thread of a batch waits for it, so none is lost.
+    """
 
     def __init__(
-        self,
-        prepared: PreparedRows,
-        arguments: Mapping[str, str],
-        backend: Backend,
-        result: Result,
-        tools: Tools,
-        context: contextvars.Context,
-        on_text: Callable[[Site, str | None], None] | None = None,
-        budget: Budget | None = None,
-        clock: Clock | None = None,
-        watch: RowWatch | None = None,
+        self, prepared: PreparedRows, arguments: Mapping[str, str], tools: Tools, setup: RunSetup
     ) -> None:
-        self.result = result
-        self.ended: Callable[[], None] | None = None  # called when the result is there
-        self.abandoned: Callable[[], None] | None = None  # never called: no thread of a batch waits for a plan
-        self.lost = False
         self._prepared = prepared
-        self._arguments = arguments
-        self._run = Run(backend, result.seed, result.row, on_text, result.feed, budget=budget, watch=watch)
-        self._watch = watch
-        self._context = context
-        if watch is not None:
-            tools = watch.tools(tools, prepared.plan)
-        self._clock = clock
-        self._alarm: Alarm | None = None
         self._over = False
-        self._outer = context.get(ENCLOSING)
-        self._enclosing: Enclosing | None = None
-        if tools:
-            run = self._run  # and not the row, which would hold itself
-            self._enclosing = Enclosing(backend, result.seed, result.row, lambda: run.why_over)
-            context.run(self._enter, self._enclosing)
-        self._going = None if prepared.single else PlanRun(prepared, self._run, tools, context)
-        dict.update(result.feed.variables, prepared.early)
-        result.begin(self.stop)
-        if self._outer is not None:
-            self._outer.begin(self)
-
-    def _enter(self, enclosing: Enclosing) -> None:
-        ENCLOSING.set(enclosing)
-        MAY_CALL.set(enclosing.may_call)
+        super().__init__(setup, arguments, prepared.loc)
+        if self._observer is not None:
+            tools = self._observer.tools(tools, prepared.plan)
+        self._executor = (
+            None if prepared.single else PlanExecutor(prepared, self._session, tools, setup.context)
+        )
+        dict.update(self.result.outputs.variables, prepared.early)
 
     def run(self) -> None:
         """Begin it; returns at once. Called in the loop's thread."""
-        self._run.begin()
-        deadline = None if self._clock is None else self._clock.deadline()
-        if deadline is not None:
-            if deadline.passed:
-                self.stop(error := deadline.not_begun(self._prepared.loc))
-                self._finish({}, None, error)
-                return
-            self._alarm = Alarm(deadline.at_s, lambda: self._late(deadline))
-        if self._watch is not None:
+        if not self._begin():
+            return
+        if self._observer is not None:
             try:
-                self._run.backend = self._context.run(self._watch.begin, self._run.backend, self._run.began_s)
+                begin = self._observer.begin
+                self._session.backend = self._context.run(begin, self._session.backend, self._session.began_s)
             except SglcError as error:
                 self._finish({}, None, error)
                 return
-        if self._going is not None:
+        if self._executor is not None:
             start(self._walk)
         elif self._prepared.single is not None:
             self._submit(self._prepared.single)
-
-    def stop(self, reason: RunError | None = None) -> None:
-        """Stop what runs, and the runs of programs that tools called; let nothing begin any more."""
-        self._run.stop(reason)
-        if self._enclosing is not None:
-            self._enclosing.stop_inner(reason)
 
     # -- a plan that is one segment --------------------------------------------------------------
 
     def _submit(self, single: Single) -> None:
         error: Exception | None = None
         try:
-            self._run.submit(single.template.bind(Own(self._arguments, {}, {}, self._run.seeds)))
+            self._session.submit(single.template.bind(Own(self._arguments, {}, {}, self._session.seeds)))
         except Exception as problem:
             error = problem
-        self._run.when_idle(lambda: self._end(single, error))
+        self._session.when_idle(lambda: self._all_ended(single, error))
 
-    def _end(self, single: Single, error: BaseException | None) -> None:
+    def _all_ended(self, single: Single, error: BaseException | None) -> None:
         """All generations have ended."""
-        error = error or self._run.failure
+        error = error or self._session.failure
         variables: dict[str, Any] = {}
         value = None
         try:
             if error is None:
-                cells = self.result.feed.cells
+                generations = self.result.outputs.generations
                 known: dict[Name, Value] = {Slot(name): text for name, text in self._arguments.items()}
-                known.update({slot: value_of(cells[site]) for slot, site in single.gives})
+                known.update({slot: value_of(generations[site]) for slot, site in single.gives})
                 variables = {late.name: as_python(read(late.value, known)) for late in single.late}
                 value = as_python(read(self._prepared.plan.returns, known))
         except Exception as problem:  # a bug of ours: nobody may be left waiting for it
             error = problem
         self._finish(variables, value, error)
-        self._run.forget()
+        self._session.forget()
 
     # -- any other plan --------------------------------------------------------------------------
 
     async def _walk(self) -> None:
-        assert self._going is not None
+        assert self._executor is not None
         value, error = None, None
         variables: dict[str, Any] = {}
         try:
             try:
-                _, value = await self._going.execute(self._arguments)
+                _, value = await self._executor.execute(self._arguments)
             finally:
-                variables = self._going.variables
+                variables = self._executor.variables
         except Exception as problem:
             error = problem
         self._finish(variables, value, error)
-        self._run.forget()
+        self._session.forget()
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _late(self, deadline: Deadline) -> None:
-        """The deadline has come."""
         if self._over:
             return
-        error = deadline.late(*self._where())
+        self._give_up(deadline.late(*self._where()))
+
+    def _give_up(self, error: RunError) -> None:
         self.stop(error)
-        self._finish({} if self._going is None else self._going.variables, None, error)
+        self._finish({} if self._executor is None else self._executor.variables, None, error)
 
     def _where(self) -> tuple[Loc | None, str]:
         """What an unfinished run waits for: a function, or else a generation."""
-        calling = {} if self._going is None else self._going.calling
+        calling = {} if self._executor is None else self._executor.calling
         for step in calling.values():
             return step.loc, f"for `{step.function}`"
-        waiting = next((cell for cell in self.result.feed.cells.values() if not cell.ready), None)
-        if waiting is None:
-            return self._prepared.loc, "for the back end"
-        return waiting.node.loc, f"for `{waiting.site.name}`"
+        return self._waits()
 
     def _finish(self, variables: Mapping[str, Any], value: Any, error: BaseException | None) -> None:
         if self._over:
             return
         self._over = True
-        if self._alarm is not None:
-            self._alarm.off()
-        if self._outer is not None:
-            self._outer.end(self)
-        feed, total_s = self.result.feed, self._run.elapsed_s
-        if self._watch is not None:
-            try:
-                error, total_s = self._watch.end(feed, error, total_s)
-            except Exception as problem:  # what it writes to may be gone
-                error = error or problem
-        feed.error = error
-        early, errors = values(feed, feed.variables)
+        outputs = self.result.outputs
+        error, total_s = self._leave(error, self._session.elapsed_s)
+        outputs.error = error
+        early, errors = values(outputs, outputs.variables)
         for name, late in variables.items():
             if name not in self._prepared.early:
-                dict.__setitem__(feed.variables, name, late)
-        outcome = Outcome(value, error, {**early, **variables}, errors, "", [], total_s)
-        self.result.finish(outcome)
-        if self.ended is not None:
-            self.ended()
+                dict.__setitem__(outputs.variables, name, late)
+        self._fill(RunOutcome(value, error, {**early, **variables}, errors, "", [], total_s))

@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import partial
 
 from sglc.execution.bind import Own, Template, asked_in
-from sglc.execution.outputs import Cell
+from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.scope import behind
 from sglc.execution.plan.values import Kept, Samples, Value, text
-from sglc.execution.session import HANDLES, Run
+from sglc.execution.session import HANDLES, Session
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
     GenNode,
@@ -66,8 +66,8 @@ class Segments:
         stopped: is done as soon as the run is stopped.
     """
 
-    def __init__(self, run: Run, bindings: Bindings, *, traced: bool) -> None:
-        self._run = run
+    def __init__(self, session: Session, bindings: Bindings, *, traced: bool) -> None:
+        self._session = session
         self._bindings = bindings
         self._pending: dict[Site, _Waiting] = {}
         self._kept: dict[int, None] = {}  # handles that the back end may hold for this run
@@ -75,9 +75,9 @@ class Segments:
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._told = False  # whether the loop is going to look, inside the feed's lock
+        self._told = False  # whether the loop is going to look, inside the outputs' lock
         self.stopped: asyncio.Future[None] = self._loop.create_future()
-        with run.feed.change as change:
+        with session.outputs.change as change:
             change.listeners.append(self._changed)
 
     async def run(
@@ -101,11 +101,11 @@ class Segments:
         own = Own(
             {name.name: text(known[name]) for name in shared.slots},
             {handle: _number(known[name]) for name, handle in shared.opened},
-            numbers, self._run.seeds, call=call, iterations=iterations,
+            numbers, self._session.seeds, call=call, iterations=iterations,
         )  # fmt: skip
         bound = shared.template.bind(own)
         whole = Segment((*bound.nodes, *map(ReleaseNode, self._free))) if self._free else bound
-        self._run.submit(whole)
+        self._session.submit(whole)
         self._free.clear()
         self._kept.update(dict.fromkeys(numbers.values()))
         sites = {index: node.site for index, node in asked_in(bound).items()}
@@ -123,17 +123,17 @@ class Segments:
         self._pending.update(dict.fromkeys(sites.values(), waiting))
         await waiting.ended
         for site in sites.values():
-            error = self._run.feed.cells[site].error
+            error = self._session.outputs.generations[site].error
             if error is not None:
                 raise error
 
     async def give_back(self) -> None:
         """Release every stream that is still kept, when everything submitted has ended."""
-        with self._run.feed.change as change:
+        with self._session.outputs.change as change:
             if self._changed in change.listeners:
                 change.listeners.remove(self._changed)
         idle = asyncio.Event()
-        self._run.when_idle(idle.set)
+        self._session.when_idle(idle.set)
         await idle.wait()
         nodes = tuple(map(ReleaseNode, (*self._free, *self._kept)))
         self._free.clear()
@@ -141,7 +141,7 @@ class Segments:
         if not nodes:
             return
         with suppress(Exception):  # a back end that has broken down keeps nothing; the run has its error
-            async for _ in self._run.backend.submit(Segment(nodes)):
+            async for _ in self._session.backend.submit(Segment(nodes)):
                 pass
 
     def text(self, kept: Kept) -> str:
@@ -149,13 +149,13 @@ class Segments:
         assert self._traced is not None
         at = None if kept.number is None else self._traced[kept.number]
         pieces = stream_pieces(at, self._traced.__getitem__)
-        cells = self._run.feed.cells
-        return "".join([piece if isinstance(piece, str) else text(value_of(cells[piece])) for piece in pieces])
+        made = self._session.outputs.generations
+        return "".join([piece if isinstance(piece, str) else text(value_of(made[piece])) for piece in pieces])
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Something is new; called inside the feed's lock, in any thread."""
+        """Something is new; called inside the outputs' lock, in any thread."""
         if self._told:
             return
         self._told = True
@@ -167,10 +167,10 @@ class Segments:
     def _look(self) -> None:
         """Tell those who wait for generations that have ended."""
         self._told = False  # before the look: who comes behind it tells again
-        cells = self._run.feed.cells
-        for site in [site for site in self._pending if cells[site].ready]:
-            self._pending.pop(site).come(cells[site])
-        if self._run.stopped and not self.stopped.done():
+        generations = self._session.outputs.generations
+        for site in [site for site in self._pending if generations[site].ready]:
+            self._pending.pop(site).come(generations[site])
+        if self._session.stopped and not self.stopped.done():
             self.stopped.set_result(None)
 
     def _release(self, number: int) -> None:
@@ -191,14 +191,15 @@ class _Waiting:
 
     def __init__(self, ended: asyncio.Future[None], missing: int) -> None:
         self.ended = ended
-        self.gives: dict[Site, list[Callable[[Cell], None]]] = {}  # by the generation that they wait for
+        # By the generation that they wait for.
+        self.gives: dict[Site, list[Callable[[PendingOutput], None]]] = {}
         self._missing = missing
 
     def behind(self, sites: Sequence[Site], give: Callable[[], None]) -> None:
         """Call `give` when all these generations have ended well: perhaps now."""
         left = len(sites)
 
-        def come(_: Cell) -> None:
+        def come(_: PendingOutput) -> None:
             nonlocal left
             left -= 1
             if not left:
@@ -209,11 +210,11 @@ class _Waiting:
         if not left:
             give()
 
-    def come(self, cell: Cell) -> None:
+    def come(self, output: PendingOutput) -> None:
         """A generation has ended."""
-        if cell.error is None:
-            for give in self.gives.get(cell.site, ()):
-                give(cell)
+        if output.error is None:
+            for give in self.gives.get(output.site, ()):
+                give(output)
         self._missing -= 1
         if not self._missing and not self.ended.done():
             self.ended.set_result(None)
@@ -224,14 +225,14 @@ def _generations(segment: Segment, index: int) -> list[int]:
     return [at for at in sorted(behind(segment, index)) if isinstance(segment.nodes[at], GenNode | SelectNode)]
 
 
-def _give_text(give: Give, name: Slot, cell: Cell) -> None:
-    give(name, value_of(cell))
+def _give_text(give: Give, name: Slot, output: PendingOutput) -> None:
+    give(name, value_of(output))
 
 
-def value_of(cell: Cell) -> Value:
+def value_of(output: PendingOutput) -> Value:
     """What a generation gave."""
-    assert cell.text is not None
-    return Samples(tuple(cell.text)) if isinstance(cell.text, list) else cell.text
+    assert output.text is not None
+    return Samples(tuple(output.text)) if isinstance(output.text, list) else output.text
 
 
 def _number(value: Value) -> int | None:

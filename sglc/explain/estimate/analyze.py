@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sglc.execution.call_record import Call
+from sglc.execution.call_record import CallRecord
 from sglc.execution.result import Result
 from sglc.explain.estimate.forecast import Forecast, StepForecast
 from sglc.explain.estimate.intervals import Interval
@@ -117,7 +117,7 @@ def _row(
         yield made if tokenizer is None else _texts(made, call, tokenizer, marks)
 
 
-def _texts(made: ActualCall, call: Call, tokenizer: Tokenizer, marks: dict[int, str]) -> ActualCall:
+def _texts(made: ActualCall, call: CallRecord, tokenizer: Tokenizer, marks: dict[int, str]) -> ActualCall:
     spelled, cached = tokenizer.token_bytes(), min(call.usage.cached, len(call.prompt_ids))
 
     def text(ids: Sequence[int]) -> str:

@@ -33,7 +33,7 @@ class Derived:
 
 
 # How a prompt begins: literals, arguments, and what is made of arguments.
-Lead = tuple[str | Slot | Derived, ...]
+PromptPrefix = tuple[str | Slot | Derived, ...]
 
 
 # Values and streams of the environment, and constants, inside ordinary JSON-like data.
@@ -208,7 +208,8 @@ class Plan:
 
     `variables` are the named texts (a list for a joined name), `returns` the function's value. Streams
     that it returns are kept under the dotted path of their place in it. `tokenizer` is the hash of the
-    tokenizer that control tokens were taken from ("" without one). `leads` tell which runs begin alike.
+    tokenizer that control tokens were taken from ("" without one). The prompt prefixes in `leads` tell which
+    runs begin alike.
     """
 
     version: int
@@ -221,7 +222,7 @@ class Plan:
     returns: OutputTree
     estimate: Estimate
     blocks: tuple[Block, ...] = ()
-    leads: tuple[Lead, ...] = ()
+    leads: tuple[PromptPrefix, ...] = ()
 
     @property
     def body(self) -> Block:

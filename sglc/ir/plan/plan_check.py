@@ -13,11 +13,11 @@ from sglc.ir.plan.plan import (
     Derived,
     FunctionStep,
     HostStep,
-    Lead,
     LoopStep,
     MapStep,
     Named,
     Plan,
+    PromptPrefix,
     Step,
     SwitchStep,
     ValueStep,
@@ -60,19 +60,19 @@ def check_plan(plan: Plan) -> None:
         # A stream that nothing gives is one that an earlier run may have kept.
         if isinstance(name, Slot) and name not in known:
             raise _wrong("", f"reads `{name.name}`, which nothing gives")
-    for number, lead in enumerate(plan.leads):
-        _check_lead(lead, plan.params, f".leads[{number}]")
+    for number, prefix in enumerate(plan.leads):
+        _check_prefix(prefix, plan.params, f".leads[{number}]")
 
 
-def _check_lead(lead: Lead, params: Sequence[str], path: str) -> None:
-    """A lead reads arguments only, through operations on one text."""
-    for part in lead:
+def _check_prefix(prefix: PromptPrefix, params: Sequence[str], path: str) -> None:
+    """A prompt prefix reads arguments only, through operations on one text."""
+    for part in prefix:
         if isinstance(part, Slot) and part.name not in params:
             raise _wrong(path, f"reads `{part.name}`, which is no argument")
         if isinstance(part, Derived):
             if part.operation not in ("strip", "lower"):
                 raise _wrong(path, f"has an unknown operation `{part.operation}`")
-            _check_lead(part.parts, params, path)
+            _check_prefix(part.parts, params, path)
 
 
 def _check_blocks(steps: Sequence[Step], blocks: Sequence[Block], path: str) -> None:

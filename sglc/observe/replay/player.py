@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
-from sglc.execution.outputs import Cell, Feed
+from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before
@@ -26,11 +26,11 @@ from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     Answered,
     Json,
-    RecordedRow,
+    TapeRow,
     answer_of,
     error_of,
     given_json,
-    read_recording,
+    read_tape,
     value_of,
 )
 from sglc.observe.replay.target import target_of
@@ -40,19 +40,19 @@ _AGAIN = "record it again"
 _STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}  # stops, budgets, deadlines
 
 
-class Replayer:
+class Player:
     """One recording that is replayed.
 
     Raises:
-        UsageError: SGLC052, SGLC053 as of `read_recording`; SGLC055 it is of another program or seed.
+        UsageError: SGLC052, SGLC053 as of `read_tape`; SGLC055 it is of another program or seed.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str | None, seed: int | None) -> None:
         self.folder = os.fspath(folder)
-        self.recording = read_recording(folder)
+        self.tape = read_tape(folder)
         self.streams = Streams()
         self._targets: dict[str, Target] = {}
-        recorded, self.seed = self.recording.header["program"], int(self.recording.header["seed"])
+        recorded, self.seed = self.tape.header["program"], int(self.tape.header["seed"])
         if name is not None and recorded != name:
             raise UsageError(
                 "SGLC055", f"the recording in `{self.folder}` is one of `{recorded}`, not of `{name}`"
@@ -65,18 +65,18 @@ class Replayer:
 
     def backend(self, backend: Backend | None) -> Backend:
         """What stands in for the back end of the run."""
-        begins = [begin for row in self.recording.rows.values() for begin in row.begins.values()]
+        begins = [begin for row in self.tape.rows.values() for begin in row.begins.values()]
         name = next((begin["target"] for begin in begins if begin["target"]), None)
         return ReplayBackend(self, None, self.target(name) if name else None)
 
-    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> ReplayedTape:
-        """The tape of a row, or of a program that it calls."""
-        return ReplayedTape(self, number, within, self.recording.rows.get(number, RecordedRow()))
+    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowPlayer:
+        """What answers for a row, or for a program that it calls."""
+        return RowPlayer(self, number, within, self.tape.rows.get(number, TapeRow()))
 
     def target(self, name: str) -> Target:
         """A target of the recording; the same object each time."""
         if name not in self._targets:
-            self._targets[name] = target_of(self.recording.targets[name])
+            self._targets[name] = target_of(self.tape.targets[name])
         return self._targets[name]
 
     def close(self) -> None:
@@ -84,13 +84,13 @@ class Replayer:
 
 
 @dataclass(slots=True)
-class ReplayedTape:
+class RowPlayer:
     """What one row did, played back."""
 
-    replayer: Replayer
+    player: Player
     number: int
     within: str
-    recorded: RecordedRow
+    recorded: TapeRow
     _times: dict[Site, Sequence[float | None]] = field(default_factory=dict)
     _called: dict[str, int] = field(default_factory=dict)  # of each tool, how often
 
@@ -98,8 +98,8 @@ class ReplayedTape:
         """What stands in for the back end of the row."""
         begin = self.recorded.begins.get(self.within)
         if begin is not None and begin["target"]:
-            return ReplayBackend(self.replayer, self, self.replayer.target(begin["target"]))
-        return ReplayBackend(self.replayer, self, _of(backend))
+            return ReplayBackend(self.player, self, self.player.target(begin["target"]))
+        return ReplayBackend(self.player, self, _of(backend))
 
     def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
         """What stands in for another back end that a call of the row names.
@@ -111,7 +111,7 @@ class ReplayedTape:
         for site in sites:
             answered = self.recorded.answers.get((self.within, str(site)))
             if answered is not None and answered.line["target"]:
-                return ReplayBackend(self.replayer, self, self.replayer.target(answered.line["target"]))
+                return ReplayBackend(self.player, self, self.player.target(answered.line["target"]))
         raise self._missing(sites[0], loc)
 
     def begin(self, backend: Backend) -> Backend:
@@ -153,9 +153,9 @@ class ReplayedTape:
         if answered is not None:
             answered.used = True
 
-    def done(self, cell: Cell) -> None:
+    def done(self, output: PendingOutput) -> None:
         """A generation was answered: its times are those of the recording."""
-        cell.started_s, cell.first_s, cell.ended_s = self._times.pop(cell.site)  # type: ignore[assignment]
+        output.started_s, output.first_s, output.ended_s = self._times.pop(output.site)  # type: ignore[assignment]
 
     def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Any:
         """What a declared function returned, or raised; it is not called.
@@ -198,7 +198,7 @@ class ReplayedTape:
         return value_of(line["value"])
 
     def end(
-        self, feed: Feed, error: BaseException | None, total_s: float
+        self, outputs: RunOutputs, error: BaseException | None, total_s: float
     ) -> tuple[BaseException | None, float]:
         """The row has ended: with the recorded time, and an error if it did not do all that was recorded."""
         end = self.recorded.ends.get(self.within)
@@ -239,9 +239,9 @@ class ReplayedTape:
 class ReplayBackend:
     """Answers segments from a recording, each at once. Nothing is loaded, and nothing is connected."""
 
-    def __init__(self, replayer: Replayer, tape: ReplayedTape | None, target: Target | None) -> None:
-        self._replayer = replayer
-        self._tape = tape
+    def __init__(self, player: Player, row: RowPlayer | None, target: Target | None) -> None:
+        self._player = player
+        self._row = row
         self.known = target
 
     @property
@@ -252,8 +252,8 @@ class ReplayBackend:
             SglcError: there was none: the error that ended the row.
         """
         if self.known is None:
-            ended = None if self._tape is None else self._tape.end_error()
-            raise ended or UsageError("SGLC052", f"the recording in `{self._replayer.folder}` has no back end")
+            ended = None if self._row is None else self._row.end_error()
+            raise ended or UsageError("SGLC052", f"the recording in `{self._player.folder}` has no back end")
         return self.known
 
     def start(self) -> None:
@@ -264,17 +264,17 @@ class ReplayBackend:
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """The recorded events of a segment in their order, each text as one piece."""
-        followed = self._replayer.streams.follow(segment)
+        followed = self._player.streams.follow(segment)
         events: list[tuple[int, Event]] = []
         last = 0
         for index, node in enumerate(segment.nodes):
             error = self._failed(followed, index)
-            if isinstance(node, GenNode | SelectNode) and self._tape is not None:
+            if isinstance(node, GenNode | SelectNode) and self._row is not None:
                 if error is not None:
-                    self._tape.fail(node)
+                    self._row.fail(node)
                 else:
                     try:
-                        last, done = self._tape.answer(node, index, followed.inputs(index))
+                        last, done = self._row.answer(node, index, followed.inputs(index))
                         events += [(last, event) for event in _said(done, streams)]
                         followed.texts[index] = _text(done)
                     except SglcError as problem:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from sglc.errors import Loc, RecordingError
-from sglc.execution.outputs import Cell, Feed
+from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before
@@ -24,7 +24,7 @@ from sglc.observe.replay.tape import Writer, answer_json, error_json, given_json
 from sglc.observe.replay.target import described
 
 
-class Recorder:
+class TapeRecorder:
     """One recording. Its rows write from the executor's thread and from those of their bodies.
 
     Raises:
@@ -44,9 +44,9 @@ class Recorder:
         """`backend` for what is done once for all rows: streams that it keeps are followed."""
         return RecordingBackend(_inner(backend), self, None, "")
 
-    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RecordedTape:
-        """The tape of a row, or of a program that it calls."""
-        return RecordedTape(self, number, within, arguments)
+    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowRecorder:
+        """What records a row, or a program that it calls."""
+        return RowRecorder(self, number, within, arguments)
 
     def described(self, target: Target) -> str:
         """The short name of a target, which is written down once."""
@@ -74,10 +74,10 @@ class Recorder:
 
 
 @dataclass(slots=True)
-class RecordedTape:
+class RowRecorder:
     """What one row does, written down."""
 
-    recorder: Recorder
+    recorder: TapeRecorder
     number: int
     within: str
     arguments: Mapping[str, Any]
@@ -116,11 +116,11 @@ class RecordedTape:
             asked["seed"] = node.seed
         self._asked[node.site] = {**asked, "options": dict(inputs.options)}
 
-    def done(self, cell: Cell) -> None:
+    def done(self, output: PendingOutput) -> None:
         """A generation has ended well, and its times are known."""
-        assert cell.event is not None
-        times = [cell.started_s, cell.first_s, cell.ended_s]
-        self._answer(cell, answer=answer_json(cell.event), times=times)
+        assert output.event is not None
+        times = [output.started_s, output.first_s, output.ended_s]
+        self._answer(output, answer=answer_json(output.event), times=times)
 
     def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """A declared function is called now; `returned` or `raised` follows with what this gives."""
@@ -151,21 +151,21 @@ class RecordedTape:
         self._write("call", **call, raised=raised)
 
     def end(
-        self, feed: Feed, error: BaseException | None, total_s: float
+        self, outputs: RunOutputs, error: BaseException | None, total_s: float
     ) -> tuple[BaseException | None, float]:
         """The row has ended; what failed in it is known."""
-        for cell in tuple(feed.cells.values()):
-            if cell.error is not None and cell.site not in self._written:
-                self._answer(cell, error=error_json(cell.error))
+        for output in tuple(outputs.generations.values()):
+            if output.error is not None and output.site not in self._written:
+                self._answer(output, error=error_json(output.error))
         self._asked.clear()
         self._write("end", total_s=total_s, error=None if error is None else error_json(error))
         self.recorder.going(-1)
         return error, total_s
 
-    def _answer(self, cell: Cell, **answer: Any) -> None:
-        self._written.add(cell.site)
-        asked = self._asked.pop(cell.site, {"target": None})
-        self._write("answer", site=str(cell.site), loc=str(cell.node.loc), **asked, **answer)
+    def _answer(self, output: PendingOutput, **answer: Any) -> None:
+        self._written.add(output.site)
+        asked = self._asked.pop(output.site, {"target": None})
+        self._write("answer", site=str(output.site), loc=str(output.node.loc), **asked, **answer)
 
     def _write(self, what: str, **line: Any) -> None:
         later = what in ("begin", "end")  # nothing is lost with them that was paid for
@@ -173,13 +173,15 @@ class RecordedTape:
 
 
 class RecordingBackend:
-    """A back end whose answers are noted for one row; `tape` None: only its streams are followed."""
+    """A back end whose answers are noted for one row; `row` None: only its streams are followed."""
 
-    def __init__(self, inner: Backend, recorder: Recorder, tape: RecordedTape | None, target_name: str) -> None:
+    def __init__(
+        self, inner: Backend, recorder: TapeRecorder, row: RowRecorder | None, target_name: str
+    ) -> None:
         self.inner = inner
         self.target_name = target_name
         self._recorder = recorder
-        self._tape = tape
+        self._row = row
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)  # whatever else this back end can do
@@ -223,10 +225,10 @@ class RecordingBackend:
             case _:
                 return
         node = followed.segment.nodes[index]
-        if self._tape is None or not isinstance(node, GenNode | SelectNode):
+        if self._row is None or not isinstance(node, GenNode | SelectNode):
             return
         try:
-            self._tape.note(node, followed.inputs(index), self.target_name)
+            self._row.note(node, followed.inputs(index), self.target_name)
         except KeyError:  # what it reads failed in an earlier segment
             if not isinstance(event, NodeFailed):
                 raise

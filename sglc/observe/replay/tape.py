@@ -102,7 +102,7 @@ class Answered:
 
 
 @dataclass(slots=True)
-class RecordedRow:
+class TapeRow:
     """What was recorded of one row: by (path of the program that it calls, site or function)."""
 
     begins: dict[str, Json] = field(default_factory=dict)  # by path; "" is the row's own program
@@ -117,15 +117,15 @@ class RecordedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Tape:
     """A recording that was read."""
 
     header: Json
     targets: Mapping[str, Json]
-    rows: Mapping[int, RecordedRow]
+    rows: Mapping[int, TapeRow]
 
 
-def read_recording(folder: str | os.PathLike[str]) -> Recording:
+def read_tape(folder: str | os.PathLike[str]) -> Tape:
     """The recording in `folder`.
 
     Raises:
@@ -143,7 +143,7 @@ def read_recording(folder: str | os.PathLike[str]) -> Recording:
         raise _damaged(path, 1, str(error)) from None
     del lines[-1:]  # empty, or cut short
     targets: dict[str, Json] = {}
-    rows: dict[int, RecordedRow] = {}
+    rows: dict[int, TapeRow] = {}
     header: Json | None = None
     for number, text in enumerate(lines, 1):
         try:
@@ -159,17 +159,17 @@ def read_recording(folder: str | os.PathLike[str]) -> Recording:
             elif "described" in line:
                 targets[line["target"]] = line["described"]
             else:
-                _enter(rows.setdefault(line["row"], RecordedRow()), number, line)
+                _enter(rows.setdefault(line["row"], TapeRow()), number, line)
         except KeyError as error:
             raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
         except (ValueError, TypeError, AttributeError) as error:
             raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
     if header is None:
         raise _damaged(path, 1, "nothing in it is whole")
-    return Recording(header, targets, rows)
+    return Tape(header, targets, rows)
 
 
-def _enter(row: RecordedRow, number: int, line: Json) -> None:
+def _enter(row: TapeRow, number: int, line: Json) -> None:
     path = line["within"]
     match line["is"]:
         case "begin":

@@ -11,7 +11,7 @@ from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
 from sglc.passes.lowering.blocks import Lowering
 from sglc.passes.lowering.estimate import estimate
-from sglc.passes.lowering.prompt_prefixes import leads
+from sglc.passes.lowering.prompt_prefixes import prompt_prefixes
 
 
 @with_room
@@ -49,5 +49,5 @@ def lower_plan(program: Program, target: Target) -> Plan:
         returns=block.results[0],
         estimate=estimate(steps, blocks, target.tokenizer),
         blocks=blocks,
-        leads=leads(program),
+        leads=prompt_prefixes(program),
     )

@@ -29,11 +29,11 @@ from sglc.ir.ops import (
     Select,
     Strip,
 )
-from sglc.ir.plan.plan import Derived, Lead
+from sglc.ir.plan.plan import Derived, PromptPrefix
 from sglc.ir.plan.segment import RoleMark, Slot
 
 
-def leads(program: Program, *, constants: bool = False) -> tuple[Lead, ...]:
+def prompt_prefixes(program: Program, *, constants: bool = False) -> tuple[PromptPrefix, ...]:
     """The beginnings of the prompts of `program` up to the last argument in each, in program order.
 
         s1 = append(s0, 'Essay: '); s2 = append(s1, essay); s3, t0 = gen(s2, 'x'); s4 = append(s3, q)
@@ -51,25 +51,25 @@ def leads(program: Program, *, constants: bool = False) -> tuple[Lead, ...]:
         op.results[0]: ((Slot(op.name),), True) for op in program.params if isinstance(op, Arg)
     }
     walk.program(program, args)
-    found: dict[Lead, Lead] = {}  # by what tells rows apart
-    for lead in map(_merged, walk.found):
+    found: dict[PromptPrefix, PromptPrefix] = {}  # by what tells rows apart
+    for prefix in map(_merged, walk.found):
         if constants:
-            found.setdefault(lead, lead)
+            found.setdefault(prefix, prefix)
         else:
-            own = tuple([part for part in lead if not isinstance(part, str)])
-            found.setdefault(own, _to_last_argument(lead))
+            own = tuple([part for part in prefix if not isinstance(part, str)])
+            found.setdefault(own, _to_last_argument(prefix))
     shorter = {own[:end] for own in found for end in range(len(own))}
-    return tuple([lead for own, lead in found.items() if lead and own not in shorter])
+    return tuple([prefix for own, prefix in found.items() if prefix and own not in shorter])
 
 
-def _to_last_argument(lead: Lead) -> Lead:
-    end = len(lead)
-    while end and isinstance(lead[end - 1], str):
+def _to_last_argument(prefix: PromptPrefix) -> PromptPrefix:
+    end = len(prefix)
+    while end and isinstance(prefix[end - 1], str):
         end -= 1
-    return lead[:end]
+    return prefix[:end]
 
 
-def _merged(parts: Lead) -> Lead:
+def _merged(parts: PromptPrefix) -> PromptPrefix:
     """Neighbouring literals as one: where appends were split tells nothing."""
     out: list[str | Slot | Derived] = []
     for part in parts:
@@ -81,25 +81,25 @@ def _merged(parts: Lead) -> Lead:
 
 
 # What is known of a text or a stream: how it begins, and whether that is all of it.
-_Known = tuple[Lead, bool]
+_Known = tuple[PromptPrefix, bool]
 _NOTHING: _Known = ((), False)
 
 
 def _joined(parts: Iterable[_Known]) -> _Known:
     """Texts one behind the other."""
-    lead: Lead = ()
+    prefix: PromptPrefix = ()
     for part, whole in parts:
-        lead += part
+        prefix += part
         if not whole:
-            return lead, False
-    return lead, True
+            return prefix, False
+    return prefix, True
 
 
 class _Walk:
     """Ops in order. Of what is not in `texts` or `streams` nothing is known before the run."""
 
     def __init__(self) -> None:
-        self.found: list[Lead] = []
+        self.found: list[PromptPrefix] = []
         self.texts: dict[Value, _Known] = {}
         self.streams: dict[Value, _Known] = {}
 
@@ -131,7 +131,7 @@ class _Walk:
                 if op.stream in self.streams:
                     self.found.append(self.streams[op.stream][0])
             case HostCall():
-                self.found += [lead for lead, _ in self.streams.values()]  # it may go on from any of them
+                self.found += [prefix for prefix, _ in self.streams.values()]  # it may go on from any of them
             case Format():
                 self.texts[op.results[0]] = _joined(map(self.text, op.parts))
             case Strip() | Lower():

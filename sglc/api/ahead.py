@@ -1,0 +1,118 @@
+"""What is found out about a function without running it: its program, its plans, how its prompts begin.
+
+Each is made once, and again when something has changed that the function's body reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sglc.execution.options import Fitting
+from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.guards import Memo, frozen
+from sglc.frontend.values.symbolic import SymbolicText
+from sglc.ir.core import Program, Site
+from sglc.ir.sampling import Sampling
+
+# What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
+if TYPE_CHECKING:
+    from sglc.execution.batch.prefixes import Beginnings
+    from sglc.ir.plan.backend import Backend
+    from sglc.ir.target import Target
+    from sglc.passes.compile import Compiled
+
+
+class AheadOfTime:
+    """One function with its `bound` arguments. `memo` has what was recorded, and what that depends on."""
+
+    def __init__(
+        self, definition: Definition, bound: Mapping[str, Any], memo: Memo[Program] | None = None
+    ) -> None:
+        self.memo: Memo[Program] = Memo() if memo is None else memo
+        self._definition = definition
+        self._bound = bound
+        self._begun: Memo[Program] = Memo()  # recorded to see how rows begin
+        self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
+        self._turn = threading.Lock()  # one recording at a time
+
+    def program(self, sampling: Sampling, max_paths: int | None = None) -> Program:
+        """As of `Function.trace`."""
+        from sglc.frontend.tracing.paths import MOST_PATHS
+
+        most = MOST_PATHS if max_paths is None else max_paths
+        key = (frozen(self._bound), sampling, most)
+        return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most))
+
+    def _record(self, sampling: Sampling, max_paths: int) -> Program:
+        from sglc.frontend.tracing.trace import record
+
+        bound = self._bound
+        parameters = tuple(
+            parameter.replace(default=_known(bound[parameter.name])) if parameter.name in bound else parameter
+            for parameter in self._definition.parameters
+        )
+        return record(replace(self._definition, parameters=parameters), sampling, max_paths=max_paths)
+
+    def compiled(self, program: Program, target: Target) -> Compiled:
+        """The newest recording, `program`, lowered for a target."""
+        from sglc.passes.compile import compile_program
+
+        tokenizer = target.tokenizer.hash if target.tokenizer else ""
+        key = (replace(target, tokenizer=None), tokenizer)
+        made = self._compiled.get(key)
+        if made is None or made.source is not program:
+            made = self._compiled[key] = self._remarked(compile_program(program, target), target)
+        return made
+
+    def _remarked(self, compiled: Compiled, target: Target) -> Compiled:
+        """`compiled`, with what the decorator asks for and this target has no use for."""
+        from sglc.ir.remark import Remark
+
+        tokens = self._definition.num_api_spec_tokens
+        if tokens is None or target.guesses:
+            return compiled
+        message = (
+            f"`num_api_spec_tokens={tokens}` changes nothing on `{target.name}`: "
+            "a generation there goes on from any text"
+        )
+        remark = Remark("speculate", message, self._definition.loc)
+        return replace(compiled, remarks=(*compiled.remarks, remark))
+
+    def cache_keys(self, sampling: Sampling, backend: Backend) -> Mapping[Site, str]:
+        """Those of its generations: launches alone do not know what is the same in every row.
+
+        So what an API cannot do is refused before its first call, as far as the program can be compiled ahead.
+
+        Raises:
+            LegalizeError: the target cannot do it.
+        """
+        from sglc.ir.target import EVERYTHING
+
+        try:
+            target = backend.target
+            if target.takes is EVERYTHING:
+                return {}
+            with self._turn:
+                program = self.program(sampling)
+        except Exception:
+            return {}  # whatever is wrong is met, and told, where the body itself comes to it
+        if not program.ops:
+            return {}
+        from sglc.passes.compile import cached
+
+        return cached(program, target).cache_keys
+
+    def beginnings(self, rows: Sequence[Fitting]) -> Beginnings:
+        """How the prompts of rows begin."""
+        from sglc.execution.batch.prefixes import beginnings
+
+        with self._turn:
+            return beginnings(self._definition, self._begun, [arguments for arguments, _ in rows])
+
+
+def _known(value: Any) -> Any:
+    """A bound argument for tracing: a text is recorded as the constant that it is."""
+    return SymbolicText((value,)) if isinstance(value, str) else value

@@ -1,0 +1,32 @@
+"""A call of `run` or `run_batch` with who observes it. Where nobody does, nothing of `observe` is loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sglc.execution.context import RUN_CONTEXT
+from sglc.execution.options import random_seed
+
+if TYPE_CHECKING:
+    from sglc.execution.lifecycle import CallSetup, Limits
+    from sglc.execution.observer import CallObserver
+    from sglc.ir.plan.backend import Backend
+
+
+def set_up(
+    name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits, watches: Mapping[str, Any]
+) -> CallSetup:
+    """What all runs of `name` have that one call starts. `rows`: of a batch; `watches`: how it is observed."""
+    from sglc.execution.lifecycle import CallSetup
+
+    context = RUN_CONTEXT.get()
+    outer = None if context is None else context.observer
+    observer: CallObserver | None = None
+    if watches or outer is not None or "opentelemetry.trace" in sys.modules:
+        from sglc.observe.observer import open_observer
+
+        observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
+        backend = backend if observer is None else observer.backend(backend)
+    return CallSetup(name, backend, random_seed() if seed is None else seed, limits, observer)

@@ -1,0 +1,138 @@
+"""What a run of a function and one of a plan have in common: what it is given, its deadline, and its end."""
+
+from __future__ import annotations
+
+import contextvars
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.errors import Loc, RunError
+from sglc.execution.budget import Budget
+from sglc.execution.context import RUN_CONTEXT, RunContext, enter
+from sglc.execution.deadline import Alarm, Clock, Deadline
+from sglc.execution.observer import CallObserver
+from sglc.execution.result import Result, RunOutcome
+from sglc.execution.session import Session
+from sglc.ir.core import Site
+from sglc.ir.plan.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the runs of one call may take: the budget of each, their time, how many of them at once."""
+
+    budget: Budget | None = None
+    clock: Clock | None = None
+    window: int | None = None  # None: as many as fit the back end
+
+
+@dataclass(frozen=True, slots=True)
+class CallSetup:
+    """What all runs have in common that one call of `run` or `run_batch` starts."""
+
+    name: str
+    backend: Backend
+    seed: int
+    limits: Limits = Limits()
+    observer: CallObserver | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """What one of them is given besides. Its Python sees the variables of `context`, which is its own."""
+
+    call: CallSetup
+    number: int
+    context: contextvars.Context
+    on_text: Callable[[Site, str | None], None] | None = None
+    live: bool = False
+
+
+class Run(ABC):
+    """A run, one of a batch or alone. `loc` is where it is if it does not say where it waits."""
+
+    def __init__(self, setup: RunSetup, arguments: Mapping[str, Any], loc: Loc | None) -> None:
+        call = setup.call
+        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
+        self.ended: Callable[[], None] | None = None  # called when the result is there
+        self.abandoned: Callable[[], None] | None = None  # called before, if the thread that runs it is lost
+        self.lost = False  # whether it is
+        self._arguments = arguments
+        self._loc = loc
+        self._observer = None if call.observer is None else call.observer.row(setup.number, arguments)
+        self._session = session = Session(
+            call.backend, call.seed, setup.number, setup.on_text, result.outputs, call.limits.budget,
+            observer=self._observer,
+        )  # fmt: skip
+        self._clock = call.limits.clock
+        self._alarm: Alarm | None = None
+        self._context = setup.context
+        self._outer = setup.context.get(RUN_CONTEXT)
+        self._inside = RunContext(
+            call.backend, call.seed, setup.number,
+            lambda: session.why_over,  # and not of the run, which would hold itself
+            observer=self._observer,
+        )  # fmt: skip
+        setup.context.run(enter, self._inside)
+        result.begin(self.stop)
+        if self._outer is not None:
+            self._outer.begin(self)
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run it, at least up to where nothing in this thread has to be done for it."""
+
+    @abstractmethod
+    def _late(self, deadline: Deadline) -> None:
+        """The deadline has come. In the loop's thread, which must not wait for the back end either."""
+
+    @abstractmethod
+    def _give_up(self, error: RunError) -> None:
+        """End the run with what is there."""
+
+    def stop(self, reason: RunError | None = None) -> None:
+        """Stop what runs, and the runs of programs that it called; let nothing begin any more."""
+        self._session.stop(reason)
+        self._inside.stop_inner(reason)
+
+    def _begin(self) -> bool:
+        """Its time begins; gives whether there is any."""
+        self._session.begin()
+        deadline = None if self._clock is None else self._clock.deadline()
+        if deadline is None:
+            return True
+        if deadline.passed:
+            self._give_up(deadline.not_begun(self._loc))
+            return False
+        self._alarm = Alarm(deadline.at_s, lambda: self._late(deadline))
+        return True
+
+    def _waits(self) -> tuple[Loc | None, str]:
+        """Where an unfinished run waits for a generation, and for which."""
+        waiting = next((one for one in tuple(self.result.outputs.generations.values()) if not one.ready), None)
+        if waiting is None:
+            return self._loc, "for the back end"
+        return waiting.node.loc, f"for `{waiting.site.name}`"
+
+    def _leave(self, error: BaseException | None, total_s: float) -> tuple[BaseException | None, float]:
+        """Nothing rings any more, and those around know; gives error and time as who observes it has them."""
+        if self._alarm is not None:
+            self._alarm.off()
+        if self._outer is not None:
+            self._outer.end(self)
+        if self._observer is None:
+            return error, total_s
+        try:
+            return self._observer.end(self.result.outputs, error, total_s)
+        except Exception as problem:  # what it writes to may be gone
+            return error or problem, total_s
+
+    def _fill(self, outcome: RunOutcome) -> None:
+        """The result is there."""
+        self.result.finish(outcome)
+        if self.lost and self.abandoned is not None:
+            self.abandoned()
+        if self.ended is not None:
+            self.ended()

@@ -1,0 +1,72 @@
+"""How runs begin: what `run` and `run_batch` of functions and of plans do alike with what they are given."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sglc.execution.batch.runner import run_batch, window_of
+from sglc.execution.budget import budget_of
+from sglc.execution.context import RUN_CONTEXT
+from sglc.execution.deadline import clock_of_batch, clock_of_run
+from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
+from sglc.execution.observer import CallObserver
+from sglc.execution.result import Result
+from sglc.ir.plan.backend import Backend
+
+
+def limits_of_run(max_calls: Any, max_tokens: Any, timeout: Any) -> Limits:
+    """What the keywords of `run` allow.
+
+    Raises:
+        UsageError: SGLC026, SGLC041, one of them does not fit.
+    """
+    return Limits(budget_of(max_calls, max_tokens), clock_of_run(timeout))
+
+
+def limits_of_batch(
+    num_threads: Any, max_calls: Any, max_tokens: Any, timeout: Any, row_timeout: Any
+) -> Limits:
+    """What the keywords of `run_batch` allow.
+
+    Raises:
+        UsageError: SGLC023, SGLC026, SGLC041, one of them does not fit.
+    """
+    window = window_of(num_threads)
+    return Limits(budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout), window)
+
+
+def inherited(
+    name: str, backend: Backend | str | None, seed: int | None
+) -> tuple[Backend | str | None, int | None]:
+    """Back end and seed of a run of `name`; what is not given is that of the run which calls it."""
+    outer = RUN_CONTEXT.get()
+    if outer is None:
+        return backend, seed
+    return outer.backend if backend is None else backend, outer.seed_of(name) if seed is None else seed
+
+
+def maker(call: CallSetup, make: Callable[[int, RunSetup], Run]) -> Callable[[int], Run]:
+    """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
+    context = contextvars.copy_context()
+    return lambda number: make(number, RunSetup(call, number, context.copy()))
+
+
+def run_rows(
+    call: CallSetup, make: Callable[[int], Run], count: int,
+    order: Callable[[], Sequence[int]] | None, *, threads: bool = True,
+) -> Iterator[Result]:  # fmt: skip
+    """`run_batch` of one program's rows, observed to its end."""
+    limits = call.limits
+    results = run_batch(
+        make, count, call.backend, limits.window, limits.clock, call.name, order=order, threads=threads
+    )
+    return results if call.observer is None else _observed(results, call.observer)
+
+
+def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Result]:
+    try:
+        yield from results
+    finally:
+        observer.close()
