@@ -162,7 +162,7 @@ _WORDS = (
     "s0,", "s0 =", "b0 = not_(b0)", "t0", "None", "nan", "-1", "9" * 400, "'\\ud800'", "1e999", "@", "((((",
     "host_call('x')\n", "t0 = tool('x', (t0,))", "gives='stream'", "{'a': t0}",
     "scope_end(s0, 'x')", "image(s0, t0)", "pack(", "temperature=2.5", "(s0, t0)", "fork=(-1,)",
-    "# sglir 2\n", "# a:1:2",
+    "# sglir 3\n", "# a:1:2",
 )  # fmt: skip
 
 
