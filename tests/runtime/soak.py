@@ -21,19 +21,19 @@ import numpy as np
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
-from sglc.runtime.cache.page_tree import SOME_DAY, Node, RadixTree, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, PageNode, RadixTree, resolve
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
     PromptScored,
+    QueuePosition,
     RequestDone,
     RequestFailed,
     SampleDone,
-    Scored,
+    ScoreDone,
     Token,
-    Turn,
 )
 from sglc.runtime.scheduler.admission import Lengths
 from sglc.runtime.scheduler.requests import Likely
@@ -249,8 +249,8 @@ class Driver:
         """Of a program that begins now, or of one that began not long ago."""
         return max(1, self.engine.next_place - self.programs.choice((0, 0, 1, 4, 15)))
 
-    def _turn(self) -> Turn | None:
-        return self.programs.choice((None, Turn(self._place(), self.programs.choice((0, 7, 30)))))
+    def _turn(self) -> QueuePosition | None:
+        return self.programs.choice((None, QueuePosition(self._place(), self.programs.choice((0, 7, 30)))))
 
     def _keep(self, handle: int, ids: tuple[int, ...], space: str) -> None:
         assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
@@ -419,7 +419,7 @@ class Driver:
                 self._prompt(job, event)
             case SampleDone():
                 self._sample(job, event)
-            case Scored():
+            case ScoreDone():
                 truth = tuple(self.oracle.scores(job.ids, choice) for choice in job.choices)
                 assert event.logprobs == truth, "wrong scores"
                 job.scored = True
@@ -527,7 +527,7 @@ class Driver:
 
         self.engine.tree.__class__ = Checked
 
-    def _roots(self) -> list[Node]:
+    def _roots(self) -> list[PageNode]:
         placement = self.engine.placement
         requests = [work.part.request for work in placement.work.values()]
         roots = [self.engine.tree.root_of(name) for name in sorted(set(NAMESPACES))]
@@ -539,7 +539,7 @@ class Driver:
             roots.append(node)
         return list({id(root): root for root in roots}.values())
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[PageNode]:
         stack = self._roots()
         while stack:
             node = stack.pop()
@@ -558,7 +558,7 @@ class Driver:
         self._check_rows()
         self._check_content(nodes)
 
-    def _check_pages(self, nodes: list[Node]) -> None:
+    def _check_pages(self, nodes: list[PageNode]) -> None:
         pool, rows = self.engine.placement.pool, self.engine.rows
         owner = np.full(self.setup.pages, Owner.FREE, np.int8)
         seen = np.zeros(self.setup.pages, np.int32)
@@ -585,14 +585,14 @@ class Driver:
         locked[node_pages] = [node.refs > 0 for node in nodes]
         assert (locked | (owner != Owner.NODE))[flying].all(), "a step in flight touches an unlocked node"
 
-    def _check_counts(self, nodes: list[Node]) -> None:
+    def _check_counts(self, nodes: list[PageNode]) -> None:
         engine, placement = self.engine, self.engine.placement
         refs = {id(node): 0 for node in nodes}
         holders = [work.node for work in placement.work.values()]
         holders += [work.source for work in placement.work.values() if work.source is not None]
         holders += engine.holds.nodes()
         for holder in holders + [node for _, node in placement._unlocks]:
-            node: Node | None = holder
+            node: PageNode | None = holder
             while node is not None and node.parent is not None:
                 assert id(node) in refs, "a lock on a node outside the tree"
                 refs[id(node)] += 1
@@ -661,15 +661,15 @@ class Driver:
                 assert theirs == ours, f"the executor has another {name} of a row"
             assert mirror.eos_from[row] == rows.begun[row] + rows.min_tokens[row], "an end is banned elsewhere"
 
-    def _check_content(self, nodes: list[Node]) -> None:
+    def _check_content(self, nodes: list[PageNode]) -> None:
         size = self.setup.page_size
         names = {id(self.engine.tree.root_of(name)): name for name in NAMESPACES}
         sequences = {name: sorted(ids) for name, ids in self.allowed.items()}
         for node in nodes:
             if node.children:
                 continue
-            path: list[Node] = []
-            step: Node | None = node
+            path: list[PageNode] = []
+            step: PageNode | None = node
             while step is not None and step.parent is not None:
                 path.append(step)
                 step = step.parent
@@ -709,7 +709,7 @@ class Driver:
         )
 
 
-def _value(node: Node) -> tuple[int, float, int, int]:
+def _value(node: PageNode) -> tuple[int, float, int, int]:
     """What a leaf is worth, the least worth first."""
     if not node.pins:
         return int(node.worth), 0, node.last_use, node.serial

@@ -10,7 +10,7 @@ import pytest
 from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
-    Usage,
+    PageUsage,
     choose_retracted,
     expected_tokens,
     may_start,
@@ -23,12 +23,12 @@ def ints(*values: int) -> I32:
     return np.array(values, np.int32)
 
 
-def usage(*rows: tuple[int, int, int]) -> Usage:
+def usage(*rows: tuple[int, int, int]) -> PageUsage:
     """Of rows (tokens, left, returned)."""
-    return Usage(*np.array(rows, np.int32).reshape(-1, 3).T)
+    return PageUsage(*np.array(rows, np.int32).reshape(-1, 3).T)
 
 
-def simulated(rows: Usage, page_size: int) -> int:
+def simulated(rows: PageUsage, page_size: int) -> int:
     """The peak, step by step."""
     pages = -(-rows.tokens // page_size)
     peak = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sglc.ir.plan.events import GenDone
-from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Result
+from sglc.ir.plan.segment import ExtendNode, KeepNode, NodeResult, OpenNode, ReleaseNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
 from sglc.runtime.scheduler.critical_path import remaining_tokens
-from sglc.runtime.scheduler.gap_stats import Absences
+from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 from sglc.runtime.scheduler.requests import RequestDone
 from tests.reference.oracle import Oracle
 from tests.runtime.test_segments import Bench, gen
@@ -45,7 +45,7 @@ class Pool:
     def ask(self, begin: int, place: int, tokens: int = 1) -> int:
         sampling = Sampling(max_tokens=tokens, ignore_eos=True)
         handle = self.engine.extend(None, self.text(begin))
-        return self.engine.gen(handle, sampling, (1,), eos_ids=(), turn=Turn(place))
+        return self.engine.gen(handle, sampling, (1,), eos_ids=(), turn=QueuePosition(place))
 
     def until_done(self, request: int) -> int:
         """Steps until it is done."""
@@ -116,7 +116,7 @@ def test_of_one_program_the_longest_way_goes_first() -> None:
     pool.ask(0, place=1)
     handles = [pool.engine.extend(None, pool.text(begin)) for begin in (20, 40)]
     short, long = (
-        pool.engine.gen(handle, ONE, (1,), eos_ids=(), turn=Turn(2, left))
+        pool.engine.gen(handle, ONE, (1,), eos_ids=(), turn=QueuePosition(2, left))
         for handle, left in zip(handles, (1, 50), strict=True)
     )
     pool.until_done(long)
@@ -126,14 +126,14 @@ def test_of_one_program_the_longest_way_goes_first() -> None:
 def test_remaining_tokens_follow_the_longest_way() -> None:
     nodes = (
         OpenNode(), ExtendNode(0, ("a",)), gen(1, max_tokens=5), gen(1, max_tokens=30),
-        ExtendNode(2, (Result(3),)), gen(4, max_tokens=7), ReleaseNode(9),
+        ExtendNode(2, (NodeResult(3),)), gen(4, max_tokens=7), ReleaseNode(9),
     )  # fmt: skip
     readers = [[1], [2, 3], [4], [4], [5], [], []]
     assert remaining_tokens(nodes, readers) == [37, 37, 12, 37, 7, 7, 0]
 
 
 def test_absences_are_learnt_by_place() -> None:
-    absences = Absences()
+    absences = ToolLatencyStats()
     tool, other = ("f", "x"), ("f", "y")
     assert absences.expected(tool) == 0
     absences.ended(tool, 10)

@@ -17,9 +17,9 @@ from sglc.ir.plan.events import NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
-from sglc.runtime.cache.page_tree import Node
+from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.engine.engine import SampleDone
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.step import Opened, Step
 from tests.reference.oracle import Oracle
 from tests.runtime import test_segments as segments
@@ -34,7 +34,7 @@ def plain(max_tokens: int, **more: Any) -> Sampling:
 
 def tree_pages(bench: Bench) -> list[int]:
     pages: list[int] = []
-    stack: list[Node] = list(bench.engine.tree.root.children)
+    stack: list[PageNode] = list(bench.engine.tree.root.children)
     while stack:
         node = stack.pop()
         assert node.refs >= 0
@@ -237,7 +237,7 @@ def test_rows_change_by_steps_alone_and_in_their_order(depth: int) -> None:
     """One mutation stream: the steps, run again in order by nobody who knows the host, mean the same."""
     bench = Bench(depth=depth, pages=60, token_budget=24)
     busy(bench)
-    mirror = Mirror(4)
+    mirror = ExecutorState(4)
     for step in bench.oracle.steps:
         batch = mirror.expand(step)
         assert (batch.slots >= 0).all(), "a step writes where no step before it has said"

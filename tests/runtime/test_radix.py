@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sglc.runtime.cache.page_tree import Key, Node, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth, common_prefix, resolve
 
 
 class Cache:
@@ -18,7 +18,7 @@ class Cache:
         self.tree = RadixTree(page_size, self.gone.append)
         self.pages = 0
 
-    def add(self, ids: Key, root: Node | None = None) -> Node:
+    def add(self, ids: Key, root: PageNode | None = None) -> PageNode:
         """Insert a sequence; gives its deepest node."""
         node = root or self.tree.root
         for at in range(0, len(ids), self.tree.page_size):

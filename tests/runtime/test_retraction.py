@@ -10,7 +10,7 @@ import pytest
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import PromptScored, RequestDone, SampleDone, Token
 from sglc.runtime.scheduler.admission import Lengths
-from sglc.runtime.scheduler.requests import Part
+from sglc.runtime.scheduler.requests import RequestPart
 from tests.runtime.test_engine import LONG, Bench
 
 SURE = Sampling(max_tokens=20, ignore_eos=True)  # watched, so that a cut could end it sooner
@@ -27,12 +27,12 @@ def tight(depth: int = 1, *, cache: bool = True) -> Bench:
     return bold(Bench(page_size=4, pages=9, depth=depth, cache=cache))
 
 
-def waits(bench: Bench) -> list[Part]:
+def waits(bench: Bench) -> list[RequestPart]:
     """Parts whose rows gave way."""
     return [part for part in bench.engine._waiting._parts if part.logprobs is not None]
 
 
-def until_one_waits(bench: Bench) -> Part:
+def until_one_waits(bench: Bench) -> RequestPart:
     for _ in range(100):
         bench.step()
         if waits(bench):

@@ -28,35 +28,35 @@ from sglc.runtime.engine.jump_forward import force, land, stretched
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.scores import account, likeliest_at, take_scores
 from sglc.runtime.ids import Handle, RequestId
-from sglc.runtime.scheduler.batch_state import Chunk
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.scheduler.requests import (
     EngineEvent,
+    EngineRequest,
     Flight,
-    Kind,
     Last,
     Likely,
+    PartKind,
     PromptScored,
-    Request,
+    QueuePosition,
     RequestDone,
     RequestFailed,
     SampleDone,
     SampleState,
-    Scored,
+    ScoreDone,
     Token,
-    Turn,
     check_generation,
     check_size,
     first_part,
     scores_of,
 )
-from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.step import Executor, Step, StepCost, StepResult
 
 __all__ = [
-    "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
-    "RequestId", "SampleDone", "Scored", "Token", "Turn",
+    "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "QueuePosition", "RequestDone",
+    "RequestFailed", "RequestId", "SampleDone", "ScoreDone", "Token",
 ]  # fmt: skip
 
 
@@ -77,15 +77,15 @@ class Engine:
     def __init__(self, executor: Executor, config: EngineConfig) -> None:
         self.executor = executor
         self.config = config
-        self.placement = Placement(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self.placement = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
         self.tree = self.placement.tree
         self.rows = self.placement.rows
         self._flights: deque[Flight] = deque()
-        self._requests: dict[RequestId, Request] = {}
+        self._requests: dict[RequestId, EngineRequest] = {}
         self.handles = Handles(self.tree, config.cache)
         pool = executor.pages * executor.page_size
-        self.holds = Holds(self.tree, -(-pool // config.token_budget))
-        self._waiting = Waiting(
+        self.holds = PrefixReservations(self.tree, -(-pool // config.token_budget))
+        self._waiting = RequestQueue(
             self.placement, self.handles, self.holds, config.token_budget, config.max_rows, config.cost
         )
         self._events: list[EngineEvent] = []
@@ -157,7 +157,7 @@ class Engine:
         fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
-        turn: Turn | None = None,
+        turn: QueuePosition | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
@@ -192,7 +192,9 @@ class Engine:
         request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
 
-    def score(self, handle: Handle, choices: Sequence[Sequence[int]], *, turn: Turn | None = None) -> RequestId:
+    def score(
+        self, handle: Handle, choices: Sequence[Sequence[int]], *, turn: QueuePosition | None = None
+    ) -> RequestId:
         """Log-probabilities of the ids of each choice after the handle's ids (at least one).
 
         What choices share is passed through once, if the executor takes rows that branch. Choices that
@@ -313,7 +315,7 @@ class Engine:
         self._launched(step, ticket, chunks)
         return True
 
-    def _launched(self, step: Step, ticket: Any, chunks: list[Chunk]) -> None:
+    def _launched(self, step: Step, ticket: Any, chunks: list[PrefillChunk]) -> None:
         """Record a launched step and what ends with it on the host's side."""
         flight = Flight(
             step.index,
@@ -329,11 +331,11 @@ class Engine:
                 flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
         for row in self.placement.launched(step, chunks):
             part, node = self.placement.work[row].part, self.placement.work[row].node
-            if part.kind is not Kind.SAMPLE:
-                keep = part.kept if part.kind is Kind.PROMPT else 0
+            if part.kind is not PartKind.SAMPLE:
+                keep = part.kept if part.kind is PartKind.PROMPT else 0
                 node = self.placement.retire(row, keep)
                 flight.ended.append(part.request)
-            if part.kind is not Kind.CHOICE:
+            if part.kind is not PartKind.CHOICE:
                 self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
                     self._waiting.fork(part)
@@ -421,7 +423,7 @@ class Engine:
                     self._land(state.row)
                     self._end_sample(score.request, sample, run.finish)
 
-    def _end_sample(self, request: Request, sample: int, finish: str, last: Last | None = None) -> None:
+    def _end_sample(self, request: EngineRequest, sample: int, finish: str, last: Last | None = None) -> None:
         """A sample is complete; `last` was decoded, and is not kept."""
         state = request.samples[sample]
         state.done = True
@@ -434,7 +436,7 @@ class Engine:
 
     def _report(
         self,
-        request: Request,
+        request: EngineRequest,
         sample: int,
         ids: tuple[int, ...],
         logprobs: tuple[float, ...],
@@ -450,7 +452,7 @@ class Engine:
         self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest), last))
         self._end_part(request)
 
-    def _end_part(self, request: Request) -> None:
+    def _end_part(self, request: EngineRequest) -> None:
         request.pending -= 1
         if request.pending:
             return
@@ -459,7 +461,7 @@ class Engine:
         self._events.append(request.done())
         self._forget(request)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: EngineRequest) -> None:
         """A request is over: what it still holds is given back."""
         del self._requests[request.id]
         self.handles.used(request.handle, request.turn.place + DUE)
@@ -471,7 +473,7 @@ class Engine:
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
 
-    def _refuse(self, request: Request, error: SglcError) -> None:
+    def _refuse(self, request: EngineRequest, error: SglcError) -> None:
         """A request cannot go on, for a reason of its own."""
         self._forget(request)
         self._events.append(RequestFailed(request.id, error))
@@ -493,17 +495,17 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int, turn: Turn | None) -> Request:
+    def _request(self, handle: Handle, parts: int, turn: QueuePosition | None) -> EngineRequest:
         self._next_request += 1
-        turn = turn or Turn(self._next_request)
+        turn = turn or QueuePosition(self._next_request)
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return Request(self._next_request, handle, ids, array, root, parts, turn)
+        return EngineRequest(self._next_request, handle, ids, array, root, parts, turn)
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
 
-    def _submit(self, request: Request) -> RequestId:
+    def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request
         self.handles.expect(request.handle, request.turn.place + DUE)
         self._waiting.add(first_part(request))

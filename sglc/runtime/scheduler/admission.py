@@ -50,7 +50,7 @@ def expected_tokens(least: I32, most: I32, lengths: Lengths) -> I32:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class PageUsage:
     """How rows are expected to use pages from now on, int32 [n] each. A row writes a token in each step."""
 
     tokens: I32  # whose KV it has pages for, or will have at once
@@ -58,7 +58,7 @@ class Usage:
     returned: I32  # pages that it has now, or takes at once, and gives back at its end
 
 
-def peak_pages(usage: Usage, page_size: int) -> int:
+def peak_pages(usage: PageUsage, page_size: int) -> int:
     """The most pages that all rows together will have at any time, more than they have now.
 
     Only the moments at which a row is about to end matter: between two of them, use grows.
@@ -78,7 +78,7 @@ def peak_pages(usage: Usage, page_size: int) -> int:
     return max(0, int((taken - ended).max()))
 
 
-def may_start(pages: int, at_once: int, usage: Usage, page_size: int) -> bool:
+def may_start(pages: int, at_once: int, usage: PageUsage, page_size: int) -> bool:
     """Whether a row may start that takes `at_once` pages at once, as far as can be told.
 
     Args:

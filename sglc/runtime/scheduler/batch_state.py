@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.choice_trie import Trie
-from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, Tree
+from sglc.runtime.choice_trie import ChoiceTrie
+from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NO_ROWS: I32 = np.empty(0, np.int32)
@@ -24,7 +24,7 @@ _NEVER = 2**30  # steps
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PrefillChunk:
     """The next `tokens` ids of a row's prompt. `scored` are (place, id) pairs to score, if reached.
 
     Behind `base`, they are those of `trie`, if there is one.
@@ -33,11 +33,11 @@ class Chunk:
     row: int
     tokens: int
     scored: tuple[tuple[int, int], ...] = ()
-    trie: Trie | None = None
+    trie: ChoiceTrie | None = None
     base: int = 0
 
 
-class Rows:
+class BatchState:
     """`count` rows of at most `max_len` tokens, all memory allocated at once."""
 
     def __init__(self, count: int, max_len: int, page_size: int) -> None:
@@ -276,7 +276,7 @@ class Rows:
         """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""
         return self._steering or step.decoding < step.rows.size
 
-    def build(self, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
+    def build(self, index: int, decode: I32, chunks: list[PrefillChunk], copies: I32) -> Step:
         """The step that decodes one token of each row of `decode` int32 [n] and passes `chunks` through.
 
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
@@ -348,7 +348,7 @@ class Rows:
             eos_from=self.begun[rows] + self.min_tokens[rows],
         )
 
-    def _trees(self, before: int, chunks: list[Chunk]) -> tuple[Tree, ...]:
+    def _trees(self, before: int, chunks: list[PrefillChunk]) -> tuple[TokenTree, ...]:
         """The rows of `chunks` that branch, behind `before` other rows."""
         trees = []
         for row, chunk in enumerate(chunks, before):
@@ -356,10 +356,10 @@ class Rows:
                 continue
             count = int(self.seq_len[chunk.row]) + chunk.tokens - chunk.base
             if count > 0:
-                trees.append(Tree(row, chunk.base, chunk.trie.depths[:count], chunk.trie.until[:count]))
+                trees.append(TokenTree(row, chunk.base, chunk.trie.depths[:count], chunk.trie.until[:count]))
         return tuple(trees)
 
-    def _scores(self, before: int, chunks: list[Chunk]) -> tuple[I32, I32]:
+    def _scores(self, before: int, chunks: list[PrefillChunk]) -> tuple[I32, I32]:
         """What `chunks` score, their tokens behind `before` others."""
         at: list[int] = []
         ids: list[int] = []

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.runtime.cache.page_pool import PagePool
-from sglc.runtime.cache.page_tree import Match, Node, RadixTree
+from sglc.runtime.cache.page_tree import PageNode, PrefixMatch, RadixTree
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
-    Usage,
+    PageUsage,
     choose_retracted,
     expected_tokens,
     may_start,
 )
-from sglc.runtime.scheduler.batch_state import Chunk, Rows
-from sglc.runtime.scheduler.requests import Kind, Part
+from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once
@@ -34,32 +34,32 @@ _NO_COPIES: I32 = np.empty((0, 3), np.int32)
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class RowWork:
     """What a row works on. `node` is locked and covers the row's first `shared` pages."""
 
-    part: Part
-    node: Node
+    part: RequestPart
+    node: PageNode
     shared: int
     publish: bool = False  # its partial prompt page goes to the tree, the row goes on in a copy
     diverged: bool = False  # an equal page was in the tree first: its pages stay private for now
-    source: Node | None = None  # locked: the row's next page begins with `copied` tokens of this one
+    source: PageNode | None = None  # locked: the row's next page begins with `copied` tokens of this one
     copied: int = 0
 
 
-class Placement:
+class KVAllocator:
     """Pool, tree and rows, and the rules that tie them together."""
 
     def __init__(self, pages: int, page_size: int, max_rows: int, max_len: int) -> None:
         self.page_size = page_size
         self.pool = PagePool(pages)
         self.tree = RadixTree(page_size, lambda page: self.pool.drop(page))
-        self.rows = Rows(max_rows, max_len, page_size)
-        self.work: dict[int, Work] = {}
+        self.rows = BatchState(max_rows, max_len, page_size)
+        self.work: dict[int, RowWork] = {}
         self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
         self.owed = 0
         self.lengths = Lengths()
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
-        self._unlocks: list[tuple[int, Node]] = []
+        self._unlocks: list[tuple[int, PageNode]] = []
         self._drained = -1
 
     @property
@@ -69,7 +69,7 @@ class Placement:
 
     # -- admission
 
-    def open(self, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
+    def open(self, part: RequestPart, match: PrefixMatch, left: int) -> tuple[int, int, int] | None:
         """A row for `part`: (row, tokens known, tokens of its first chunk <= left), None if it must wait."""
         pages = -(-len(part.ids) // self.page_size) - match.node.end // self.page_size
         # Without room for the page to copy from too, the row does without the copy.
@@ -85,13 +85,13 @@ class Placement:
             self.tree.unlock(source or match.node)
         return None
 
-    def _lent(self, node: Node) -> int:
+    def _lent(self, node: PageNode) -> int:
         """Of the pages down to `node`, which one row more has locked, those that others have locked too."""
         while node.parent is not None and node.refs == 1:
             node = node.parent
         return node.end // self.page_size
 
-    def _may_start(self, part: Part, at_once: int, lent: int) -> bool:
+    def _may_start(self, part: RequestPart, at_once: int, lent: int) -> bool:
         """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
         rows, size = self.rows, self.page_size
         running = np.flatnonzero(rows.active)
@@ -108,9 +108,11 @@ class Placement:
         returned = pages - np.append(rows.lent[running], np.int32(lent))
         # What a row has taken before it was due, it will not ask for again.
         ahead = int((rows.held + rows.owed)[running].sum() - pages[:-1].sum())
-        return may_start(self.available + ahead, at_once, Usage(tokens, left, returned), size)
+        return may_start(self.available + ahead, at_once, PageUsage(tokens, left, returned), size)
 
-    def _occupy(self, part: Part, match: Match, source: Node | None, pages: int, lent: int) -> int:
+    def _occupy(
+        self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, lent: int
+    ) -> int:
         path: list[int] = []
         node = match.node
         while node.parent is not None:
@@ -120,7 +122,7 @@ class Placement:
         row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
         self.rows.least[row], self.rows.lent[row] = part.least, lent
         self.owed += pages
-        work = Work(part, match.node, len(path))
+        work = RowWork(part, match.node, len(path))
         self.work[row] = work
         self.unfinished.append(row)
         if source:
@@ -138,7 +140,7 @@ class Placement:
             self.owed += 1
         return work.publish
 
-    def shared_soon(self, part: Part, known: int) -> bool:
+    def shared_soon(self, part: RequestPart, known: int) -> bool:
         """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
 
         Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
@@ -161,15 +163,15 @@ class Placement:
             if not scheduler.worth_waiting(known, reach, part.limit):
                 return False
             whole = prompt // self.page_size * self.page_size
-            if reach > whole and self.work[row].part.kind is Kind.SAMPLE and not self.publish(row):
+            if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
                 reach = whole
             if scheduler.worth_waiting(known, reach, part.limit):
                 return True
         return False
 
-    def _shares(self, work: Work, part: Part) -> bool:
+    def _shares(self, work: RowWork, part: RequestPart) -> bool:
         same_root = work.part.request.root is part.request.root
-        return same_root and work.part.kind is not Kind.CHOICE and not work.diverged
+        return same_root and work.part.kind is not PartKind.CHOICE and not work.diverged
 
     # -- pages for what is sampled
 
@@ -241,14 +243,14 @@ class Placement:
 
     # -- a step
 
-    def build(self, index: int, decode: I32, chunks: list[Chunk]) -> Step:
+    def build(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> Step:
         """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
         short = self.rows.short(decode)
         if short.size or chunks:
             self._take_pages(short, chunks)
         return self.rows.build(index, decode, chunks, self._copies(index, decode, chunks))
 
-    def _take_pages(self, short: I32, chunks: list[Chunk]) -> None:
+    def _take_pages(self, short: I32, chunks: list[PrefillChunk]) -> None:
         """Pages for what `chunks` write, and for the next tokens of the rows `short` int32 [n]."""
         rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
         counts = np.ones(rows.size, np.int32)
@@ -272,7 +274,7 @@ class Placement:
         self.rows.add_pages(rows, counts, self.pool.take(total))
         self.owed -= total
 
-    def _copies(self, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+    def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         if not self._copying:
             return _NO_COPIES
         present = np.zeros(self.rows.active.size, np.bool_)
@@ -294,20 +296,20 @@ class Placement:
             work.source = None
             del self._copying[row]
 
-    def launched(self, step: Step, chunks: Iterable[Chunk]) -> list[int]:
+    def launched(self, step: Step, chunks: Iterable[PrefillChunk]) -> list[int]:
         """`step` is launched: its prompt pages enter the tree. Gives the rows whose prompt is through."""
         self.rows.advance(step)
         ended = []
         for chunk in chunks:
             row, work = chunk.row, self.work[chunk.row]
-            if work.part.kind is not Kind.CHOICE:
+            if work.part.kind is not PartKind.CHOICE:
                 self._insert_prompt(row, work, step.index)
             if self.rows.seq_len[row] >= self.rows.prompt_len[row]:
                 self.unfinished.remove(row)
                 ended.append(row)
         return ended
 
-    def _insert_prompt(self, row: int, work: Work, step: int) -> None:
+    def _insert_prompt(self, row: int, work: RowWork, step: int) -> None:
         size, done = self.page_size, min(int(self.rows.seq_len[row]), work.part.kept)
         ids = work.part.ids
         while not work.diverged and (work.shared + 1) * size <= done:
@@ -332,7 +334,7 @@ class Placement:
 
     # -- the end of a row
 
-    def retire(self, row: int, keep: int) -> Node:
+    def retire(self, row: int, keep: int) -> PageNode:
         """End a row. The KV of its first `keep` tokens enters the tree; gives the deepest node of them.
 
         The row's last launched step may still run: what it touches stays until it is drained.
@@ -376,7 +378,7 @@ class Placement:
         for node in due:
             self.tree.unlock(node)
 
-    def _unlock(self, node: Node, step: int) -> None:
+    def _unlock(self, node: PageNode, step: int) -> None:
         if step <= self._drained:
             self.tree.unlock(node)
         else:

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from bisect import insort
 
-from sglc.runtime.cache.page_tree import Key, Node, common_prefix
+from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
 from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.scheduler import scheduler
-from sglc.runtime.scheduler.batch_state import Chunk
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
-from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.requests import (
+    EngineRequest,
+    Order,
+    PartKind,
+    RequestPart,
+    later_parts,
+    resumed,
+    scored_places,
+)
+from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
 
 
-class Waiting:
+class RequestQueue:
     """The queue of one engine.
 
     Args:
@@ -30,9 +38,9 @@ class Waiting:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KVAllocator,
         handles: Handles,
-        holds: Holds,
+        holds: PrefixReservations,
         token_budget: int,
         max_rows: int,
         cost: StepCost | None = None,
@@ -43,14 +51,14 @@ class Waiting:
         self._token_budget = token_budget
         self._cost = cost
         self._max_rows = max_rows
-        self._parts: list[Part] = []
+        self._parts: list[RequestPart] = []
         self.retracted = 0  # rows that gave way so far
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
         insort(self._parts, part, key=_order)
 
-    def wanted(self, ids: Key, beyond: int, root: Node) -> int:
+    def wanted(self, ids: Key, beyond: int, root: PageNode) -> int:
         """How many of `ids` below `root` the next one begins with who needs a page more than `beyond` of them.
 
         0 if nobody does of those who come soon.
@@ -66,11 +74,11 @@ class Waiting:
                     return common
         return 0
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: EngineRequest) -> None:
         """Nothing of `request` waits any more."""
         self._parts = [part for part in self._parts if part.request is not request]
 
-    def withdraw(self, request: Request, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def withdraw(self, request: EngineRequest, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """A sample that gave way will not go on: its ids and their log-probabilities."""
         at = [(part.request.id, part.index) for part in self._parts].index((request.id, sample))
         part = self._parts.pop(at)
@@ -103,7 +111,7 @@ class Waiting:
         insort(self._parts, resumed(part, ids, logprobs), key=_order)
         self.retracted += 1
 
-    def chunks(self, decoding: int, stalled: int) -> tuple[list[Chunk], list[Request]]:
+    def chunks(self, decoding: int, stalled: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
         While `stalled` more lack a page for theirs, nobody new gets a row. Gives also the requests that
@@ -137,19 +145,21 @@ class Waiting:
         position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
 
-    def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
+    def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         first = int(self.placement.rows.seq_len[row])
         scored = scored_places(part, first, tokens)
-        return Chunk(row, tokens, scored, part.trie, len(part.request.ids))
+        return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
 
-    def _admit(self, decoding: int, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
+    def _admit(
+        self, decoding: int, left: int, short: int, room: int
+    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
 
         Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
         begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
         """
-        chunks: list[Chunk] = []
-        done: list[Request] = []
+        chunks: list[PrefillChunk] = []
+        done: list[EngineRequest] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
@@ -187,17 +197,17 @@ class Waiting:
             room -= tokens
         return chunks, done
 
-    def _start(self, request: Request) -> Node:
+    def _start(self, request: EngineRequest) -> PageNode:
         # Where a prompt is scored, less of it is taken than the handle knows of.
         if request.scored_from is not None:
             return request.root
         return self._handles.start(request.handle, request.root)
 
-    def _admitted(self, part: Part, row: int, known: int) -> None:
+    def _admitted(self, part: RequestPart, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
         request = part.request
         request.started = True
-        if part.kind is Kind.SAMPLE:
+        if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None
             request.samples[part.index].row = row
             self.placement.rows.sample_with(
@@ -213,10 +223,10 @@ class Waiting:
             self.placement.rows.resume(row, part.logprobs)
             return
         match part.kind:
-            case Kind.CHOICE:
+            case PartKind.CHOICE:
                 request.scored += len(part.ids) - part.kept
                 request.computed += part.kept - known
-            case Kind.SAMPLE if part.index:
+            case PartKind.SAMPLE if part.index:
                 request.computed += len(part.ids) - 1 - known
             case _:
                 request.cached += known
@@ -225,16 +235,16 @@ class Waiting:
                 if request.pending > 1:
                     self._prepare_fork(part, row)
 
-    def _prepare_fork(self, part: Part, row: int) -> None:
+    def _prepare_fork(self, part: RequestPart, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
         request = part.request
-        wanted = part.kept - (part.kind is Kind.SAMPLE)
+        wanted = part.kept - (part.kind is PartKind.SAMPLE)
         if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
             self.fork(part)
-        elif part.kind is Kind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
+        elif part.kind is PartKind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
             self.placement.publish(row)
 
-    def fork(self, part: Part) -> None:
+    def fork(self, part: RequestPart) -> None:
         """The later parts of a request join the queue, its prompt pinned while they wait."""
         request = part.request
         match = self.placement.tree.match(request.ids, len(request.ids), self._start(request))
@@ -245,5 +255,5 @@ class Waiting:
         request.forked = True
 
 
-def _order(part: Part) -> Order:
+def _order(part: RequestPart) -> Order:
     return part.order

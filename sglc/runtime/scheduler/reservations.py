@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglc.runtime.cache.page_tree import Node, RadixTree
+from sglc.runtime.cache.page_tree import PageNode, RadixTree
 from sglc.runtime.ids import Handle
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
+class _Reservation:
     place: int
     until: int
-    node: Node  # locked
+    node: PageNode  # locked
 
 
-class Holds:
+class PrefixReservations:
     """The holds of one engine.
 
     Args:
@@ -34,13 +34,13 @@ class Holds:
     def __init__(self, tree: RadixTree, longest: int) -> None:
         self.longest = longest
         self._tree = tree
-        self._holds: dict[Handle, _Hold] = {}
+        self._holds: dict[Handle, _Reservation] = {}
 
-    def add(self, handle: Handle, node: Node, place: int, step: int) -> None:
+    def add(self, handle: Handle, node: PageNode, place: int, step: int) -> None:
         """From `step` on hold the pages down to `node`, those of `handle`, for the program at `place`."""
         self.drop(handle)
         self._tree.lock(node)
-        self._holds[handle] = _Hold(place, step + self.longest, node)
+        self._holds[handle] = _Reservation(place, step + self.longest, node)
 
     def drop(self, handle: Handle) -> None:
         """The program is back, or will not come: its pages are anybody's. Nothing, if they are not held."""
@@ -61,7 +61,7 @@ class Holds:
         self.drop(last)
         return True
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[PageNode]:
         """What is locked."""
         return [hold.node for hold in self._holds.values()]
 
