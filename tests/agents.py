@@ -254,7 +254,7 @@ def measure(
             traces[0].computed,
             traces[0].computed - first,
             replay(traces[0]) - first,
-            machine.engine._waiting.retracted,
+            machine.engine._queue.preempted,
         )
     finally:
         backend.close()

@@ -62,8 +62,8 @@ class Trace:
 
 def recorded(engine: Engine) -> Trace:
     """The trace of an engine, written from now on."""
-    placement = engine.placement
-    trace = Trace(placement.page_size, placement.pool.free)
+    allocator = engine.allocator
+    trace = Trace(allocator.page_size, allocator.pool.free)
     numbers: dict[int, int] = {}
 
     class Watched(KVAllocator):
@@ -89,8 +89,8 @@ def recorded(engine: Engine) -> Trace:
             for row in numbers.keys() & rows.tolist():  # a row that begins is not among them yet
                 trace.events.append(Grow(numbers[row], int(self.held[row])))
 
-    placement.__class__ = Watched
-    placement.rows.__class__ = WatchedRows
+    allocator.__class__ = Watched
+    allocator.rows.__class__ = WatchedRows
     return trace
 
 

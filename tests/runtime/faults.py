@@ -69,9 +69,9 @@ def insert_after_abort(patch: pytest.MonkeyPatch) -> None:
     original = Engine._forget
 
     def forget(self: Engine, request: EngineRequest) -> None:
-        for row, work in list(self.placement.work.items()):
+        for row, work in list(self.allocator.work.items()):
             if work.part.request is request and work.part.kind is PartKind.SAMPLE:
-                self.placement.retire(row, int(self.rows.seq_len[row]))
+                self.allocator.retire(row, int(self.rows.seq_len[row]))
         original(self, request)
 
     patch.setattr(Engine, "_forget", forget)
@@ -375,7 +375,7 @@ def scores_shifted(patch: pytest.MonkeyPatch) -> None:
 
     def chunk(self: RequestQueue, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         made = original(self, part, row, tokens)
-        first = int(self.placement.rows.seq_len[row])
+        first = int(self.allocator.rows.seq_len[row])
         return replace(made, scored=tuple((max(first, at - 1), token) for at, token in made.scored))
 
     patch.setattr(RequestQueue, "_chunk", chunk)
@@ -472,7 +472,7 @@ def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 
     def cut(self: Engine, request: int, sample: int, length: int) -> None:
         original(self, request, sample, length)
-        rows = [row for row, work in self.placement.work.items() if work.part.request.id == request]
+        rows = [row for row, work in self.allocator.work.items() if work.part.request.id == request]
         self.rows.constrained[rows] = False
 
     patch.setattr(Engine, "cut", cut)
@@ -554,8 +554,8 @@ def run_scored_one_place_late(patch: pytest.MonkeyPatch) -> None:
 
     def chunk(self: RequestQueue, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         made = original(self, part, row, tokens)
-        last = int(self.placement.rows.seq_len[row]) + tokens - 1
-        if not self.placement.rows.forced[row]:
+        last = int(self.allocator.rows.seq_len[row]) + tokens - 1
+        if not self.allocator.rows.forced[row]:
             return made
         return replace(made, scored=tuple((min(last, at + 1), token) for at, token in made.scored))
 
@@ -567,9 +567,9 @@ def run_without_a_page(patch: pytest.MonkeyPatch) -> None:
     original = KVAllocator.force
 
     def force(self: KVAllocator, row: int, ids: tuple[int, ...], *, ends: bool) -> bool:
-        self.owed -= 1000
+        self.reserved -= 1000
         jump_forward = original(self, row, ids, ends=ends)
-        self.owed += 1000
+        self.reserved += 1000
         return jump_forward
 
     patch.setattr(KVAllocator, "force", force)
@@ -577,15 +577,15 @@ def run_without_a_page(patch: pytest.MonkeyPatch) -> None:
 
 def run_outlives_its_row(patch: pytest.MonkeyPatch) -> None:
     """A sample whose row gave way is still taken for one on its run."""
-    original = RequestQueue._retract
+    original = RequestQueue._preempt
 
-    def retract(self: RequestQueue, row: int) -> None:
-        part = self.placement.work[row].part
+    def preempt(self: RequestQueue, row: int) -> None:
+        part = self.allocator.work[row].part
         run = part.request.samples[part.index].run
         original(self, row)
         part.request.samples[part.index].run = run
 
-    patch.setattr(RequestQueue, "_retract", retract)
+    patch.setattr(RequestQueue, "_preempt", preempt)
 
 
 def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
@@ -708,25 +708,25 @@ def retracted_row_takes_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
         self.made[row] = made
         return found
 
-    retract = RequestQueue._retract
+    preempt = RequestQueue._preempt
 
     def retract_with(self: RequestQueue, row: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(BatchState, "sampled", sampled)
-            retract(self, row)
+            preempt(self, row)
 
-    patch.setattr(RequestQueue, "_retract", retract_with)
+    patch.setattr(RequestQueue, "_preempt", retract_with)
 
 
 def retraction_keeps_a_lock(patch: pytest.MonkeyPatch) -> None:
     """A row that gives way keeps its prefix locked."""
-    original = RequestQueue._retract
+    original = RequestQueue._preempt
 
-    def retract(self: RequestQueue, row: int) -> None:
-        self.placement.tree.lock(self.placement.work[row].node)
+    def preempt(self: RequestQueue, row: int) -> None:
+        self.allocator.tree.lock(self.allocator.work[row].node)
         original(self, row)
 
-    patch.setattr(RequestQueue, "_retract", retract)
+    patch.setattr(RequestQueue, "_preempt", preempt)
 
 
 def recomputed_tokens_counted_twice(patch: pytest.MonkeyPatch) -> None:
@@ -746,8 +746,8 @@ def unpromised_pages_taken(patch: pytest.MonkeyPatch) -> None:
 
     def promise(self: KVAllocator, decode: I32) -> I32:
         due = self._due(decode)
-        self.rows.owed[due] += 1
-        self.owed += due.size
+        self.rows.reserved[due] += 1
+        self.reserved += due.size
         return decode
 
     patch.setattr(KVAllocator, "promise", promise)
@@ -809,10 +809,10 @@ def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
     original = Engine.release
 
     def release(self: Engine, handle: int) -> None:
-        hold = self.holds._holds.pop(handle, None)
+        hold = self.reservations._reservations.pop(handle, None)
         original(self, handle)
         if hold is not None:
-            self.holds._holds[handle] = hold
+            self.reservations._reservations[handle] = hold
 
     patch.setattr(Engine, "release", release)
     patch.setattr(PrefixReservations, "expire", lambda self, step: None)
@@ -820,7 +820,7 @@ def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
 
 def hold_ends_with_the_lock_kept(patch: pytest.MonkeyPatch) -> None:
     """A hold that ends leaves its lock behind."""
-    patch.setattr(PrefixReservations, "drop", lambda self, handle: self._holds.pop(handle, None))
+    patch.setattr(PrefixReservations, "drop", lambda self, handle: self._reservations.pop(handle, None))
 
 
 def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:

@@ -117,8 +117,8 @@ class Bench:
         return [(event.ids, event.logprobs, event.finish) for event in sorted(done, key=lambda e: e.sample)]
 
     def nothing_left(self) -> bool:
-        placement = self.engine.placement
-        return placement.owed == 0 and placement.pool.free + placement.tree.evictable == self.pages
+        allocator = self.engine.allocator
+        return allocator.reserved == 0 and allocator.pool.free + allocator.tree.evictable == self.pages
 
 
 PLAIN = Sampling(max_tokens=6, ignore_eos=True)
@@ -224,7 +224,7 @@ def test_samples_share_their_prompt(length: int, cache: bool, depth: int) -> Non
     # The prompt, its last id once more for three samples, and four decode steps of each.
     assert bench.oracle.extended == length + 3 + 4 * 4
     assert bench.nothing_left()
-    assert cache or bench.engine.placement.pool.free == bench.pages
+    assert cache or bench.engine.allocator.pool.free == bench.pages
 
 
 def test_more_samples_than_rows() -> None:
@@ -243,7 +243,7 @@ def test_without_a_cache_nothing_outlives_its_request() -> None:
         request = bench.gen(LONG[:9])
         bench.run()
         assert bench.usage(request)[:2] == (0, 9)
-        assert bench.engine.placement.pool.free == bench.pages
+        assert bench.engine.allocator.pool.free == bench.pages
 
 
 CHOICES = [(7,), (7, 8), (7, 8, 9), (7, 8), (20, 21, 22, 23, 24), ()]
@@ -549,7 +549,7 @@ def test_handles_never_block_admission() -> None:
     for handle in kept:
         bench.engine.warm(handle)
     bench.run()
-    assert bench.engine.placement.pool.free == 0
+    assert bench.engine.allocator.pool.free == 0
     request = bench.gen(LONG[30:46], Sampling(max_tokens=8, ignore_eos=True))
     bench.run()
     assert bench.usage(request)[:2] == (0, 16)

@@ -90,15 +90,15 @@ def test_nothing_is_held_when_nobody_else_can_run() -> None:
 def test_a_hold_ends_by_itself() -> None:
     pool = Pool()
     pool.kept(0, 2, place=1)
-    assert pool.engine.holds.longest == 8
+    assert pool.engine.reservations.longest == 8
     pool.until_done(pool.ask(0, place=2, tokens=12))
-    assert not pool.engine.holds.nodes()
+    assert not pool.engine.reservations.nodes()
 
 
 def test_who_stays_away_for_long_is_not_held() -> None:
     pool = Pool()
     pool.kept(0, 9, place=1)
-    assert not pool.engine.holds.nodes()
+    assert not pool.engine.reservations.nodes()
 
 
 def test_a_program_waits_for_none_that_begins_after_it() -> None:
@@ -148,13 +148,13 @@ def test_a_program_keeps_its_place_and_its_kv_between_segments() -> None:
     bench = Bench()
     begin = (OpenNode(), ExtendNode(0, ("abcdefgh",)), gen(1))
     bench.run(*begin, KeepNode(2, 7), name="first")
-    (held,) = bench.machine.engine.holds.nodes()
+    (held,) = bench.machine.engine.reservations.nodes()
     assert held.end >= 8
     bench.run(*begin, name="another program")
     done = bench.run(OpenNode(7), ExtendNode(0, ("cd",)), gen(1), ReleaseNode(7), name="second")
     assert isinstance(done[2], GenDone)
     assert done[2].usage.computed == 3  # the last token of the text before, and two new ones
-    assert not bench.machine.engine.holds.nodes()
+    assert not bench.machine.engine.reservations.nodes()
 
 
 def test_the_next_segment_of_a_program_goes_before_a_new_program() -> None:
@@ -164,8 +164,8 @@ def test_the_next_segment_of_a_program_goes_before_a_new_program() -> None:
     engine = bench.machine.engine
     bench.submit(*begin, name="new")
     bench.submit(OpenNode(7), ExtendNode(0, ("cd",)), gen(1), ReleaseNode(7), name="old")
-    turns = [part.request.turn for part in engine._waiting._parts]
+    turns = [part.request.turn for part in engine._queue._parts]
     assert [turn.place for turn in turns] == sorted(turn.place for turn in turns)
     assert len({turn.place for turn in turns}) == 2
-    assert engine._waiting._parts[0].ids[8:9] != ()
+    assert engine._queue._parts[0].ids[8:9] != ()
     bench.drain()

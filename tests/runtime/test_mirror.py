@@ -131,7 +131,7 @@ def test_a_run_of_pages_takes_nothing_from_the_cache() -> None:
     bench.run()
     bench.gen(LONG[20:24], Sampling(max_tokens=27, ignore_eos=True))
     bench.step(2)
-    pool, rows, tree = bench.engine.placement.pool, bench.engine.rows, bench.engine.tree
+    pool, rows, tree = bench.engine.allocator.pool, bench.engine.rows, bench.engine.tree
     assert (pool.free, rows.held[0], tree.evictable) == (10 - 4 - 1 - RUN_PAGES, 1 + RUN_PAGES, 4)
     bench.step(16)
     assert (pool.free, rows.held[0], tree.evictable) == (0, 2 + RUN_PAGES, 4)

@@ -77,16 +77,16 @@ class Engine:
     def __init__(self, executor: Executor, config: EngineConfig) -> None:
         self.executor = executor
         self.config = config
-        self.placement = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
-        self.tree = self.placement.tree
-        self.rows = self.placement.rows
+        self.allocator = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self.tree = self.allocator.tree
+        self.rows = self.allocator.rows
         self._flights: deque[Flight] = deque()
         self._requests: dict[RequestId, EngineRequest] = {}
         self.handles = Handles(self.tree, config.cache)
         pool = executor.pages * executor.page_size
-        self.holds = PrefixReservations(self.tree, -(-pool // config.token_budget))
-        self._waiting = RequestQueue(
-            self.placement, self.handles, self.holds, config.token_budget, config.max_rows, config.cost
+        self.reservations = PrefixReservations(self.tree, -(-pool // config.token_budget))
+        self._queue = RequestQueue(
+            self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost
         )
         self._events: list[EngineEvent] = []
         self._next_request = 0
@@ -119,8 +119,8 @@ class Engine:
         If that is soon, no program behind it takes their pages meanwhile, as long as others can go on.
         """
         self.expect(handle, steps)
-        if self.config.cache and steps <= self.holds.longest:
-            self.holds.add(handle, self.handles.node(handle), place, self._next_step)
+        if self.config.cache and steps <= self.reservations.longest:
+            self.reservations.add(handle, self.handles.node(handle), place, self._next_step)
 
     def await_turn(self, handle: Handle, place: int) -> None:
         """The program at `place` goes on behind the handle's ids as soon as it can."""
@@ -128,12 +128,12 @@ class Engine:
 
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
-        self.holds.drop(handle)
-        self.handles.release(handle, self._waiting.wanted)
+        self.reservations.drop(handle)
+        self.handles.release(handle, self._queue.wanted)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; whether its ids are wanted again is not known."""
-        self.holds.drop(handle)
+        self.reservations.drop(handle)
         self.handles.forget(handle)
 
     def ids(self, handle: Handle) -> tuple[int, ...]:
@@ -233,7 +233,7 @@ class Engine:
         state = owner.samples[sample]
         del state.likeliest[length:]
         if state.row < 0:
-            ids, logprobs = self._waiting.withdraw(owner, sample)
+            ids, logprobs = self._queue.withdraw(owner, sample)
             assert 0 <= length <= len(ids), "a cut behind the tokens reported"
             self._report(owner, sample, ids[:length], logprobs[:length], "stop")
             return
@@ -281,23 +281,23 @@ class Engine:
         return events
 
     def _launch(self) -> bool:
-        self.holds.expire(self._next_step)
-        self._waiting.make_room()
+        self.reservations.expire(self._next_step)
+        self._queue.make_room()
         ready = self.rows.decoding()
         known = self.rows.known(ready)
-        decode = self.placement.promise(known)
+        decode = self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self._waiting.chunks(ready.size - stalled, stalled)
+        chunks, done = self._queue.chunks(ready.size - stalled, stalled)
         for request in done:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
         left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
         for at, chunk in enumerate(chunks):
-            chunks[at] = stretched(self.placement, chunk, left)
+            chunks[at] = stretched(self.allocator, chunk, left)
             left -= chunks[at].tokens - chunk.tokens
-        step = self.placement.build(self._next_step, decode, chunks)
-        step = steered(step, self.rows, self.placement.work)
+        step = self.allocator.build(self._next_step, decode, chunks)
+        step = steered(step, self.rows, self.allocator.work)
         try:
             ticket = self.executor.launch(step)
         except AssertionError:
@@ -328,17 +328,17 @@ class Engine:
         self._flights.append(flight)
         for chunk in chunks:
             if chunk.scored:
-                flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
-        for row in self.placement.launched(step, chunks):
-            part, node = self.placement.work[row].part, self.placement.work[row].node
+                flight.scored += scores_of(self.allocator.work[chunk.row].part, chunk.scored)
+        for row in self.allocator.launched(step, chunks):
+            part, node = self.allocator.work[row].part, self.allocator.work[row].node
             if part.kind is not PartKind.SAMPLE:
                 keep = part.kept if part.kind is PartKind.PROMPT else 0
-                node = self.placement.retire(row, keep)
+                node = self.allocator.retire(row, keep)
                 flight.ended.append(part.request)
             if part.kind is not PartKind.CHOICE:
                 self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
-                    self._waiting.fork(part)
+                    self._queue.fork(part)
 
     def _drain(self) -> None:
         flight = self._flights[0]
@@ -352,7 +352,7 @@ class Engine:
             return
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
-        self.placement.drained(flight.index)
+        self.allocator.drained(flight.index)
         self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
         self._end_runs(flight)
@@ -378,10 +378,10 @@ class Engine:
         arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at)
         columns = [values[places].tolist() for values in arrays]
         for row, offset, token, logprob, is_stop, is_full, look in zip(*columns, strict=True):
-            if row not in self.placement.work:
+            if row not in self.allocator.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
-            part = self.placement.work[row].part
+            part = self.allocator.work[row].part
             likeliest: Likely = ()
             if offset in top_at:
                 likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
@@ -395,7 +395,7 @@ class Engine:
                 try:
                     ends = account(part, token, likeliest)
                     if not (ends or is_full):
-                        force(self.placement, row, part)
+                        force(self.allocator, row, part)
                 except SglcError as error:
                     refused = True
                     self._refuse(part.request, error)
@@ -407,7 +407,7 @@ class Engine:
 
     def _land(self, row: int) -> None:
         before = int(self.rows.made[row])
-        self._events += land(self.rows, row, self.placement.work[row].part)
+        self._events += land(self.rows, row, self.allocator.work[row].part)
         self.forced += int(self.rows.made[row]) - before
 
     # -- ends
@@ -429,7 +429,7 @@ class Engine:
         state.done = True
         ids, logprobs = self.rows.sampled(state.row)
         written = min(len(request.ids) + len(ids), int(self.rows.seq_len[state.row]))
-        node = self.placement.retire(state.row, 0 if request.root.scratch else written)
+        node = self.allocator.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
             self.handles.follow(request.handle, node)
         self._report(request, sample, ids, logprobs, finish, last)
@@ -448,7 +448,7 @@ class Engine:
         state.done = True
         request.completion += len(ids) + (last is not None)
         if not request.fixed_length and request.sampling is not None:
-            self.placement.observe(len(ids), request.sampling.max_tokens)
+            self.allocator.observe(len(ids), request.sampling.max_tokens)
         self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest), last))
         self._end_part(request)
 
@@ -467,9 +467,9 @@ class Engine:
         self.handles.used(request.handle, request.turn.place + DUE)
         request.live = False
         if request.pending:
-            self._waiting.drop(request)
-            for row in [row for row, work in self.placement.work.items() if work.part.request is request]:
-                self.placement.retire(row, 0)
+            self._queue.drop(request)
+            for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
+                self.allocator.retire(row, 0)
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
 
@@ -485,9 +485,9 @@ class Engine:
             with suppress(Exception):
                 self.executor.drain(flight.ticket)
         self._flights.clear()
-        self.placement.reset(self._next_step - 1)
+        self.allocator.reset(self._next_step - 1)
         self.handles.reset()
-        self.holds.reset()
+        self.reservations.reset()
         for request in [request for request in self._requests.values() if request.started]:
             request.pinned = None
             self._forget(request)
@@ -508,7 +508,7 @@ class Engine:
     def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request
         self.handles.expect(request.handle, request.turn.place + DUE)
-        self._waiting.add(first_part(request))
+        self._queue.add(first_part(request))
         return request.id
 
 

@@ -46,24 +46,24 @@ def forced_run(part: RequestPart, made: int) -> JumpForward | None:
     return JumpForward(len(request.ids) + made, tuple(ids), state, finish) if ids else None
 
 
-def force(placement: KVAllocator, row: int, part: RequestPart) -> None:
+def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
     """If the row's sample has no choice what to go on with, that need not be sampled.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    run = forced_run(part, int(placement.rows.made[row])) if placement.rows.constrained[row] else None
+    run = forced_run(part, int(allocator.rows.made[row])) if allocator.rows.constrained[row] else None
     # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
-    if run is not None and placement.force(row, run.ids, ends=bool(run.finish)):
+    if run is not None and allocator.force(row, run.ids, ends=bool(run.finish)):
         part.request.samples[part.index].run = run
 
 
-def stretched(placement: KVAllocator, chunk: PrefillChunk, left: int) -> PrefillChunk:
+def stretched(allocator: KVAllocator, chunk: PrefillChunk, left: int) -> PrefillChunk:
     """The chunk; if a prompt ends with it, together with what its sample has to begin with.
 
     That is `left` tokens more at most.
     """
-    rows, row, work = placement.rows, chunk.row, placement.work[chunk.row]
+    rows, row, work = allocator.rows, chunk.row, allocator.work[chunk.row]
     first = int(rows.seq_len[row])
     ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
     if not ends or work.publish:  # what is published has to end with the prompt
@@ -71,7 +71,7 @@ def stretched(placement: KVAllocator, chunk: PrefillChunk, left: int) -> Prefill
     run = None
     with suppress(SglcError):  # what is wrong is said when it is come to
         run = forced_run(work.part, int(rows.made[row]))
-    if run is None or len(run.ids) > left or not placement.force(row, run.ids, ends=bool(run.finish)):
+    if run is None or len(run.ids) > left or not allocator.force(row, run.ids, ends=bool(run.finish)):
         return chunk
     work.part.request.samples[work.part.index].run = run
     tokens = int(rows.prompt_len[row]) - first

@@ -52,7 +52,7 @@ class Machine:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
         self.model = EngineModel(engine, tokenizer)
-        self.absences = ToolLatencyStats()
+        self.tool_latency = ToolLatencyStats()
         self.submits = 0
         self.steps = 0
         self._rested_s = 0.0  # without work, before `_resting_since`
@@ -233,14 +233,14 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self.made[index] = TokenStream(known.ids, known.tail)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
-        machine.absences.ended(stream.left, machine.engine.steps - stream.step)
+        machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
 
     def stream_to_keep(self, index: int) -> _KeptStream:
         """The stream. Its program comes back to it when it has done as much as it did before."""
         engine, stream, left = self.machine.engine, self.made[index], _left_at(self.nodes, index)
         held = self.machine.model.extend(stream, ())
         kept = _KeptStream(stream, held, self.place, left, engine.steps)
-        engine.hold(held, self.machine.absences.expected(left), kept.place)
+        engine.hold(held, self.machine.tool_latency.expected(left), kept.place)
         return kept
 
     def execute(self, index: int, node: ExtendNode | ForkNode | GenNode | SelectNode) -> bool:

@@ -1,8 +1,8 @@
-"""Who may start with the pages there are, and who gives way when they run short: pure functions.
+"""Who may start with the pages there are, and who is preempted when they run short: pure functions.
 
 A sample rarely takes all the tokens that it may, so rows are admitted for the pages that they are
 expected to use while they run together, not for the most that each could. Where that was too bold,
-pages run short before a launch and the row that loses least gives way. Its tokens stay, so only its
+pages run short before a launch and the row that loses least is preempted. Its tokens stay, so only its
 KV is computed again. Units are tokens and pages.
 """
 
@@ -90,7 +90,7 @@ def may_start(pages: int, at_once: int, usage: PageUsage, page_size: int) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A row that could give way: then `pages` of its own, and the ones that it `wants` now, are others'."""
+    """A row that could be preempted: then `pages` of its own, and the ones that it `wants` now, are others'."""
 
     row: int
     order: tuple[int, ...]  # where its part stands in the queue
@@ -99,11 +99,11 @@ class Holder:
     wants: int = 0
 
 
-def choose_retracted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
-    """The rows that give way so that `short` pages more are there, or as many as can be.
+def choose_preempted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
+    """The rows that are preempted so that `short` pages more are there, or as many as can be.
 
     Those go that lose least work, of equal ones the latest. The oldest row always stays, so it ends,
-    and then the next one is the oldest: whatever is retracted gets its turn.
+    and then the next one is the oldest: whatever is preempted gets its turn.
     """
     if not running:
         return ()

@@ -63,8 +63,8 @@ class BatchState:
         self.least: I32 = np.zeros(count, np.int32)  # `seq_len` that the row surely comes to
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
         self.held: I32 = np.zeros(count, np.int32)  # pages in `table`
-        self.owed: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
-        self.lent: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
+        self.reserved: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
+        self.shared_pages: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
         self.last_step: I32 = np.full(count, -1, np.int32)
         self.group: I32 = np.zeros(count, np.int32)
         self.min_tokens: I32 = np.zeros(count, np.int32)
@@ -94,7 +94,7 @@ class BatchState:
 
     # -- a row
 
-    def open(self, ids: I32, known: int, end: int, pages: I32, owed: int) -> int:
+    def open(self, ids: I32, known: int, end: int, pages: I32, reserved: int) -> int:
         """A row with prompt `ids` int32 [n], whose first `known` have KV, the full pages in `pages`."""
         row = heapq.heappop(self._free)
         self.active[row] = True
@@ -112,8 +112,8 @@ class BatchState:
         self.least[row] = end
         self.end[row] = end
         self.held[row] = 0
-        self.owed[row] = owed + pages.size
-        self.lent[row] = 0
+        self.reserved[row] = reserved + pages.size
+        self.shared_pages[row] = 0
         self.last_step[row] = -1
         self.group[row] = -1
         self.min_tokens[row] = 0
@@ -234,8 +234,8 @@ class BatchState:
         index = self.held[owner] + np.arange(owner.size, dtype=np.int32) - before
         self.table[owner, index] = pages
         self.held[rows] += counts
-        self.owed[rows] -= counts
-        assert (self.owed[rows] >= 0).all(), "a row takes more pages than were reserved"
+        self.reserved[rows] -= counts
+        assert (self.reserved[rows] >= 0).all(), "a row takes more pages than were reserved"
         self._entries.append(np.stack((owner, index, pages), axis=1))
 
     def drop_last_page(self, row: int) -> None:

@@ -2,9 +2,9 @@
 
 A row's pages are those of the locked path to its `node`, then private ones. Prompt pages enter the
 tree at the launch that computes them, other pages when the row retires. Pages and locks are given
-up only when the last step that touches them is drained. `owed` pages are promised to rows: there
+up only when the last step that touches them is drained. `reserved` pages are promised to rows: there
 are always as many free or evictable ones. A row is promised the pages of its prompt; those of what it
-samples are promised when they are due, and when there are none, a row gives way.
+samples are promised when they are due, and when there are none, a row is preempted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
     PageUsage,
-    choose_retracted,
+    choose_preempted,
     expected_tokens,
     may_start,
 )
@@ -56,7 +56,7 @@ class KVAllocator:
         self.rows = BatchState(max_rows, max_len, page_size)
         self.work: dict[int, RowWork] = {}
         self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
-        self.owed = 0
+        self.reserved = 0
         self.lengths = Lengths()
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, PageNode]] = []
@@ -65,7 +65,7 @@ class KVAllocator:
     @property
     def available(self) -> int:
         """Pages that are free or can be freed, less those promised."""
-        return self.pool.free + self.tree.evictable - self.owed
+        return self.pool.free + self.tree.evictable - self.reserved
 
     # -- admission
 
@@ -79,24 +79,24 @@ class KVAllocator:
             if source:
                 self.tree.lock(source, held=match.node)
             tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
-            lent = self._lent(match.node)
-            if tokens is not None and self._may_start(part, pages, lent):
-                return self._occupy(part, match, source, pages, lent), known, tokens
+            shared_pages = self._shared_pages(match.node)
+            if tokens is not None and self._may_start(part, pages, shared_pages):
+                return self._occupy(part, match, source, pages, shared_pages), known, tokens
             self.tree.unlock(source or match.node)
         return None
 
-    def _lent(self, node: PageNode) -> int:
+    def _shared_pages(self, node: PageNode) -> int:
         """Of the pages down to `node`, which one row more has locked, those that others have locked too."""
         while node.parent is not None and node.refs == 1:
             node = node.parent
         return node.end // self.page_size
 
-    def _may_start(self, part: RequestPart, at_once: int, lent: int) -> bool:
+    def _may_start(self, part: RequestPart, at_once: int, shared_pages: int) -> bool:
         """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
         rows, size = self.rows, self.page_size
         running = np.flatnonzero(rows.active)
         # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
-        later = -(-rows.end[running] // size) - rows.held[running] - rows.owed[running]
+        later = -(-rows.end[running] // size) - rows.held[running] - rows.reserved[running]
         own = -(-part.end // size) - -(-len(part.ids) // size)
         if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
             return True
@@ -105,13 +105,13 @@ class KVAllocator:
         most = np.append(rows.end[running], np.int32(part.end)) - tokens
         left = expected_tokens(np.maximum(least - tokens, 0), most, self.lengths)
         pages = -(-tokens // size)
-        returned = pages - np.append(rows.lent[running], np.int32(lent))
+        returned = pages - np.append(rows.shared_pages[running], np.int32(shared_pages))
         # What a row has taken before it was due, it will not ask for again.
-        ahead = int((rows.held + rows.owed)[running].sum() - pages[:-1].sum())
+        ahead = int((rows.held + rows.reserved)[running].sum() - pages[:-1].sum())
         return may_start(self.available + ahead, at_once, PageUsage(tokens, left, returned), size)
 
     def _occupy(
-        self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, lent: int
+        self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, shared_pages: int
     ) -> int:
         path: list[int] = []
         node = match.node
@@ -120,8 +120,8 @@ class KVAllocator:
             node = node.parent
         known = match.node.end + (match.tokens if source else 0)
         row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
-        self.rows.least[row], self.rows.lent[row] = part.least, lent
-        self.owed += pages
+        self.rows.least[row], self.rows.shared_pages[row] = part.least, shared_pages
+        self.reserved += pages
         work = RowWork(part, match.node, len(path))
         self.work[row] = work
         self.unfinished.append(row)
@@ -136,8 +136,8 @@ class KVAllocator:
         work = self.work[row]
         if not work.publish and self.available > 0:
             work.publish = True
-            self.rows.owed[row] += 1
-            self.owed += 1
+            self.rows.reserved[row] += 1
+            self.reserved += 1
         return work.publish
 
     def shared_soon(self, part: RequestPart, known: int) -> bool:
@@ -182,11 +182,11 @@ class KVAllocator:
         """
         rows = self.rows
         length = int(rows.begun[row] + rows.made[row]) + len(ids) - ends
-        pages = max(0, -(-length // self.page_size) - int(rows.held[row] + rows.owed[row]))
+        pages = max(0, -(-length // self.page_size) - int(rows.held[row] + rows.reserved[row]))
         if pages > self.available:
             return False
-        rows.owed[row] += pages
-        self.owed += pages
+        rows.reserved[row] += pages
+        self.reserved += pages
         rows.force(row, ids, length, ends=ends)
         if row not in self.unfinished:
             # The prompt is through. Others wait for this row as long as for a token.
@@ -209,8 +209,8 @@ class KVAllocator:
             oldest_first = sorted(due.tolist(), key=lambda row: self.work[row].part.order)
             waits = oldest_first[self.available :]
             due = np.setdiff1d(due, waits)
-        self.rows.owed[due] += 1
-        self.owed += due.size
+        self.rows.reserved[due] += 1
+        self.reserved += due.size
         served: I32 = decode[~np.isin(decode, waits)] if waits else decode
         return served
 
@@ -221,16 +221,18 @@ class KVAllocator:
         return bool(self._unlocks or self.pool.awaited or ending.any())
 
     def giving_way(self, missing: int, decode: I32) -> tuple[int, ...]:
-        """Which of the rows `decode` int32 [n] give way for the `missing` pages."""
+        """Which of the rows `decode` int32 [n] are preempted for the `missing` pages."""
         due = set(self._due(decode).tolist())
         holders = []
         for row in decode.tolist():
             work = self.work[row]
-            lent = self._lent(work.node)
-            lost = int(self.rows.seq_len[row]) - lent * self.page_size
-            holders.append(Holder(row, work.part.order, lost, int(self.rows.held[row]) - lent, row in due))
+            shared_pages = self._shared_pages(work.node)
+            lost = int(self.rows.seq_len[row]) - shared_pages * self.page_size
+            holders.append(
+                Holder(row, work.part.order, lost, int(self.rows.held[row]) - shared_pages, row in due)
+            )
         self.lengths = self.lengths.missed()
-        return choose_retracted(missing, holders)
+        return choose_preempted(missing, holders)
 
     def observe(self, generated: int, max_tokens: int) -> None:
         """A sample that could have been shorter or longer ended with `generated` tokens."""
@@ -238,7 +240,7 @@ class KVAllocator:
 
     def _due(self, decode: I32) -> I32:
         short = self.rows.short(decode)
-        due: I32 = short[self.rows.owed[short] == 0]
+        due: I32 = short[self.rows.reserved[short] == 0]
         return due
 
     # -- a step
@@ -264,15 +266,15 @@ class KVAllocator:
         more = int(ahead.sum())
         if self.pool.free >= total + more and self.available >= more + len(self.work):
             counts[: short.size] += ahead
-            self.rows.owed[short] += ahead
-            self.owed += more
+            self.rows.reserved[short] += ahead
+            self.reserved += more
             total += more
         if not total:
             return
         while self.pool.free < total:
             self.tree.evict()
         self.rows.add_pages(rows, counts, self.pool.take(total))
-        self.owed -= total
+        self.reserved -= total
 
     def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         if not self._copying:
@@ -340,7 +342,7 @@ class KVAllocator:
         The row's last launched step may still run: what it touches stays until it is drained.
         """
         work = self.work.pop(row)
-        self.owed -= int(self.rows.owed[row])
+        self.reserved -= int(self.rows.reserved[row])
         size, last = self.page_size, int(self.rows.last_step[row])
         pages = self.rows.table[row, work.shared : self.rows.held[row]]
         spare = np.ones(pages.size, np.bool_)
@@ -393,7 +395,7 @@ class KVAllocator:
         self.unfinished.clear()
         self._copying.clear()
         self._unlocks.clear()
-        self.owed = 0
+        self.reserved = 0
         self.pool = PagePool(self.pool.owner.size)
         self.tree.clear()
         self._drained = drained

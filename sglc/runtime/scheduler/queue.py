@@ -1,7 +1,7 @@
 """Parts of requests that wait for a row, and how the prompts among the work share a step.
 
 Parts wait in the order of their programs (`requests.Turn`). One that will find more of its prompt cached in
-the next step lets others go first. A sample whose row gave way waits again, to go on where it was.
+the next step lets others go first. A sample whose row was preempted waits again, to go on where it was.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class RequestQueue:
 
     def __init__(
         self,
-        placement: KVAllocator,
+        allocator: KVAllocator,
         handles: Handles,
-        holds: PrefixReservations,
+        reservations: PrefixReservations,
         token_budget: int,
         max_rows: int,
         cost: StepCost | None = None,
     ) -> None:
-        self.placement = placement
+        self.allocator = allocator
         self._handles = handles
-        self._holds = holds
+        self._reservations = reservations
         self._token_budget = token_budget
         self._cost = cost
         self._max_rows = max_rows
         self._parts: list[RequestPart] = []
-        self.retracted = 0  # rows that gave way so far
+        self.preempted = 0  # rows that was preempted so far
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
@@ -63,8 +63,8 @@ class RequestQueue:
 
         0 if nobody does of those who come soon.
         """
-        page = ids[beyond : beyond + self.placement.page_size]
-        if len(page) < self.placement.page_size:
+        page = ids[beyond : beyond + self.allocator.page_size]
+        if len(page) < self.allocator.page_size:
             return 0
         for part in self._parts[:_NEXT]:
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
@@ -79,37 +79,37 @@ class RequestQueue:
         self._parts = [part for part in self._parts if part.request is not request]
 
     def withdraw(self, request: EngineRequest, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """A sample that gave way will not go on: its ids and their log-probabilities."""
+        """A sample that was preempted will not go on: its ids and their log-probabilities."""
         at = [(part.request.id, part.index) for part in self._parts].index((request.id, sample))
         part = self._parts.pop(at)
         assert part.logprobs is not None, "a cut before the sample began"
         return part.ids[len(request.ids) :], part.logprobs
 
     def make_room(self) -> None:
-        """If the rows that decode lack pages, and will, some give way to the others."""
-        rows = self.placement.rows
+        """If the rows that decode lack pages, and will, some are preempted for the others."""
+        rows = self.allocator.rows
         ready = rows.decoding()
-        missing = self.placement.missing(rows.known(ready))
-        while missing and self._holds.give_up():
-            missing = self.placement.missing(rows.known(ready))
-        if missing and not self.placement.relief:
-            for row in self.placement.giving_way(missing, ready):
-                self._retract(row)
+        missing = self.allocator.missing(rows.known(ready))
+        while missing and self._reservations.give_up():
+            missing = self.allocator.missing(rows.known(ready))
+        if missing and not self.allocator.relief:
+            for row in self.allocator.giving_way(missing, ready):
+                self._preempt(row)
 
-    def _retract(self, row: int) -> None:
-        """A row gives way. Its sample goes on, ahead of all that came later, when there is room for it.
+    def _preempt(self, row: int) -> None:
+        """A row is preempted. Its sample goes on, ahead of all that came later, when there is room for it.
 
         What is in flight for it is lost; the same ids come again.
         """
-        rows, part = self.placement.rows, self.placement.work[row].part
+        rows, part = self.allocator.rows, self.allocator.work[row].part
         request = part.request
         ids, logprobs = rows.sampled(row)
         written = min(len(request.ids) + len(ids), int(rows.seq_len[row]))
-        self.placement.retire(row, 0 if request.root.scratch else written)
+        self.allocator.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
         insort(self._parts, resumed(part, ids, logprobs), key=_order)
-        self.retracted += 1
+        self.preempted += 1
 
     def chunks(self, decoding: int, stalled: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
@@ -117,17 +117,17 @@ class RequestQueue:
         While `stalled` more lack a page for theirs, nobody new gets a row. Gives also the requests that
         turned out to have nothing to compute: they are done.
         """
-        unfinished = self.placement.unfinished
+        unfinished = self.allocator.unfinished
         if not unfinished and not self._parts:
             return [], []
         rest = [
-            int(self.placement.rows.prompt_len[row] - self.placement.rows.seq_len[row]) for row in unfinished
+            int(self.allocator.rows.prompt_len[row] - self.allocator.rows.seq_len[row]) for row in unfinished
         ]
         # A row that waits for its last token keeps its place in the budget.
         budget = self._budget(decoding)
         shares = scheduler.divide(budget, decoding, rest)
         room = self._token_budget - decoding - sum(shares.chunks)
-        work = self.placement.work
+        work = self.allocator.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
@@ -140,13 +140,13 @@ class RequestQueue:
         """Tokens of the next step."""
         if self._cost is None or not decoding:
             return self._token_budget
-        rows, unfinished = self.placement.rows, self.placement.unfinished
+        rows, unfinished = self.allocator.rows, self.allocator.unfinished
         keys = int(rows.seq_len[rows.active].sum())
         position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
 
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
-        first = int(self.placement.rows.seq_len[row])
+        first = int(self.allocator.rows.seq_len[row])
         scored = scored_places(part, first, tokens)
         return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
 
@@ -162,30 +162,30 @@ class RequestQueue:
         done: list[EngineRequest] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+        while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows):
             if len(chunks) == scheduler.NEW_ROWS:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
                 break
             part = self._parts[at]
-            match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
+            match = self.allocator.tree.match(part.ids, part.limit, self._start(part.request))
             if match.length == len(part.ids):  # a `warm` with nothing to do
                 del self._parts[at]
                 part.request.cached += match.length
                 done.append(part.request)
                 continue
-            if self.placement.shared_soon(part, match.length):
+            if self.allocator.shared_soon(part, match.length):
                 at += 1
                 continue
             is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
             if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue
-            opened = self.placement.open(part, match, room if is_short else min(left, room))
+            opened = self.allocator.open(part, match, room if is_short else min(left, room))
             if opened is None:
                 # Rather than that nobody runs, those ahead give up what they hold, too.
-                if self._holds.give_up(part.request.turn.place if self.placement.work else -1):
+                if self._reservations.give_up(part.request.turn.place if self.allocator.work else -1):
                     continue
                 break
             del self._parts[at]
@@ -210,7 +210,7 @@ class RequestQueue:
         if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None
             request.samples[part.index].row = row
-            self.placement.rows.sample_with(
+            self.allocator.rows.sample_with(
                 row,
                 request.sampling,
                 request.seeds[part.index],
@@ -220,7 +220,7 @@ class RequestQueue:
                 watched=request.watch,
             )
         if part.logprobs is not None:  # what it costs was counted when it began
-            self.placement.rows.resume(row, part.logprobs)
+            self.allocator.rows.resume(row, part.logprobs)
             return
         match part.kind:
             case PartKind.CHOICE:
@@ -239,17 +239,17 @@ class RequestQueue:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
         request = part.request
         wanted = part.kept - (part.kind is PartKind.SAMPLE)
-        if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
+        if self.allocator.tree.match(part.ids, wanted, self._start(request)).length == wanted:
             self.fork(part)
-        elif part.kind is PartKind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
-            self.placement.publish(row)
+        elif part.kind is PartKind.SAMPLE and len(part.ids) % self.allocator.page_size > 1:
+            self.allocator.publish(row)
 
     def fork(self, part: RequestPart) -> None:
         """The later parts of a request join the queue, its prompt pinned while they wait."""
         request = part.request
-        match = self.placement.tree.match(request.ids, len(request.ids), self._start(request))
+        match = self.allocator.tree.match(request.ids, len(request.ids), self._start(request))
         request.pinned = match.source or match.node
-        self.placement.tree.pin(request.pinned)
+        self.allocator.tree.pin(request.pinned)
         for later in later_parts(request, part):
             insort(self._parts, later, key=_order)
         request.forked = True

@@ -221,7 +221,7 @@ class RequestPart:
 
     Those behind the request's own are of `trie`, and nobody else's.
 
-    A sample whose row gave way to others goes on as a part whose `ids` end with what it has sampled.
+    A sample whose row was preempted goes on as a part whose `ids` end with what it has sampled.
     """
 
     request: EngineRequest
