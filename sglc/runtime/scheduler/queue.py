@@ -52,7 +52,7 @@ class RequestQueue:
         self._cost = cost
         self._max_rows = max_rows
         self._parts: list[RequestPart] = []
-        self.preempted = 0  # rows that was preempted so far
+        self.preempted = 0  # rows that were preempted so far
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
