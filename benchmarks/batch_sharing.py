@@ -34,8 +34,8 @@ from sglc.execution.batch.prefixes import batch_order, beginnings
 from sglc.execution.result import Result
 from sglc.frontend.tracing.guards import Memo
 from sglc.ir.core import Program
-from sglc.runtime.cache.page_tree import Key, Node
-from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.cache.page_tree import Key, PageNode
+from sglc.runtime.scheduler.queue import RequestQueue
 from tests.oracle_backend import OracleBackend
 
 GOAL = 1.03
@@ -98,12 +98,12 @@ def batches() -> dict[str, Run]:
 @contextmanager
 def nobody_waits() -> Iterator[None]:
     """The queue as if nobody in it wanted what a row that ends has computed."""
-    original = Waiting.wanted
-    Waiting.wanted = lambda self, ids, beyond, root: 0  # type: ignore[method-assign]
+    original = RequestQueue.wanted
+    RequestQueue.wanted = lambda self, ids, beyond, root: 0  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Waiting.wanted = original  # type: ignore[method-assign]
+        RequestQueue.wanted = original  # type: ignore[method-assign]
 
 
 # Whether rows run in the order of their beginnings, and what holds meanwhile.
@@ -127,7 +127,7 @@ def once(run: Run, pool_tokens: int, on: bool) -> dict[str, Any]:
         "computed": sum(each.computed for each in usage),
         "trie": trie_size([call.prompt_ids for result in results for call in result.calls]),
         "steps": backend.oracle.launched,
-        "rows_that_gave_way": machine.engine._waiting.retracted,
+        "rows_that_gave_way": machine.engine._queue.preempted,
         "results": hash(tuple(tuple(call.samples[0].ids) for result in results for call in result.calls)),
     }
     backend.close()
@@ -159,17 +159,17 @@ def measured(run: Run, rounds: int) -> dict[str, Any]:
 
 def look_us(run: Run) -> float:
     """Microseconds that a row's release looks at the queue, on average."""
-    original, taken = Waiting.wanted, []
+    original, taken = RequestQueue.wanted, []
 
-    def timed(self: Waiting, ids: Key, beyond: int, root: Node) -> int:
+    def timed(self: RequestQueue, ids: Key, beyond: int, root: PageNode) -> int:
         begin = time.perf_counter()
         found = original(self, ids, beyond, root)
         taken.append(time.perf_counter() - begin)
         return found
 
-    Waiting.wanted = timed  # type: ignore[method-assign]
+    RequestQueue.wanted = timed  # type: ignore[method-assign]
     once(run, 10**6, True)
-    Waiting.wanted = original  # type: ignore[method-assign]
+    RequestQueue.wanted = original  # type: ignore[method-assign]
     return round(1e6 * sum(taken) / len(taken), 1)
 
 

@@ -103,7 +103,7 @@ class Operands:
             case _:
                 gemm.linear(self.x, weight, **some)
 
-    def prepared(self, config: GemmConfig, weight: Tensor) -> gemm.Call:
+    def prepared(self, config: GemmConfig, weight: Tensor) -> gemm.GemmCall:
         op = self.product.op
         scale = (self.squares, EPS) if op in ("qkv", "gated") else None
         residual, squares = (self.residual, self.squares_out) if op == "residual" else (None, None)

@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from sglc.runtime.attention.tile_plan import Prefix, Shape, plan_tiles
+from sglc.runtime.attention.tile_plan import PrefixGroup, TileShape, plan_tiles
 from sglc.runtime.kernels.decode_attention import count_blocks, decode_attention, decode_config, decode_scratch
 from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
 
@@ -104,8 +104,8 @@ def tiles(name: str, decoding: int, prefix: int, chunk: tuple[int, int, int]) ->
     heads, config = 16, tile_config(torch.bfloat16, narrow=False)
     rows, before, new = chunk
     pool, table = paged(max(rows, 1), max(prefix, before + new), torch.bfloat16)
-    shape = Shape(config.rows, heads // KV_HEADS, KV_HEADS, PAGE, config.per_sm * PROCESSORS)
-    prefixes = [Prefix(tuple(range(decoding)), 0, prefix // PAGE)] if decoding else []
+    shape = TileShape(config.rows, heads // KV_HEADS, KV_HEADS, PAGE, config.per_sm * PROCESSORS)
+    prefixes = [PrefixGroup(tuple(range(decoding)), 0, prefix // PAGE)] if decoding else []
     plan = plan_tiles([0] * decoding, prefixes, [(row, before, new) for row in range(rows)], shape)
     positions = ints(*[prefix] * decoding, *[before + i for _ in range(rows) for i in range(new)])
     queries = torch.randn(len(positions), heads, D, device="cuda", dtype=torch.bfloat16)

@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from sglc.bench.setting import setting
-from sglc.runtime.engine.engine import Turn
+from sglc.runtime.engine.engine import QueuePosition
 from tests.agents import least_recently_used
 from tests.program_mix import KINDS, Arrival, Watched, arrivals, run
 
@@ -26,23 +26,27 @@ ROWS, PAGES, RATE, COUNT, SEEDS = 16, 1_000, 0.06, 60, (0, 1)
 _LATER = 1 << 20  # so that no place is negative
 
 
-def _left(arrival: Arrival, turn: Turn) -> int:
+def _left(arrival: Arrival, turn: QueuePosition) -> int:
     """What is left of a whole program, about: the order that uses it is told more than it could know."""
     return turn.left + 40 * (len(arrival.segments) - arrival.done - 1)
 
 
 _REQUESTS = "requests in order of arrival"
-Order = Callable[[int, Arrival, Turn], Turn | None]
+Order = Callable[[int, Arrival, QueuePosition], QueuePosition | None]
 ORDERS: dict[str, Order | None] = {
     "programs": None,
-    "programs, their requests in order of arrival": lambda now, arrival, turn: Turn(turn.place),
+    "programs, their requests in order of arrival": lambda now, arrival, turn: QueuePosition(turn.place),
     _REQUESTS: lambda now, arrival, turn: None,
-    "longest way first, aged by steps": lambda now, arrival, turn: Turn(_LATER + now - _left(arrival, turn)),
-    "longest way first, aged by programs": (
-        lambda now, arrival, turn: Turn(_LATER + arrival.at - _left(arrival, turn))
+    "longest way first, aged by steps": lambda now, arrival, turn: QueuePosition(
+        _LATER + now - _left(arrival, turn)
     ),
-    "shortest way first, aged by steps": lambda now, arrival, turn: Turn(_LATER + now + _left(arrival, turn)),
-    "fewest rounds so far first": lambda now, arrival, turn: Turn(_LATER * (arrival.done + 1) + now),
+    "longest way first, aged by programs": (
+        lambda now, arrival, turn: QueuePosition(_LATER + arrival.at - _left(arrival, turn))
+    ),
+    "shortest way first, aged by steps": lambda now, arrival, turn: QueuePosition(
+        _LATER + now + _left(arrival, turn)
+    ),
+    "fewest rounds so far first": lambda now, arrival, turn: QueuePosition(_LATER * (arrival.done + 1) + now),
 }
 
 

@@ -21,8 +21,8 @@ from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import ReleaseNode, Segment
 from sglc.ir.target import Target
-from sglc.runtime.cache.page_tree import Node, RadixTree
-from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.cache.page_tree import PageNode, RadixTree
+from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
 from tests.oracle_backend import Characters
@@ -144,17 +144,17 @@ class TimedBackend(LocalBackend):
 class _LastUse(RadixTree):
     __slots__ = ()
 
-    def _rank(self, node: Node) -> tuple[int, int, int, int]:
+    def _rank(self, node: PageNode) -> tuple[int, int, int, int]:
         return (0, 0, node.last_use, node.serial)
 
 
 class _NoPrograms(Engine):
     """Requests in the order in which they come; nothing is known of what follows them."""
 
-    def gen(self, *given: Any, turn: Turn | None = None, **named: Any) -> int:
+    def gen(self, *given: Any, turn: QueuePosition | None = None, **named: Any) -> int:
         return super().gen(*given, **named)
 
-    def score(self, *given: Any, turn: Turn | None = None, **named: Any) -> int:
+    def score(self, *given: Any, turn: QueuePosition | None = None, **named: Any) -> int:
         return super().score(*given, **named)
 
     def hold(self, handle: int, steps: int, place: int) -> None:
@@ -254,7 +254,7 @@ def measure(
             traces[0].computed,
             traces[0].computed - first,
             replay(traces[0]) - first,
-            machine.engine._waiting.retracted,
+            machine.engine._queue.preempted,
         )
     finally:
         backend.close()

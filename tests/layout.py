@@ -37,8 +37,8 @@ INSIDE = {
         *(("tracing",), ("analysis",)),
     ),
     "runtime": (
-        *(("model_files", "ids"), ("tokenizer",), ("step",), ("model",), ("attention",), ("kernels",)),
-        *(("constraints", "cache"), ("choice_trie",), ("executor", "scheduler"), ("engine",)),
+        *(("model_files", "ids", "step"), ("choice_trie",), ("tokenizer",), ("model",), ("attention",)),
+        *(("kernels",), ("executor",), ("constraints", "cache"), ("scheduler",), ("engine",)),
     ),
 }
 IN_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "knobs.py"}

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from sglc.runtime.cache.page_tree import Match, Node
+from sglc.runtime.cache.page_tree import PageNode, PrefixMatch
 from sglc.runtime.engine.engine import Engine
-from sglc.runtime.scheduler.batch_state import Rows
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.requests import Kind, Part
+from sglc.runtime.scheduler.batch_state import BatchState
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32
 
 NEVER = 1 << 62
@@ -62,13 +62,13 @@ class Trace:
 
 def recorded(engine: Engine) -> Trace:
     """The trace of an engine, written from now on."""
-    placement = engine.placement
-    trace = Trace(placement.page_size, placement.pool.free)
+    allocator = engine.allocator
+    trace = Trace(allocator.page_size, allocator.pool.free)
     numbers: dict[int, int] = {}
 
-    class Watched(Placement):
-        def open(self, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
-            assert part.kind is Kind.SAMPLE, "only generations are traced"
+    class Watched(KVAllocator):
+        def open(self, part: RequestPart, match: PrefixMatch, left: int) -> tuple[int, int, int] | None:
+            assert part.kind is PartKind.SAMPLE, "only generations are traced"
             opened = super().open(part, match, left)
             if opened is not None:
                 row, known, _ = opened
@@ -76,12 +76,12 @@ def recorded(engine: Engine) -> Trace:
                 trace.events.append(Open(numbers[row], part.ids, part.limit, known))
             return opened
 
-        def retire(self, row: int, keep: int) -> Node:
+        def retire(self, row: int, keep: int) -> PageNode:
             ids = tuple(self.rows.tokens[row, :keep].tolist())
             trace.events.append(End(numbers.pop(row), ids))
             return super().retire(row, keep)
 
-    class WatchedRows(Rows):
+    class WatchedRows(BatchState):
         __slots__ = ()
 
         def add_pages(self, rows: I32, counts: I32, pages: I32) -> None:
@@ -89,8 +89,8 @@ def recorded(engine: Engine) -> Trace:
             for row in numbers.keys() & rows.tolist():  # a row that begins is not among them yet
                 trace.events.append(Grow(numbers[row], int(self.held[row])))
 
-    placement.__class__ = Watched
-    placement.rows.__class__ = WatchedRows
+    allocator.__class__ = Watched
+    allocator.rows.__class__ = WatchedRows
     return trace
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
-from sglc.ir.plan.segment import ExtendNode, GenNode, KeepNode, Node, OpenNode, ReleaseNode, Result, Segment
+from sglc.ir.plan.segment import ExtendNode, GenNode, KeepNode, Node, NodeResult, OpenNode, ReleaseNode, Segment
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
 from sglc.runtime.engine.machine import Machine
 from tests.agents import PAGE_SIZE, VOCAB, CountingOracle, words
 from tests.oracle_backend import Characters
@@ -35,7 +35,7 @@ class Draft:
         return self.add(ExtendNode(stream, (words(f"{self.seed}/{len(self.nodes)}", tokens),)))
 
     def results(self, stream: int, of: Sequence[int]) -> int:
-        return self.add(ExtendNode(stream, tuple(part for node in of for part in (Result(node), "\n"))))
+        return self.add(ExtendNode(stream, tuple(part for node in of for part in (NodeResult(node), "\n"))))
 
     def gen(self, stream: int, tokens: int) -> int:
         number = len(self.nodes)
@@ -123,7 +123,7 @@ class Watched(Machine):
 
     programs: dict[object, Arrival]
     beginning: Arrival
-    turn: Callable[[int, Arrival, Turn], Turn | None] | None = None
+    turn: Callable[[int, Arrival, QueuePosition], QueuePosition | None] | None = None
 
     def turn_of(self, run, index):  # type: ignore[no-untyped-def]
         arrival = self.programs.setdefault(run, self.beginning)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
 from sglc.backends.remote.prompts import Made, ids
-from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Event, GenDone, Sample, SelectDone, Usage
 from sglc.ir.plan.segment import GenNode, Segment
@@ -37,7 +37,7 @@ class PromptIds:
         self.submits += 1
         return self._walker.submit(segment, streams=streams)
 
-    async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+    async def _ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         node, prompt = request.node, ids(request.prompt, self.tokenizer)
         assert node.site not in self.asked, node.site
         self.asked[node.site] = prompt
@@ -45,8 +45,8 @@ class PromptIds:
         if isinstance(node, GenNode):
             own = tuple(self.tokenizer.encode(seen.hexdigest()))
             samples = (Sample(seen.hexdigest(), own, "stop"),) * node.sampling.n
-            return Answer(GenDone(request.index, prompt, samples, Usage()), Made(seen.hexdigest(), own))
+            return ApiAnswer(GenDone(request.index, prompt, samples, Usage()), Made(seen.hexdigest(), own))
         number = seen.digest()[0] % len(request.choices)
         said = request.choices[number]
         done = SelectDone(request.index, prompt, number, said, (), (), (), Usage())
-        return Answer(done, Made(said, tuple(self.tokenizer.encode(said))))
+        return ApiAnswer(done, Made(said, tuple(self.tokenizer.encode(said))))

@@ -18,7 +18,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 from sglc.cli.program_file import open_function
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.result import Result
@@ -62,7 +62,7 @@ def settled(what: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def answering(asked: Asked) -> str:
+def answering(asked: ScriptedCall) -> str:
     return "w " * 3_000 if asked.site.name == "endless" else f" {asked.site.name}"
 
 
@@ -411,7 +411,7 @@ def check(results: Sequence[Any], count: int, odd: dict[int, str]) -> None:
     assert all(value == f" more of {row % 10}" for row, value, code, _ in results if code is None)
 
 
-def told(asked: Asked) -> str:
+def told(asked: ScriptedCall) -> str:
     """Answers that tell which row asked."""
     row = next((row for row, word in ODD.items() if f"About {word}." in asked.prompt), None)
     if asked.site.name == "answer":

@@ -16,7 +16,7 @@ import pytest
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 from sglc.errors import RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
@@ -62,7 +62,7 @@ class Scripted(ScriptedBackend):
     def __init__(self) -> None:
         super().__init__(self.say)
 
-    def say(self, asked: Asked) -> str | None:
+    def say(self, asked: ScriptedCall) -> str | None:
         if asked.site.name == "first":
             return " one"
         if "[unanswered]" in asked.prompt:

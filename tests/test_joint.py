@@ -12,17 +12,17 @@ from types import ModuleType
 import pytest
 
 from sglc.backends.openai import joint
-from sglc.backends.openai.joint import Capture, Heard, Match, Step, limit_of, match
+from sglc.backends.openai.joint import Capture, Heard, JointMatch, JointStep, limit_of, match
 from sglc.ir.sampling import Sampling
 
-Matcher = Callable[..., Match]
+Matcher = Callable[..., JointMatch]
 
 
 @dataclass(frozen=True)
 class Case:
     """`text` is all that the model would say; a token of it is a character."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[JointStep, ...]
     text: str
     limit: int
 
@@ -68,9 +68,9 @@ def case_of(rng: random.Random) -> Case:
         if number and before and rng.random() < 0.7:  # the stop before it begins the text
             last = steps[-1]
             own = before[: rng.randint(1, len(before))]
-            steps[-1] = Step(last.before, Sampling(stop=(own,), max_tokens=last.sampling.max_tokens))
+            steps[-1] = JointStep(last.before, Sampling(stop=(own,), max_tokens=last.sampling.max_tokens))
         sampling = Sampling(stop=tuple(stop for stop in stops if stop), max_tokens=rng.choice((1, 3, 8, 40)))
-        steps.append(Step(before, sampling))
+        steps.append(JointStep(before, sampling))
         capture = before[: rng.randint(0, len(before))] if rng.random() < 0.3 else text_of(rng, 5)
         said += before + capture
     if rng.random() < 0.5:
@@ -166,8 +166,8 @@ def test_mutants_are_caught(mutant: str) -> None:
         check(module.match, 6000)
 
 
-def stopped(before: str, *stops: str, most: int = 40) -> Step:
-    return Step(before, Sampling(stop=stops, max_tokens=most))
+def stopped(before: str, *stops: str, most: int = 40) -> JointStep:
+    return JointStep(before, Sampling(stop=stops, max_tokens=most))
 
 
 def said(text: str, finish: str = "stop", tokens: int | None = None) -> Heard:
@@ -191,19 +191,19 @@ def test_a_capture_may_hold_the_beginning_of_the_next_text() -> None:
 
 
 def test_patterns_end_a_generation_and_their_lengths_count_for_nothing() -> None:
-    steps = (Step("", Sampling(stop_regex=("[.!]+",), max_tokens=5)), stopped("!! ", "\n"))
+    steps = (JointStep("", Sampling(stop_regex=("[.!]+",), max_tokens=5)), stopped("!! ", "\n"))
     assert [c.text for c in match(steps, said("no!! yes\n", tokens=5)).captures] == ["no", "yes"]
     assert match(steps, said("no!! yes\n", tokens=6)).captures == ()
 
 
 def test_in_a_whole_turn_a_text_ends_what_has_no_stop() -> None:
-    steps = (Step("Name: ", Sampling()), Step("\nJob: ", Sampling()))
+    steps = (JointStep("Name: ", Sampling()), JointStep("\nJob: ", Sampling()))
     answer = said("Name: Ann\nJob: cook\n")
     assert [c.text for c in match(steps, answer, whole_turn=True).captures] == ["Ann", "cook\n"]
     assert [c.text for c in match(steps, answer).captures] == ["Ann\nJob: cook\n"]
     assert match(steps, said(" Name: Ann"), whole_turn=True).captures == ()
     # A stop of its own counts, not the text.
-    with_stop = (stopped("Name: ", "."), Step("\nJob: ", Sampling()))
+    with_stop = (stopped("Name: ", "."), JointStep("\nJob: ", Sampling()))
     assert [c.text for c in match(with_stop, answer, whole_turn=True).captures] == ["Ann\nJob: cook\n"]
 
 

@@ -11,13 +11,13 @@ from hashlib import blake2b
 
 import pytest
 
-from sglc.backends.openai.joint_request import Said, ask_jointly
+from sglc.backends.openai.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.prompts import Made, text
-from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
-from sglc.ir.plan.segment import ExtendNode, ForkNode, GenNode, Node, OpenNode, Result, Segment
+from sglc.ir.plan.segment import ExtendNode, ForkNode, GenNode, Node, NodeResult, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 
 END = "$"
@@ -55,7 +55,7 @@ class Api:
     retries: int
     calls: int = 0
 
-    def ask(self, request: Request, emit: Callable[[Event], None]) -> asyncio.Future[Answer]:
+    def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> asyncio.Future[ApiAnswer]:
         node = request.node
         assert isinstance(node, GenNode)
         if not node.ahead:
@@ -64,7 +64,7 @@ class Api:
             ask_jointly(request, emit, self.once, self.alone, whole_turn=False, retries=self.retries)
         )
 
-    async def once(self, request: Request, hear: Callable[[str], None] | None) -> Said:
+    async def once(self, request: ApiRequest, hear: Callable[[str], None] | None) -> JointReply:
         self.calls += 1
         assert isinstance(request.node, GenNode)
         assert request.node.sampling.stop == ()
@@ -73,14 +73,14 @@ class Api:
             assert hear is not None
             hear(one)
             await asyncio.sleep(0)
-        return Said(said, finish, Usage(prompt=1, completion=len(said), calls=1))
+        return JointReply(said, finish, Usage(prompt=1, completion=len(said), calls=1))
 
-    async def alone(self, request: Request) -> Answer:
+    async def alone(self, request: ApiRequest) -> ApiAnswer:
         self.calls += 1
         assert isinstance(request.node, GenNode)
         said, finish = own_answer(text(request.prompt), request.node.sampling)
         usage = Usage(prompt=1, completion=len(said), calls=1)
-        return Answer(GenDone(request.index, (), (Sample(said, (), finish),), usage), Made(said))
+        return ApiAnswer(GenDone(request.index, (), (Sample(said, (), finish),), usage), Made(said))
 
 
 def segment_of(rng: random.Random) -> tuple[Segment, int]:
@@ -107,9 +107,9 @@ def segment_of(rng: random.Random) -> tuple[Segment, int]:
             stream = index
             if number + 1 < length and rng.random() < 0.9:
                 literal = goes_on(texts[index], rng.randint(1, 3))[0] if rng.random() < 0.7 else "ab"
-                parts: tuple[str | Result, ...] = (literal,) if literal else ("a",)
+                parts: tuple[str | NodeResult, ...] = (literal,) if literal else ("a",)
                 if rng.random() < 0.1:
-                    parts = (*parts, Result(rng.choice(made)))
+                    parts = (*parts, NodeResult(rng.choice(made)))
                 nodes.append(ExtendNode(index, parts))
                 stream = len(nodes) - 1
                 texts[stream] = texts[index] + "".join(

@@ -36,7 +36,7 @@ def test_nothing_of_a_program_that_has_ended_is_worth_keeping() -> None:
         assert len(nodes) > 30
         assert {node.worth for node in nodes[1:]} == {Worth.DEAD}
         assert not machine.engine.handles.pinned()
-        assert not machine.engine.holds.nodes()
+        assert not machine.engine.reservations.nodes()
     finally:
         backend.close()
 

@@ -29,16 +29,16 @@ from sglc.ir.plan.segment import (
     ForkNode,
     GenNode,
     KeepNode,
+    NodeResult,
     OpenNode,
     ReleaseNode,
-    Result,
     Segment,
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import wire
 from sglc.runtime.engine import worker as runtime_service
-from sglc.runtime.engine.worker import Link, Service
+from sglc.runtime.engine.worker import Link, Worker
 from tests.runtime.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.timeout(60)
@@ -160,7 +160,7 @@ def everything() -> list[Segment]:
                 OpenNode(1),
                 ExtendNode(0, ("more",)),
                 gen(1, stop=("e",)),
-                ExtendNode(2, (Result(2), "!")),
+                ExtendNode(2, (NodeResult(2), "!")),
                 gen(3),
             )
         ),
@@ -349,7 +349,7 @@ async def _begun(backend: LocalBackend) -> object:
 # -- rubbish -----------------------------------------------------------------------------------------
 
 
-RUBBISH = (b"\xc1", b"", wire.encode(wire.Ready()))
+RUBBISH = (b"\xc1", b"", wire.encode(wire.WorkerReady()))
 
 
 def test_a_malformed_command_is_refused_and_the_process_lives(shared: LocalBackend) -> None:
@@ -363,7 +363,7 @@ def test_a_malformed_command_is_refused_and_the_process_lives(shared: LocalBacke
 
 def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     nothing: Any = None
-    service = Service(nothing, LocalOptions("m"), nothing)
+    service = Worker(nothing, LocalOptions("m"), nothing)
     assert all(service._obey(frame) for frame in RUBBISH)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(RUBBISH)
@@ -560,7 +560,7 @@ def test_closing_ends_a_process_that_hangs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sglc.backends.local.process._CLOSE_S", 0.1)
-    says = [wire.encode(wire.Hello()), wire.encode(wire.Ready())]
+    says = [wire.encode(wire.Hello()), wire.encode(wire.WorkerReady())]
     replaced(monkeypatch, tmp_path, SAYS.replace("REPORTS", repr(says)))
     backend = LocalBackend(options(folder))
     backend.start()
@@ -680,7 +680,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         link = Link(context, tmp_path)
         commands.send_multipart([*submits, wire.encode(wire.Close())])
         machine = _Steps()
-        Service(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
+        Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)
     assert machine.rows == 12
     assert machine.before_steps == [5, 10]

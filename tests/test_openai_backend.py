@@ -16,7 +16,7 @@ from sglc.backends.openai.models import model_of
 from sglc.backends.openai.openai_wire import scored
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.segment_runner import Request
+from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Patience
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, LegalizeError, Loc, RunError, UsageError
@@ -667,7 +667,7 @@ class Echo:
 def echoed(prompt: str, *logprobs: list[float | None] | None, method: str = "token_length_normalized") -> Any:
     choices = tuple("abc"[: len(told or "a") - len(prompt)] for told in logprobs)
     node = SelectNode(0, Site("f", (), "x"), choices, method, Loc("f.py", 1))
-    request = Request(1, node, Prompt(None, (prompt,)), choices)
+    request = ApiRequest(1, node, Prompt(None, (prompt,)), choices)
     return scored(request, [None if told is None else Echo(told) for told in logprobs], Usage(calls=1)).event
 
 
@@ -684,6 +684,6 @@ def test_a_choice_that_merges_with_the_prompt_is_scored_from_there() -> None:
     merged = Echo([None, -3.0])
     merged_offsets = type("Merged", (), {"token_logprobs": merged.token_logprobs, "text_offset": [0, 1]})()
     node = SelectNode(0, Site("f", (), "x"), ("c", "d"), "token_length_normalized", Loc("f.py", 1))
-    request = Request(1, node, Prompt(None, ("ab",)), ("c", "d"))
+    request = ApiRequest(1, node, Prompt(None, ("ab",)), ("c", "d"))
     event: Any = scored(request, [whole, merged_offsets], Usage()).event
     assert event.logprobs == ((-1.0, -2.0), (-3.0,))

@@ -17,7 +17,7 @@ from random_programs import random_program
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan, tools_for
-from sglc.backends.scripted import Asked, ScriptedBackend, Words
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall, Words
 from sglc.cli.main import main
 from sglc.errors import SglcError, UsageError, VerifyError, render
 from sglc.ir.plan.plan import Plan
@@ -250,7 +250,7 @@ def loud(s: Any, word: str) -> Any:
     return {"y": s["y"]}
 
 
-def answering(asked: Asked) -> str:
+def answering(asked: ScriptedCall) -> str:
     return f" {asked.site.name}{len(asked.prompt)}"
 
 

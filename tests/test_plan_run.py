@@ -21,7 +21,7 @@ import pytest
 from random_programs import ARGS, random_program
 
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 from sglc.cli.main import main
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.plan.executor import run_plan
@@ -41,7 +41,7 @@ from tests.oracle_backend import OracleBackend
 from tests.reference.interpret import Model, meaning
 from tests.soak_ir import declared
 
-Answers = Mapping[str, str] | Callable[[Asked], str | None]
+Answers = Mapping[str, str] | Callable[[ScriptedCall], str | None]
 
 
 class Watched(ScriptedBackend):
@@ -51,7 +51,7 @@ class Watched(ScriptedBackend):
         answer = answers if callable(answers) else lambda asked: answers.get(asked.site.name)
         self.asked: list[tuple[Site, str]] = []
 
-        def noted(asked: Asked) -> str | None:
+        def noted(asked: ScriptedCall) -> str | None:
             self.asked.append((asked.site, asked.prompt))
             return answer(asked)
 
@@ -209,7 +209,7 @@ def react(question):
 """
 
 
-def reacting(asked: Asked) -> str | None:
+def reacting(asked: ScriptedCall) -> str | None:
     answers = {"thought": " hm\n", "query": " tea?", "answer": " Yes."}
     finished = "FOUND" in asked.prompt
     return answers.get(asked.site.name) or (" finish" if finished else " search")
@@ -351,7 +351,7 @@ def test_what_is_independent_overlaps() -> None:
         both.wait()
         return which
 
-    def answer(asked: Asked) -> str:
+    def answer(asked: ScriptedCall) -> str:
         return asked.prompt
 
     backend = Watched(answer, word_s=0.05)

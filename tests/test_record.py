@@ -20,7 +20,7 @@ from random_programs import ARGS, random_program
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 from sglc.cli.main import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
@@ -51,7 +51,7 @@ class Refusing:
 REFUSING: Any = Refusing()
 
 
-def echoing(asked: Asked) -> str:
+def echoing(asked: ScriptedCall) -> str:
     """Every prompt, site and sample has its own answer."""
     if asked.choices:
         return asked.choices[len(asked.prompt) % len(asked.choices)]

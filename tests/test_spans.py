@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import sglc as sgl
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def answer(asked: Asked) -> str:
+def answer(asked: ScriptedCall) -> str:
     return "y" if asked.choices else "two words"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglc.backends.remote.prompts import Made, Message, Prompt, ids, messages, text
-from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.errors import BackendError, LegalizeError, Loc, RunError
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, Sample, Usage
@@ -19,9 +19,9 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    NodeResult,
     OpenNode,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -47,7 +47,7 @@ class Model:
         self.gates: dict[str, asyncio.Event] = {}
         self.walker = Walker(lambda request, emit: asyncio.ensure_future(self.answer(request, emit)))
 
-    async def answer(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+    async def answer(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         name = request.node.site.name
         self.asked.append(name)
         self.prompts[name] = text(request.prompt)
@@ -60,7 +60,7 @@ class Model:
         if name in self.fails:
             raise BackendError("SGLC543", "no")
         event = GenDone(request.index, (), (Sample(f"<{name}>", (), "stop"),), Usage(calls=1))
-        return Answer(event, Made(f"<{name}>"))
+        return ApiAnswer(event, Made(f"<{name}>"))
 
     async def events(self, *nodes: Any) -> list[Event]:
         return [event async for event in self.walker.submit(Segment(nodes))]
@@ -69,7 +69,7 @@ class Model:
 async def independent(model: Model) -> None:
     model.gates = {"a": asyncio.Event(), "b": asyncio.Event()}
     nodes = (OpenNode(), ExtendNode(0, ("p",)), ForkNode(1, 2), gen(2, "a"), gen(2, "b"), gen(3, "c"),
-             ExtendNode(1, ("[", Result(4), Result(5), "]")), gen(6, "d"))  # fmt: skip
+             ExtendNode(1, ("[", NodeResult(4), NodeResult(5), "]")), gen(6, "d"))  # fmt: skip
     running = asyncio.ensure_future(model.events(*nodes))
     while len(model.asked) < 2:
         await asyncio.sleep(0)

@@ -71,7 +71,7 @@ class Session:
         events = self.engine.step()
         now = perf_counter()
         self.step_ends.append(now)
-        self._least_free = min(self._least_free, self.engine.placement.pool.free)
+        self._least_free = min(self._least_free, self.engine.allocator.pool.free)
         if self._untold:
             self._look_for_first_tokens(now)
         for event in events:
@@ -101,7 +101,7 @@ class Session:
 
     def rows(self) -> dict[RequestId, int]:
         """The row of every request that has one."""
-        return {work.part.request.id: row for row, work in self.engine.placement.work.items()}
+        return {work.part.request.id: row for row, work in self.engine.allocator.work.items()}
 
     @property
     def seconds(self) -> float:

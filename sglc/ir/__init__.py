@@ -1,1 +1,5 @@
-"""The intermediate representation: values, ops, programs, plans. Knows no back end and no runtime."""
+"""The intermediate representation: values, ops, programs, and the plans that they become. Knows no back end.
+
+At the top: core, ops, values, sampling, target, remark, depth, choice_scoring; below it text, verify, grammar
+and plan. May import: errors.
+"""

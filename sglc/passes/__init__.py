@@ -1,7 +1,7 @@
 """Rewrites of programs, and their lowering to plans. Passes see a `Target`, never a back end.
 
 Importing this package registers every pass; passes never import each other. `register` is how a user adds
-one of their own (docs/passes.md).
+one of their own (docs/passes.md). May import: errors, knobs, ir, and the helpers in `chat` and `lowering`.
 """
 
 import sglc.passes.cache_hints

@@ -20,7 +20,7 @@ MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trie:
+class ChoiceTrie:
     """Ids behind a prompt, depth first.
 
     Fields:
@@ -42,17 +42,17 @@ class Trie:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tries:
+class ChoiceTries:
     """How choices are scored. `where[c]` is (trie, number of its pair) of each id of choice c.
 
     The first trie goes with the prompt: what may come first in a choice is scored there alone.
     """
 
-    tries: tuple[Trie, ...]
+    tries: tuple[ChoiceTrie, ...]
     where: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
+def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> ChoiceTries:
     """`choices` as few tries, each of at most `room` ids, or of one choice's.
 
     Without `branching` each of them is a chain: what two choices share is in both their chains, unless
@@ -83,7 +83,9 @@ def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) ->
             scored[index].append((len(growing) - 1, (place, token)))
     tries = tuple(trie.grown() for trie in growing)
     numbers = [{pair: i for i, pair in enumerate(trie.pairs)} for trie in tries]
-    return Tries(tries, tuple(tuple((trie, numbers[trie][pair]) for trie, pair in each) for each in scored))
+    return ChoiceTries(
+        tries, tuple(tuple((trie, numbers[trie][pair]) for trie, pair in each) for each in scored)
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -99,14 +101,14 @@ class _Growing:
         self.depths += range(depth, depth + len(ids))
         return list(range(begin, len(self.ids)))
 
-    def grown(self) -> Trie:
+    def grown(self) -> ChoiceTrie:
         count = len(self.ids)
         until = np.full(count, count, np.int32)
         above: list[int] = []  # the ids that the last one sees
         for place, depth in enumerate(self.depths):
             until[above[depth:]] = place
             above = [*above[:depth], place]
-        return Trie(tuple(self.ids), np.array(self.depths, np.int32), until, tuple(sorted(self.pairs)))
+        return ChoiceTrie(tuple(self.ids), np.array(self.depths, np.int32), until, tuple(sorted(self.pairs)))
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

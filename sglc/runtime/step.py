@@ -69,7 +69,7 @@ NONE_OPENED = Opened(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class TokenTree:
     """Of a row whose ids branch behind its first `base`: the ids behind those that it has with this step.
 
     They have slots and places as in any row, one after the other, but id base + i stands at position
@@ -84,7 +84,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StepOptions:
     """What rows ask for beyond plain samples; the same in a step and in its batch.
 
     Fields:
@@ -99,7 +99,7 @@ class Asked:
     Log-probabilities are those of the model's own distribution, whatever bias and masks say.
     """
 
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[TokenTree, ...] = ()
     score_at: I32 = field(default_factory=_no_integers)
     score_ids: I32 = field(default_factory=_no_integers)
     masked: I32 = field(default_factory=_no_integers)
@@ -118,7 +118,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Asked):
+class Step(StepOptions):
     """T tokens of R rows, and what changes with them. Arrays are never written after the launch.
 
     Order of effects:
@@ -166,7 +166,7 @@ class Step(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch(Asked):
+class Batch(StepOptions):
     """A step written out: T tokens of R rows. Row r owns tokens starts[r] : starts[r + 1].
 
     They are the last ones of its sequence. Order of effects: copies, then the KV of all T tokens, then

@@ -13,7 +13,7 @@ from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.torch_executor import TorchExecutor
-from sglc.runtime.scheduler.requests import PromptScored, RequestDone, SampleDone, Scored
+from sglc.runtime.scheduler.requests import PromptScored, RequestDone, SampleDone, ScoreDone
 from tests.runtime.reference_models import KINDS, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -123,7 +123,7 @@ def test_scores_equal_transformers(tmp_path: Path) -> None:
     scored = None
     while not target.idle:
         for event in target.step():
-            scored = event if isinstance(event, Scored) else scored
+            scored = event if isinstance(event, ScoreDone) else scored
     assert scored is not None
     for choice, logprobs in zip(choices, scored.logprobs, strict=True):
         table = model(torch.tensor([[*PROMPTS[2], *choice]])).logits[0].log_softmax(-1)
@@ -141,6 +141,6 @@ def test_bfloat16_stays_close_to_float32(tmp_path: Path) -> None:
     for target in (exact, rough):
         target.score(target.extend(None, PROMPTS[6]), choices)
         while not target.idle:
-            tables += [event.logprobs for event in target.step() if isinstance(event, Scored)]
+            tables += [event.logprobs for event in target.step() if isinstance(event, ScoreDone)]
     gap = torch.tensor(tables[0])[:, 0] - torch.tensor(tables[1])[:, 0]
     assert float(gap.norm() / torch.tensor(tables[0])[:, 0].norm()) < 0.05

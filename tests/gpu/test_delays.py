@@ -92,9 +92,9 @@ def test_delays_and_a_small_pool_change_nothing(seed: int, tmp_path: Path) -> No
 
     limits = EngineConfig(token_budget=TOKENS, max_rows=ROWS, max_len=512)
     quiet = outcomes(Engine(executor(2000, 1, graphs=False), limits), seed)
-    retracted = 0
+    preempted = 0
     for pages, depth in ((2000, 4), (90, 2), (90, 4)):
         engine = Engine(Delayed(executor(pages, depth), seed), limits)
         assert outcomes(engine, seed) == quiet
-        retracted += engine._waiting.retracted
-    assert retracted > 0, "the small pool was not small enough"
+        preempted += engine._queue.preempted
+    assert preempted > 0, "the small pool was not small enough"

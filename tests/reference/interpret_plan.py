@@ -33,10 +33,10 @@ from sglc.ir.plan.segment import (
     Held,
     ImagePart,
     KeepNode,
+    NodeResult,
     OpenNode,
     Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -228,7 +228,7 @@ class _Nodes:
                 return part.text
             case Slot():
                 return text(self.at.find(part))
-            case Result():
+            case NodeResult():
                 return self.made[part.node][1]
             case ImagePart():
                 return f"picture({self.part(part.data)})"

@@ -19,9 +19,9 @@ import numpy as np
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.logit_masks import bias_of
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.requests import Likely
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, Tree
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, TokenTree
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -48,7 +48,7 @@ def _bias_hash(added: Mapping[int, float]) -> np.uint64:
     return np.uint64(terms.sum(dtype=np.uint64))
 
 
-def _branched(tree: Tree, terms: U64) -> U64:
+def _branched(tree: TokenTree, terms: U64) -> U64:
     """Hash of what each id behind a tree's base sees, uint64 [n], from the `terms` of all ids of its row."""
     assert tree.depths.size == tree.until.size, "a tree's arrays differ in length"
     places = np.arange(tree.until.size)
@@ -99,7 +99,7 @@ class Oracle:
         self.vocab_size = vocab_size
         self.eos_ids = tuple(eos_ids)
         self.trees = trees
-        self.mirror = Mirror(page_size)
+        self.mirror = ExecutorState(page_size)
         self.extended = 0  # tokens of all steps
         slots = pages * page_size
         self._ids: I32 = np.full(slots, -1, np.int32)

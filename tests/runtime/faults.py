@@ -15,18 +15,25 @@ import pytest
 from sglc.ir.sampling import Sampling
 from sglc.runtime import choice_trie
 from sglc.runtime.cache.page_pool import PagePool
-from sglc.runtime.cache.page_tree import SOME_DAY, Key, Match, Node, RadixTree, Worth
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, PrefixMatch, RadixTree, Worth
 from sglc.runtime.cache.sequence_handles import Handles
-from sglc.runtime.choice_trie import Tries
+from sglc.runtime.choice_trie import ChoiceTries
 from sglc.runtime.engine import engine, jump_forward, logit_masks, scores
 from sglc.runtime.engine.engine import Engine
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler import requests
-from sglc.runtime.scheduler.batch_state import Chunk, Rows
-from sglc.runtime.scheduler.kv_allocator import Placement, Work
-from sglc.runtime.scheduler.queue import Waiting
-from sglc.runtime.scheduler.requests import Kind, Likely, Part, Request, Run, SampleState
-from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator, RowWork
+from sglc.runtime.scheduler.queue import RequestQueue
+from sglc.runtime.scheduler.requests import (
+    EngineRequest,
+    JumpForward,
+    Likely,
+    PartKind,
+    RequestPart,
+    SampleState,
+)
+from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -34,37 +41,37 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 def no_copy_on_write(patch: pytest.MonkeyPatch) -> None:
     """A row writes on in the shared partial page instead of a copy."""
-    original = Placement._copies
+    original = KVAllocator._copies
 
-    def copies(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+    def copies(self: KVAllocator, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         made = original(self, index, decode, chunks)
         for source, target, _ in made.tolist():
             self.rows.table[self.rows.table == target] = source
         return made[:0]
 
-    patch.setattr(Placement, "_copies", copies)
+    patch.setattr(KVAllocator, "_copies", copies)
 
 
 def copy_one_token_short(patch: pytest.MonkeyPatch) -> None:
     """A copied page lacks its last token."""
-    original = Placement._copies
+    original = KVAllocator._copies
 
-    def copies(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+    def copies(self: KVAllocator, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         made = original(self, index, decode, chunks)
         made[:, 2] -= made[:, 2] > 1
         return made
 
-    patch.setattr(Placement, "_copies", copies)
+    patch.setattr(KVAllocator, "_copies", copies)
 
 
 def insert_after_abort(patch: pytest.MonkeyPatch) -> None:
     """What an aborted row has computed enters the tree."""
     original = Engine._forget
 
-    def forget(self: Engine, request: Request) -> None:
-        for row, work in list(self.placement.work.items()):
-            if work.part.request is request and work.part.kind is Kind.SAMPLE:
-                self.placement.retire(row, int(self.rows.seq_len[row]))
+    def forget(self: Engine, request: EngineRequest) -> None:
+        for row, work in list(self.allocator.work.items()):
+            if work.part.request is request and work.part.kind is PartKind.SAMPLE:
+                self.allocator.retire(row, int(self.rows.seq_len[row]))
         original(self, request)
 
     patch.setattr(Engine, "_forget", forget)
@@ -72,12 +79,12 @@ def insert_after_abort(patch: pytest.MonkeyPatch) -> None:
 
 def tail_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The last kept token is taken for written although it has no KV yet."""
-    original = Placement.retire
+    original = KVAllocator.retire
 
-    def retire(self: Placement, row: int, keep: int) -> Node:
+    def retire(self: KVAllocator, row: int, keep: int) -> PageNode:
         return original(self, row, keep + 1 if keep else 0)
 
-    patch.setattr(Placement, "retire", retire)
+    patch.setattr(KVAllocator, "retire", retire)
 
 
 def double_free(patch: pytest.MonkeyPatch) -> None:
@@ -93,13 +100,13 @@ def double_free(patch: pytest.MonkeyPatch) -> None:
 
 def stale_generation(patch: pytest.MonkeyPatch) -> None:
     """A reused row takes its predecessor's late results for its own."""
-    original = Rows.close
+    original = BatchState.close
 
-    def close(self: Rows, row: int) -> None:
+    def close(self: BatchState, row: int) -> None:
         original(self, row)
         self.generation[row] -= 1
 
-    patch.setattr(Rows, "close", close)
+    patch.setattr(BatchState, "close", close)
 
 
 def evict_locked_page(patch: pytest.MonkeyPatch) -> None:
@@ -124,19 +131,21 @@ def evict_locked_page(patch: pytest.MonkeyPatch) -> None:
 
 def pending_used_in_same_step(patch: pytest.MonkeyPatch) -> None:
     """Prompt pages are in the tree before the step that computes them is launched."""
-    original = Placement.open
+    original = KVAllocator.open
 
-    def open_row(self: Placement, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
+    def open_row(
+        self: KVAllocator, part: RequestPart, match: PrefixMatch, left: int
+    ) -> tuple[int, int, int] | None:
         opened = original(self, part, match, left)
-        if opened is not None and part.kind is Kind.SAMPLE:
+        if opened is not None and part.kind is PartKind.SAMPLE:
             row, known, tokens = opened
-            self._take_pages(np.empty(0, np.int32), [Chunk(row, tokens)])
+            self._take_pages(np.empty(0, np.int32), [PrefillChunk(row, tokens)])
             self.rows.seq_len[row] = known + tokens
             self._insert_prompt(row, self.work[row], 0)
             self.rows.seq_len[row] = known
         return opened
 
-    patch.setattr(Placement, "open", open_row)
+    patch.setattr(KVAllocator, "open", open_row)
 
 
 def quarantine_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -147,153 +156,153 @@ def quarantine_skipped(patch: pytest.MonkeyPatch) -> None:
 
 def unlock_too_early(patch: pytest.MonkeyPatch) -> None:
     """Locks end although a step in flight still reads the nodes."""
-    patch.setattr(Placement, "_unlock", lambda self, node, step: self.tree.unlock(node))
+    patch.setattr(KVAllocator, "_unlock", lambda self, node, step: self.tree.unlock(node))
 
 
 def leaked_lock(patch: pytest.MonkeyPatch) -> None:
     """The lock on a page that was copied from is never taken back."""
-    original = Placement._end_copy
+    original = KVAllocator._end_copy
 
-    def end_copy(self: Placement, row: int, step: int) -> None:
+    def end_copy(self: KVAllocator, row: int, step: int) -> None:
         source = self.work[row].source
         assert source is not None
         self.tree.lock(source)
         original(self, row, step)
 
-    patch.setattr(Placement, "_end_copy", end_copy)
+    patch.setattr(KVAllocator, "_end_copy", end_copy)
 
 
 def seed_of_first_sample(patch: pytest.MonkeyPatch) -> None:
     """Every row samples with the seed of the first that ran."""
-    original = Rows.sample_with
+    original = BatchState.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+    def sample_with(self: BatchState, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
         original(self, row, sampling, *rest, **named)
         self.seeds[row] = self.seeds[0]
 
-    patch.setattr(Rows, "sample_with", sample_with)
+    patch.setattr(BatchState, "sample_with", sample_with)
 
 
 def wrong_seed_position(patch: pytest.MonkeyPatch) -> None:
     """Decode rows give the position of the token to come, not of the one passed in."""
-    original = Mirror.expand
+    original = ExecutorState.expand
 
-    def expand(self: Mirror, step: Step) -> Batch:
+    def expand(self: ExecutorState, step: Step) -> Batch:
         batch = original(self, step)
         positions = batch.positions.copy()
         positions[: step.decoding] += 1
         return replace(batch, positions=positions)
 
-    patch.setattr(Mirror, "expand", expand)
+    patch.setattr(ExecutorState, "expand", expand)
 
 
 def page_not_told(patch: pytest.MonkeyPatch) -> None:
     """Of the pages that a row takes at once, the last one is not told to the executor."""
-    original = Rows.add_pages
+    original = BatchState.add_pages
 
-    def add_pages(self: Rows, rows: I32, counts: I32, pages: I32) -> None:
+    def add_pages(self: BatchState, rows: I32, counts: I32, pages: I32) -> None:
         original(self, rows, counts, pages)
         if counts[-1] > 1:
             self._entries[-1] = self._entries[-1][:-1]
 
-    patch.setattr(Rows, "add_pages", add_pages)
+    patch.setattr(BatchState, "add_pages", add_pages)
 
 
 def page_table_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
     """A row that begins keeps the page table of the one before it."""
-    original = Mirror._open
+    original = ExecutorState._open
 
-    def open_rows(self: Mirror, opened: Opened) -> None:
+    def open_rows(self: ExecutorState, opened: Opened) -> None:
         before = self.table.copy()
         original(self, opened)
         self.table[: len(before), : before.shape[1]] = before
 
-    patch.setattr(Mirror, "_open", open_rows)
+    patch.setattr(ExecutorState, "_open", open_rows)
 
 
 def sampling_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
     """A row that begins again keeps the temperature of the one before it."""
-    original = Mirror._open
+    original = ExecutorState._open
 
-    def open_rows(self: Mirror, opened: Opened) -> None:
+    def open_rows(self: ExecutorState, opened: Opened) -> None:
         before = self.temperature.copy()
         original(self, opened)
         self.temperature[: before.size] = before
 
-    patch.setattr(Mirror, "_open", open_rows)
+    patch.setattr(ExecutorState, "_open", open_rows)
 
 
 def entries_lost_when_looking_ahead(patch: pytest.MonkeyPatch) -> None:
     """What a step enters into page tables is lost if two steps before it are not drained."""
-    original = Placement.build
+    original = KVAllocator.build
 
-    def build(self: Placement, index: int, decode: I32, chunks: list[Chunk]) -> Step:
+    def build(self: KVAllocator, index: int, decode: I32, chunks: list[PrefillChunk]) -> Step:
         step = original(self, index, decode, chunks)
         return replace(step, pages=step.pages[:0]) if index - self._drained > 2 else step
 
-    patch.setattr(Placement, "build", build)
+    patch.setattr(KVAllocator, "build", build)
 
 
 def stop_ids_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
     """A reused row keeps the stop ids of the one before it."""
-    original = Rows.sample_with
+    original = BatchState.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+    def sample_with(self: BatchState, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
         before = self.stops[row].copy()
         original(self, row, sampling, *rest, **named)
         if self.generation[row]:
             self.stops[row] = before
 
-    patch.setattr(Rows, "sample_with", sample_with)
+    patch.setattr(BatchState, "sample_with", sample_with)
 
 
 def many_stop_ids_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
     """A reused row keeps the stop ids of the one before it, if those were more than are looked for at once."""
-    original = Rows.close
+    original = BatchState.close
 
-    def close(self: Rows, row: int) -> None:
+    def close(self: BatchState, row: int) -> None:
         stops = self._many_stops.get(row)
         original(self, row)
         if stops is not None:
             self._many_stops[row] = stops
 
-    patch.setattr(Rows, "close", close)
+    patch.setattr(BatchState, "close", close)
 
 
 def logprobs_of_the_predecessor(patch: pytest.MonkeyPatch) -> None:
     """Log-probabilities are not entered where the row before had some."""
-    original = Rows.take
+    original = BatchState.take
 
-    def take(self: Rows, rows: I32, tokens: I32, logprobs: F32) -> tuple[Bool, Bool]:
+    def take(self: BatchState, rows: I32, tokens: I32, logprobs: F32) -> tuple[Bool, Bool]:
         before = self.logprobs.copy()
         taken = original(self, rows, tokens, logprobs)
         np.copyto(self.logprobs, before, where=before != 0)
         return taken
 
-    patch.setattr(Rows, "take", take)
+    patch.setattr(BatchState, "take", take)
 
 
 def order_kept_when_a_row_ends(patch: pytest.MonkeyPatch) -> None:
     """Rows that have nothing left to launch decode on."""
-    original = Rows.advance
+    original = BatchState.advance
 
-    def advance(self: Rows, step: Step) -> None:
+    def advance(self: BatchState, step: Step) -> None:
         self._steps_left += 1
         original(self, step)
 
-    patch.setattr(Rows, "advance", advance)
+    patch.setattr(BatchState, "advance", advance)
 
 
 def stale_min_tokens(patch: pytest.MonkeyPatch) -> None:
     """A reused row keeps its predecessor's `min_tokens`."""
-    original = Rows.sample_with
+    original = BatchState.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+    def sample_with(self: BatchState, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
         before = int(self.min_tokens[row])
         original(self, row, sampling, *rest, **named)
         self.min_tokens[row] = before
 
-    patch.setattr(Rows, "sample_with", sample_with)
+    patch.setattr(BatchState, "sample_with", sample_with)
 
 
 def dropped_cut(patch: pytest.MonkeyPatch) -> None:
@@ -305,7 +314,7 @@ def partial_match_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """A partial match claims one token more than is equal."""
     original = RadixTree.match
 
-    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+    def match(self: RadixTree, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
         found = original(self, ids, limit, start)
         longer = found.source is not None and found.tokens + 1 < len(found.source.key)
         if longer and found.length < limit:
@@ -319,7 +328,7 @@ def whole_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
     """A partial match is as long as the page allows, whatever the limit that keeps a token to compute."""
     original = RadixTree.match
 
-    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+    def match(self: RadixTree, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
         return original(self, ids, len(ids), start)
 
     patch.setattr(RadixTree, "match", match)
@@ -329,7 +338,7 @@ def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
     """Inserting what is there replaces the page."""
     original = RadixTree.insert
 
-    def insert(self: RadixTree, parent: Node, key: Key, page: int, step: int) -> tuple[Node, bool]:
+    def insert(self: RadixTree, parent: PageNode, key: Key, page: int, step: int) -> tuple[PageNode, bool]:
         node, new = original(self, parent, key, page, step)
         if not new and node.page != page:
             node.page = page
@@ -341,13 +350,13 @@ def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
 
 def score_rows_inserted(patch: pytest.MonkeyPatch) -> None:
     """Choices that were only scored enter the tree."""
-    original = Placement.retire
+    original = KVAllocator.retire
 
-    def retire(self: Placement, row: int, keep: int) -> Node:
+    def retire(self: KVAllocator, row: int, keep: int) -> PageNode:
         choice = self.work[row].part.trie is not None
         return original(self, row, int(self.rows.seq_len[row]) if choice else keep)
 
-    patch.setattr(Placement, "retire", retire)
+    patch.setattr(KVAllocator, "retire", retire)
 
 
 def evictable_leaf_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -357,26 +366,26 @@ def evictable_leaf_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def promises_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Admission counts pages that running rows will still take."""
-    patch.setattr(Placement, "available", property(lambda self: self.pool.free + int(self.tree.evictable)))
+    patch.setattr(KVAllocator, "available", property(lambda self: self.pool.free + int(self.tree.evictable)))
 
 
 def scores_shifted(patch: pytest.MonkeyPatch) -> None:
     """A choice is scored one position too early."""
-    original = Waiting._chunk
+    original = RequestQueue._chunk
 
-    def chunk(self: Waiting, part: Part, row: int, tokens: int) -> Chunk:
+    def chunk(self: RequestQueue, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         made = original(self, part, row, tokens)
-        first = int(self.placement.rows.seq_len[row])
+        first = int(self.allocator.rows.seq_len[row])
         return replace(made, scored=tuple((max(first, at - 1), token) for at, token in made.scored))
 
-    patch.setattr(Waiting, "_chunk", chunk)
+    patch.setattr(RequestQueue, "_chunk", chunk)
 
 
 def below_the_id_before(patch: pytest.MonkeyPatch) -> None:
     """In a row that branches, an id sees those that its neighbour sees, and stands behind it."""
     original = choice_trie.tries_of
 
-    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
+    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> ChoiceTries:
         made = original(choices, room, branching=branching)
         straight = [
             replace(
@@ -384,7 +393,7 @@ def below_the_id_before(patch: pytest.MonkeyPatch) -> None:
             )
             for trie in made.tries
         ]
-        return Tries(tuple(straight), made.where)
+        return ChoiceTries(tuple(straight), made.where)
 
     patch.setattr(engine, "tries_of", tries_of)
 
@@ -393,18 +402,18 @@ def an_id_seen_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """The first id behind a branch sees the last one of the branch before, too."""
     original = choice_trie.tries_of
 
-    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> Tries:
+    def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) -> ChoiceTries:
         made = original(choices, room, branching=branching)
-        return Tries(tuple(replace(trie, until=trie.until + 1) for trie in made.tries), made.where)
+        return ChoiceTries(tuple(replace(trie, until=trie.until + 1) for trie in made.tries), made.where)
 
     patch.setattr(engine, "tries_of", tries_of)
 
 
 def branches_forgotten_when_cut(patch: pytest.MonkeyPatch) -> None:
     """Of a trie in several steps, each step knows only its own ids' branches."""
-    original = Rows.build
+    original = BatchState.build
 
-    def build(self: Rows, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
+    def build(self: BatchState, index: int, decode: I32, chunks: list[PrefillChunk], copies: I32) -> Step:
         made = original(self, index, decode, chunks, copies)
         lengths = dict(enumerate(made.lengths.tolist(), made.decoding))
         told = []
@@ -414,24 +423,24 @@ def branches_forgotten_when_cut(patch: pytest.MonkeyPatch) -> None:
             told.append(replace(tree, until=until))
         return replace(made, trees=tuple(told))
 
-    patch.setattr(Rows, "build", build)
+    patch.setattr(BatchState, "build", build)
 
 
 def choices_enter_the_tree(patch: pytest.MonkeyPatch) -> None:
     """Pages of a prompt's row enter the tree with the choices that lie behind it."""
-    original = Placement._insert_prompt
+    original = KVAllocator._insert_prompt
 
-    def insert(self: Placement, row: int, work: Work, step: int) -> None:
+    def insert(self: KVAllocator, row: int, work: RowWork, step: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Part, "kept", property(lambda part: len(part.ids)))
+            inner.setattr(RequestPart, "kept", property(lambda part: len(part.ids)))
             original(self, row, work, step)
 
-    patch.setattr(Placement, "_insert_prompt", insert)
+    patch.setattr(KVAllocator, "_insert_prompt", insert)
 
 
 def looking_ahead_of_the_mask(patch: pytest.MonkeyPatch) -> None:
     """A constrained row is launched while its last token is in flight."""
-    patch.setattr(Rows, "known", lambda self, rows: rows)
+    patch.setattr(BatchState, "known", lambda self, rows: rows)
 
 
 def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
@@ -440,7 +449,7 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
 
     seen: dict[SampleState, int] = {}  # there is one mask for each token
 
-    def allowed(request: Request, sample: int, made: int) -> Bool:
+    def allowed(request: EngineRequest, sample: int, made: int) -> Bool:
         state = request.samples[sample]
         now, state.state = state.state, seen.get(state, state.state)
         seen[state] = now
@@ -463,7 +472,7 @@ def constraint_dropped_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 
     def cut(self: Engine, request: int, sample: int, length: int) -> None:
         original(self, request, sample, length)
-        rows = [row for row, work in self.placement.work.items() if work.part.request.id == request]
+        rows = [row for row, work in self.allocator.work.items() if work.part.request.id == request]
         self.rows.constrained[rows] = False
 
     patch.setattr(Engine, "cut", cut)
@@ -473,7 +482,7 @@ def masks_in_another_order(patch: pytest.MonkeyPatch) -> None:
     """Masks are in the order of row numbers, not of the step's rows."""
     original = logit_masks.steered
 
-    def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
+    def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
         made = original(step, rows, work)
         return replace(made, masks=made.masks[np.argsort(step.rows[made.masked], kind="stable")])
 
@@ -484,7 +493,7 @@ def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Ids that end a sample are allowed where the text may not end."""
     original = logit_masks.allowed_next
 
-    def allowed(request: Request, sample: int, made: int) -> Bool:
+    def allowed(request: EngineRequest, sample: int, made: int) -> Bool:
         mask = original(request, sample, made)
         mask[sorted(request.stop_ids)] = True
         return mask
@@ -496,7 +505,7 @@ def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """A forced run takes in the likeliest-looking id behind it."""
     original = jump_forward.forced_run
 
-    def run(part: Part, made: int) -> Run | None:
+    def run(part: RequestPart, made: int) -> JumpForward | None:
         found = original(part, made)
         assert part.request.sampling is not None
         if found is None or found.finish or made + len(found.ids) + 1 >= part.request.sampling.max_tokens:
@@ -516,7 +525,7 @@ def run_behind_max_tokens(patch: pytest.MonkeyPatch) -> None:
     """A forced run goes on behind `max_tokens`."""
     original = jump_forward.forced_run
 
-    def run(part: Part, made: int) -> Run | None:
+    def run(part: RequestPart, made: int) -> JumpForward | None:
         return original(part, made - 1 if made else made)
 
     patch.setattr(jump_forward, "forced_run", run)
@@ -526,7 +535,7 @@ def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
     """What is sampled behind a run gets the mask of the place before its last id."""
     original = jump_forward.forced_run
 
-    def run(part: Part, made: int) -> Run | None:
+    def run(part: RequestPart, made: int) -> JumpForward | None:
         found = original(part, made)
         if found is None or found.finish:
             return found
@@ -541,49 +550,49 @@ def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
 
 def run_scored_one_place_late(patch: pytest.MonkeyPatch) -> None:
     """The ids of a run have the log-probabilities of their own places, not of those before."""
-    original = Waiting._chunk
+    original = RequestQueue._chunk
 
-    def chunk(self: Waiting, part: Part, row: int, tokens: int) -> Chunk:
+    def chunk(self: RequestQueue, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         made = original(self, part, row, tokens)
-        last = int(self.placement.rows.seq_len[row]) + tokens - 1
-        if not self.placement.rows.forced[row]:
+        last = int(self.allocator.rows.seq_len[row]) + tokens - 1
+        if not self.allocator.rows.forced[row]:
             return made
         return replace(made, scored=tuple((min(last, at + 1), token) for at, token in made.scored))
 
-    patch.setattr(Waiting, "_chunk", chunk)
+    patch.setattr(RequestQueue, "_chunk", chunk)
 
 
 def run_without_a_page(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whether there are pages for a run."""
-    original = Placement.force
+    original = KVAllocator.force
 
-    def force(self: Placement, row: int, ids: tuple[int, ...], *, ends: bool) -> bool:
-        self.owed -= 1000
+    def force(self: KVAllocator, row: int, ids: tuple[int, ...], *, ends: bool) -> bool:
+        self.reserved -= 1000
         jump_forward = original(self, row, ids, ends=ends)
-        self.owed += 1000
+        self.reserved += 1000
         return jump_forward
 
-    patch.setattr(Placement, "force", force)
+    patch.setattr(KVAllocator, "force", force)
 
 
 def run_outlives_its_row(patch: pytest.MonkeyPatch) -> None:
     """A sample whose row gave way is still taken for one on its run."""
-    original = Waiting._retract
+    original = RequestQueue._preempt
 
-    def retract(self: Waiting, row: int) -> None:
-        part = self.placement.work[row].part
+    def preempt(self: RequestQueue, row: int) -> None:
+        part = self.allocator.work[row].part
         run = part.request.samples[part.index].run
         original(self, row)
         part.request.samples[part.index].run = run
 
-    patch.setattr(Waiting, "_retract", retract)
+    patch.setattr(RequestQueue, "_preempt", preempt)
 
 
 def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
     """Penalties behind a run do not count its ids."""
     original = logit_masks._biased
 
-    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+    def biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step:
         states = [s for row in step.rows.tolist() for s in work[row].part.request.samples]
         runs = [(state, state.run) for state in states]
         for state in states:
@@ -598,22 +607,22 @@ def penalties_without_the_run(patch: pytest.MonkeyPatch) -> None:
 
 def stretched_prompt_shared_whole(patch: pytest.MonkeyPatch) -> None:
     """A run behind a prompt enters the tree as if it were of the prompt."""
-    original = Placement._insert_prompt
+    original = KVAllocator._insert_prompt
 
-    def insert(self: Placement, row: int, work: Work, step: int) -> None:
+    def insert(self: KVAllocator, row: int, work: RowWork, step: int) -> None:
         if self.rows.forced[row] and not work.diverged:
             known = self.rows.tokens[row, : int(self.rows.seq_len[row])]
             work.part = replace(work.part, ids=tuple(known.tolist()))
         original(self, row, work, step)
 
-    patch.setattr(Placement, "_insert_prompt", insert)
+    patch.setattr(KVAllocator, "_insert_prompt", insert)
 
 
 def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
     """The pins of an evicted node do not move to the node that takes over."""
     original = RadixTree._remove
 
-    def remove(self: RadixTree, node: Node, successor: Node) -> None:
+    def remove(self: RadixTree, node: PageNode, successor: PageNode) -> None:
         before = successor.pins
         original(self, node, successor)
         successor.pins = before
@@ -623,20 +632,20 @@ def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
 
 def penalties_one_token_late(patch: pytest.MonkeyPatch) -> None:
     """A row with penalties is launched while its last token is in flight."""
-    original = Rows.sample_with
+    original = BatchState.sample_with
 
-    def sample_with(self: Rows, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
+    def sample_with(self: BatchState, row: int, sampling: Sampling, *rest: Any, **named: Any) -> None:
         original(self, row, sampling, *rest, **named)
         self.stepwise[row] = named["constrained"]
 
-    patch.setattr(Rows, "sample_with", sample_with)
+    patch.setattr(BatchState, "sample_with", sample_with)
 
 
 def penalties_of_the_prompt(patch: pytest.MonkeyPatch) -> None:
     """Penalties count the prompt's ids too."""
     original = logit_masks._biased
 
-    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+    def biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step:
         for offset in offsets:
             request = work[int(step.rows[offset])].part.request
             for state in request.samples:
@@ -651,7 +660,7 @@ def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
     """A bias is added to the row before."""
     original = logit_masks._biased
 
-    def biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+    def biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step:
         made = original(step, offsets, work)
         sampling = np.flatnonzero(made.sample)
         before = sampling[np.searchsorted(sampling, made.bias_at) - 1].astype(np.int32)
@@ -664,9 +673,9 @@ def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
     """What is cached of a prompt gets no scores."""
     original = requests.first_part
 
-    def first_part(request: Request) -> Part:
+    def first_part(request: EngineRequest) -> RequestPart:
         part = original(request)
-        part.limit = len(part.ids) - 1 if part.kind is Kind.SAMPLE else part.limit
+        part.limit = len(part.ids) - 1 if part.kind is PartKind.SAMPLE else part.limit
         return part
 
     patch.setattr(engine, "first_part", first_part)
@@ -684,71 +693,71 @@ def likeliest_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
 
 def retracted_row_loses_a_token(patch: pytest.MonkeyPatch) -> None:
     """A row that gave way goes on one token short of what it had."""
-    original = Rows.resume
-    patch.setattr(Rows, "resume", lambda self, row, logprobs: original(self, row, logprobs[1:]))
+    original = BatchState.resume
+    patch.setattr(BatchState, "resume", lambda self, row, logprobs: original(self, row, logprobs[1:]))
 
 
 def retracted_row_takes_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A row that gave way counts its launched tokens as known."""
-    original = Rows.sampled
+    original = BatchState.sampled
 
-    def sampled(self: Rows, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def sampled(self: BatchState, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         made = int(self.made[row])
         self.made[row] = min(self.end[row], self.seq_len[row]) - self.begun[row]
         found = original(self, row)
         self.made[row] = made
         return found
 
-    retract = Waiting._retract
+    preempt = RequestQueue._preempt
 
-    def retract_with(self: Waiting, row: int) -> None:
+    def retract_with(self: RequestQueue, row: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Rows, "sampled", sampled)
-            retract(self, row)
+            inner.setattr(BatchState, "sampled", sampled)
+            preempt(self, row)
 
-    patch.setattr(Waiting, "_retract", retract_with)
+    patch.setattr(RequestQueue, "_preempt", retract_with)
 
 
 def retraction_keeps_a_lock(patch: pytest.MonkeyPatch) -> None:
     """A row that gives way keeps its prefix locked."""
-    original = Waiting._retract
+    original = RequestQueue._preempt
 
-    def retract(self: Waiting, row: int) -> None:
-        self.placement.tree.lock(self.placement.work[row].node)
+    def preempt(self: RequestQueue, row: int) -> None:
+        self.allocator.tree.lock(self.allocator.work[row].node)
         original(self, row)
 
-    patch.setattr(Waiting, "_retract", retract)
+    patch.setattr(RequestQueue, "_preempt", preempt)
 
 
 def recomputed_tokens_counted_twice(patch: pytest.MonkeyPatch) -> None:
     """What a row computes again after it gave way is prompt."""
-    original = Waiting._admitted
+    original = RequestQueue._admitted
 
-    def admitted(self: Waiting, part: Part, row: int, known: int) -> None:
+    def admitted(self: RequestQueue, part: RequestPart, row: int, known: int) -> None:
         original(self, part, row, known)
         if part.logprobs is not None:
             part.request.computed += len(part.ids) - known
 
-    patch.setattr(Waiting, "_admitted", admitted)
+    patch.setattr(RequestQueue, "_admitted", admitted)
 
 
 def unpromised_pages_taken(patch: pytest.MonkeyPatch) -> None:
     """Every row goes on, whether there is a page for it or not."""
 
-    def promise(self: Placement, decode: I32) -> I32:
+    def promise(self: KVAllocator, decode: I32) -> I32:
         due = self._due(decode)
-        self.rows.owed[due] += 1
-        self.owed += due.size
+        self.rows.reserved[due] += 1
+        self.reserved += due.size
         return decode
 
-    patch.setattr(Placement, "promise", promise)
+    patch.setattr(KVAllocator, "promise", promise)
 
 
 def namespace_ignored_in_match(patch: pytest.MonkeyPatch) -> None:
     """Prefixes are looked up in the namespace "" only."""
     original = RadixTree.match
 
-    def match(self: RadixTree, ids: Key, limit: int, start: Node) -> Match:
+    def match(self: RadixTree, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
         return original(self, ids, limit, self.root if start.parent is None and not start.scratch else start)
 
     patch.setattr(RadixTree, "match", match)
@@ -758,7 +767,7 @@ def dead_node_outlives_a_pinned_one(patch: pytest.MonkeyPatch) -> None:
     """What was released is evicted last."""
     original = RadixTree._rank
 
-    def rank(self: RadixTree, node: Node) -> tuple[int, int, int, int]:
+    def rank(self: RadixTree, node: PageNode) -> tuple[int, int, int, int]:
         worth, *rest = original(self, node)
         return (worth or 9, *rest)
 
@@ -769,7 +778,7 @@ def nearest_use_goes_first(patch: pytest.MonkeyPatch) -> None:
     """Of pinned leaves the one that is needed next is evicted first."""
     original = RadixTree._rank
 
-    def rank(self: RadixTree, node: Node) -> tuple[int, int, int, int]:
+    def rank(self: RadixTree, node: PageNode) -> tuple[int, int, int, int]:
         worth, use, last, serial = original(self, node)
         return worth, use if use <= -SOME_DAY else -use, last, serial
 
@@ -779,7 +788,7 @@ def nearest_use_goes_first(patch: pytest.MonkeyPatch) -> None:
 def release_kills_what_others_use(patch: pytest.MonkeyPatch) -> None:
     """What is released is dead down from the root, whoever else goes through it."""
 
-    def demote(self: RadixTree, node: Node, worth: Worth) -> None:
+    def demote(self: RadixTree, node: PageNode, worth: Worth) -> None:
         leaf = node
         while node.parent is not None:
             node.worth = int(worth)
@@ -791,8 +800,8 @@ def release_kills_what_others_use(patch: pytest.MonkeyPatch) -> None:
 
 def hold_never_taken_back(patch: pytest.MonkeyPatch) -> None:
     """What a program has left stays held, whoever needs its pages, and for however long."""
-    patch.setattr(Holds, "expire", lambda self, step: None)
-    patch.setattr(Holds, "give_up", lambda self, place=-1: False)
+    patch.setattr(PrefixReservations, "expire", lambda self, step: None)
+    patch.setattr(PrefixReservations, "give_up", lambda self, place=-1: False)
 
 
 def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
@@ -800,18 +809,18 @@ def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
     original = Engine.release
 
     def release(self: Engine, handle: int) -> None:
-        hold = self.holds._holds.pop(handle, None)
+        hold = self.reservations._reservations.pop(handle, None)
         original(self, handle)
         if hold is not None:
-            self.holds._holds[handle] = hold
+            self.reservations._reservations[handle] = hold
 
     patch.setattr(Engine, "release", release)
-    patch.setattr(Holds, "expire", lambda self, step: None)
+    patch.setattr(PrefixReservations, "expire", lambda self, step: None)
 
 
 def hold_ends_with_the_lock_kept(patch: pytest.MonkeyPatch) -> None:
     """A hold that ends leaves its lock behind."""
-    patch.setattr(Holds, "drop", lambda self, handle: self._holds.pop(handle, None))
+    patch.setattr(PrefixReservations, "drop", lambda self, handle: self._reservations.pop(handle, None))
 
 
 def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -829,7 +838,7 @@ def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
 def program_goes_behind_new_ones(patch: pytest.MonkeyPatch) -> None:
     """Who comes last is served first, so that a program waits for as long as there are new ones."""
     patch.setattr(
-        Part, "order", property(lambda self: (-self.request.turn.place, 0, self.request.id, self.index))
+        RequestPart, "order", property(lambda self: (-self.request.turn.place, 0, self.request.id, self.index))
     )
 
 

@@ -21,19 +21,19 @@ import numpy as np
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
-from sglc.runtime.cache.page_tree import SOME_DAY, Node, RadixTree, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, PageNode, RadixTree, resolve
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
     EngineEvent,
     PromptScored,
+    QueuePosition,
     RequestDone,
     RequestFailed,
     SampleDone,
-    Scored,
+    ScoreDone,
     Token,
-    Turn,
 )
 from sglc.runtime.scheduler.admission import Lengths
 from sglc.runtime.scheduler.requests import Likely
@@ -167,7 +167,7 @@ class Driver:
         self.prompts_scored = 0
         self.branched = 0  # requests whose choices share ids
         self.cached = 0  # prompt tokens
-        self.retracted = 0  # rows that gave way
+        self.preempted = 0  # rows that gave way
         self.forced = 0  # tokens that were not sampled
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ class Driver:
         if self.programs.random() < 0.1:
             self.hold()
         if self.setup.bold and self.programs.random() < 0.05:
-            self.retract()
+            self.preempt()
 
     def new(self) -> None:
         text = self.rng.choice(self.texts)
@@ -236,21 +236,21 @@ class Driver:
             rng = self.programs
             self.engine.hold(rng.choice(list(self.handles)), rng.randrange(20), self._place())
 
-    def retract(self) -> None:
+    def preempt(self) -> None:
         """A row gives way, whether or not anybody lacks its pages; rather one with a run on its way."""
         rows = self.engine.rows.decoding().tolist()
-        parts = [self.engine.placement.work[row].part for row in rows]
+        parts = [self.engine.allocator.work[row].part for row in rows]
         runs = [row for row, part in zip(rows, parts, strict=True) if part.request.samples[part.index].run]
         if rows:
-            self.engine._waiting._retract(self.programs.choice(runs or rows))
+            self.engine._queue._preempt(self.programs.choice(runs or rows))
             self._gave_way()
 
     def _place(self) -> int:
         """Of a program that begins now, or of one that began not long ago."""
         return max(1, self.engine.next_place - self.programs.choice((0, 0, 1, 4, 15)))
 
-    def _turn(self) -> Turn | None:
-        return self.programs.choice((None, Turn(self._place(), self.programs.choice((0, 7, 30)))))
+    def _turn(self) -> QueuePosition | None:
+        return self.programs.choice((None, QueuePosition(self._place(), self.programs.choice((0, 7, 30)))))
 
     def _keep(self, handle: int, ids: tuple[int, ...], space: str) -> None:
         assert self.engine.ids(handle) == ids, "a handle names other ids than it was made of"
@@ -375,7 +375,7 @@ class Driver:
         """One step of the engine; its events and its state are checked."""
         self.oracle.failed = False
         if self.setup.bold:
-            self.engine.placement.lengths = Lengths(0.0)
+            self.engine.allocator.lengths = Lengths(0.0)
         for event in self.engine.step():
             self._event(event)
         self._gave_way()
@@ -384,16 +384,16 @@ class Driver:
 
     def _queue(self) -> None:
         """Who began first is served first, and nothing is held for longer than is worth it."""
-        parts = self.engine._waiting._parts
+        parts = self.engine._queue._parts
         orders = [(p.request.turn.place, -p.request.turn.left, p.request.id, p.index) for p in parts]
         assert orders == sorted(orders), "the queue is out of order"
-        holds = self.engine.holds
+        holds = self.engine.reservations
         assert all(hold.until >= self.engine.steps for hold in holds._holds.values()), "a hold has no end"
         assert all(hold.until <= self.engine.steps + holds.longest for hold in holds._holds.values())
 
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
-        parts = self.engine._waiting._parts + [work.part for work in self.engine.placement.work.values()]
+        parts = self.engine._queue._parts + [work.part for work in self.engine.allocator.work.values()]
         for part in parts:
             if part.logprobs is None:
                 continue
@@ -419,7 +419,7 @@ class Driver:
                 self._prompt(job, event)
             case SampleDone():
                 self._sample(job, event)
-            case Scored():
+            case ScoreDone():
                 truth = tuple(self.oracle.scores(job.ids, choice) for choice in job.choices)
                 assert event.logprobs == truth, "wrong scores"
                 job.scored = True
@@ -527,19 +527,19 @@ class Driver:
 
         self.engine.tree.__class__ = Checked
 
-    def _roots(self) -> list[Node]:
-        placement = self.engine.placement
-        requests = [work.part.request for work in placement.work.values()]
+    def _roots(self) -> list[PageNode]:
+        allocator = self.engine.allocator
+        requests = [work.part.request for work in allocator.work.values()]
         roots = [self.engine.tree.root_of(name) for name in sorted(set(NAMESPACES))]
         roots += [request.root for request in requests]
         roots += [request.root for request in self.engine._requests.values()]
-        for _, node in placement._unlocks:
+        for _, node in allocator._unlocks:
             while node.parent is not None:
                 node = node.parent
             roots.append(node)
         return list({id(root): root for root in roots}.values())
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[PageNode]:
         stack = self._roots()
         while stack:
             node = stack.pop()
@@ -558,12 +558,12 @@ class Driver:
         self._check_rows()
         self._check_content(nodes)
 
-    def _check_pages(self, nodes: list[Node]) -> None:
-        pool, rows = self.engine.placement.pool, self.engine.rows
+    def _check_pages(self, nodes: list[PageNode]) -> None:
+        pool, rows = self.engine.allocator.pool, self.engine.rows
         owner = np.full(self.setup.pages, Owner.FREE, np.int8)
         seen = np.zeros(self.setup.pages, np.int32)
         private = [
-            rows.table[row, work.shared : rows.held[row]] for row, work in self.engine.placement.work.items()
+            rows.table[row, work.shared : rows.held[row]] for row, work in self.engine.allocator.work.items()
         ]
         waiting = [pages for _, pages in pool._waiting]
         node_pages = np.array([node.page for node in nodes], np.int32)
@@ -585,14 +585,14 @@ class Driver:
         locked[node_pages] = [node.refs > 0 for node in nodes]
         assert (locked | (owner != Owner.NODE))[flying].all(), "a step in flight touches an unlocked node"
 
-    def _check_counts(self, nodes: list[Node]) -> None:
-        engine, placement = self.engine, self.engine.placement
+    def _check_counts(self, nodes: list[PageNode]) -> None:
+        engine, allocator = self.engine, self.engine.allocator
         refs = {id(node): 0 for node in nodes}
-        holders = [work.node for work in placement.work.values()]
-        holders += [work.source for work in placement.work.values() if work.source is not None]
-        holders += engine.holds.nodes()
-        for holder in holders + [node for _, node in placement._unlocks]:
-            node: Node | None = holder
+        holders = [work.node for work in allocator.work.values()]
+        holders += [work.source for work in allocator.work.values() if work.source is not None]
+        holders += engine.reservations.nodes()
+        for holder in holders + [node for _, node in allocator._unlocks]:
+            node: PageNode | None = holder
             while node is not None and node.parent is not None:
                 assert id(node) in refs, "a lock on a node outside the tree"
                 refs[id(node)] += 1
@@ -614,19 +614,21 @@ class Driver:
             assert node.parent is not None
             assert node.worth <= node.parent.worth, "a node is worth more than what it needs above it"
             assert node.moved is None
-            assert node.refs or node.step <= placement._drained, "a page still being written is evictable"
+            assert node.refs or node.step <= allocator._drained, "a page still being written is evictable"
             if not node.refs and not node.children:
                 assert node.queued is not None, "an evictable leaf is not queued"
                 assert entries.get(id(node)) == node.queued, "an evictable leaf is not queued"
                 assert node.queued <= engine.tree._rank(node)
         assert engine.tree.evictable == sum(not node.refs for node in nodes), "evictable pages are miscounted"
-        assert placement.available >= 0, "more pages are promised than there are"
-        assert placement.owed == int(engine.rows.owed[list(placement.work)].sum()), "pages owed do not add up"
+        assert allocator.available >= 0, "more pages are promised than there are"
+        assert allocator.reserved == int(engine.rows.reserved[list(allocator.work)].sum()), (
+            "reserved pages do not add up"
+        )
 
     def _check_rows(self) -> None:
-        placement, rows, size = self.engine.placement, self.engine.rows, self.setup.page_size
-        assert sorted(placement.work) == np.flatnonzero(rows.active).tolist()
-        for row, work in placement.work.items():
+        allocator, rows, size = self.engine.allocator, self.engine.rows, self.setup.page_size
+        assert sorted(allocator.work) == np.flatnonzero(rows.active).tolist()
+        for row, work in allocator.work.items():
             path: list[int] = []
             node = work.node
             while node.parent is not None:
@@ -637,7 +639,9 @@ class Driver:
             assert rows.table[row, : work.shared].tolist() == path[::-1], "a row's pages are not its path"
             assert (rows.table[row, held:] == -1).all()
             assert rows.seq_len[row] <= held * size or work.source is not None
-            assert held + rows.owed[row] >= -(-rows.prompt_len[row] // size), "a row's prompt is not reserved"
+            assert held + rows.reserved[row] >= -(-rows.prompt_len[row] // size), (
+                "a row's prompt is not reserved"
+            )
             if rows.last_step[row] >= 0:
                 self._check_mirror(row, held + (work.source is not None))
             before = self.occupants.get(row)
@@ -661,15 +665,15 @@ class Driver:
                 assert theirs == ours, f"the executor has another {name} of a row"
             assert mirror.eos_from[row] == rows.begun[row] + rows.min_tokens[row], "an end is banned elsewhere"
 
-    def _check_content(self, nodes: list[Node]) -> None:
+    def _check_content(self, nodes: list[PageNode]) -> None:
         size = self.setup.page_size
         names = {id(self.engine.tree.root_of(name)): name for name in NAMESPACES}
         sequences = {name: sorted(ids) for name, ids in self.allowed.items()}
         for node in nodes:
             if node.children:
                 continue
-            path: list[Node] = []
-            step: Node | None = node
+            path: list[PageNode] = []
+            step: PageNode | None = node
             while step is not None and step.parent is not None:
                 path.append(step)
                 step = step.parent
@@ -701,15 +705,15 @@ class Driver:
             self.engine.release(handle)
         self.handles.clear()
         self.check()
-        placement = self.engine.placement
-        assert placement.owed == 0
-        assert placement.pool.free + placement.tree.evictable == self.setup.pages, "pages are leaked"
-        assert self.setup.cache or placement.pool.free == self.setup.pages, (
+        allocator = self.engine.allocator
+        assert allocator.reserved == 0
+        assert allocator.pool.free + allocator.tree.evictable == self.setup.pages, "pages are leaked"
+        assert self.setup.cache or allocator.pool.free == self.setup.pages, (
             "pages are cached with the cache off"
         )
 
 
-def _value(node: Node) -> tuple[int, float, int, int]:
+def _value(node: PageNode) -> tuple[int, float, int, int]:
     """What a leaf is worth, the least worth first."""
     if not node.pins:
         return int(node.worth), 0, node.last_use, node.serial
@@ -726,7 +730,7 @@ def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
                 driver.act()
             driver.step()
         driver.finish()
-        driver.retracted = driver.engine._waiting.retracted
+        driver.preempted = driver.engine._queue.preempted
         driver.forced = driver.engine.forced
         yield driver
         left -= episode

@@ -10,8 +10,8 @@ import pytest
 from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
-    Usage,
-    choose_retracted,
+    PageUsage,
+    choose_preempted,
     expected_tokens,
     may_start,
     peak_pages,
@@ -23,12 +23,12 @@ def ints(*values: int) -> I32:
     return np.array(values, np.int32)
 
 
-def usage(*rows: tuple[int, int, int]) -> Usage:
+def usage(*rows: tuple[int, int, int]) -> PageUsage:
     """Of rows (tokens, left, returned)."""
-    return Usage(*np.array(rows, np.int32).reshape(-1, 3).T)
+    return PageUsage(*np.array(rows, np.int32).reshape(-1, 3).T)
 
 
-def simulated(rows: Usage, page_size: int) -> int:
+def simulated(rows: PageUsage, page_size: int) -> int:
     """The peak, step by step."""
     pages = -(-rows.tokens // page_size)
     peak = 0
@@ -119,18 +119,18 @@ def test_the_row_that_loses_least_gives_way_and_of_equal_ones_the_latest() -> No
         Holder(2, (3, 0), lost_tokens=9, pages=1),
         Holder(3, (3, 1), lost_tokens=9, pages=1),
     ]
-    assert choose_retracted(1, rows) == (3,)
-    assert choose_retracted(2, rows) == (3, 2)
-    assert choose_retracted(5, rows) == (3, 2, 1)
-    assert choose_retracted(50, rows) == (3, 2, 1)  # the oldest stays, though it loses least
-    assert choose_retracted(0, rows) == ()
+    assert choose_preempted(1, rows) == (3,)
+    assert choose_preempted(2, rows) == (3, 2)
+    assert choose_preempted(5, rows) == (3, 2, 1)
+    assert choose_preempted(50, rows) == (3, 2, 1)  # the oldest stays, though it loses least
+    assert choose_preempted(0, rows) == ()
 
 
 def test_what_a_row_wants_is_not_needed_when_it_gives_way() -> None:
     rows = [Holder(0, (1, 0), 1, 1, wants=1), Holder(1, (2, 0), 1, 0, wants=1), Holder(2, (3, 0), 1, 0)]
-    assert choose_retracted(1, rows) == (1,)
+    assert choose_preempted(1, rows) == (1,)
 
 
 def test_the_only_row_stays() -> None:
-    assert choose_retracted(3, [Holder(4, (9, 0), 10, 5, wants=1)]) == ()
-    assert choose_retracted(3, []) == ()
+    assert choose_preempted(3, [Holder(4, (9, 0), 10, 5, wants=1)]) == ()
+    assert choose_preempted(3, []) == ()

@@ -13,7 +13,7 @@ import torch
 from sglc.runtime.attention import split_plan, torch_attention
 from sglc.runtime.attention.split_plan import BUCKET_COST, plan_attention, shared_prefixes
 from sglc.runtime.attention.torch_attention import PagedAttention
-from sglc.runtime.step import Batch, Tree
+from sglc.runtime.step import Batch, TokenTree
 from tests.runtime.handmade import Row, make_batch
 
 HEADS = ((9, 3), (4, 4), (8, 1))
@@ -44,7 +44,7 @@ def reference(
     return out.flatten(1)
 
 
-def _end(tree: Tree, place: int) -> int:
+def _end(tree: TokenTree, place: int) -> int:
     return tree.base + int(tree.until[place - tree.base])
 
 
@@ -61,7 +61,7 @@ def with_trees(rng: random.Random, step: Batch) -> Batch:
             depths.append(rng.randint(max(0, depths[-1] - 3), depths[-1] + 1))
         count = len(depths)
         until = [next((j for j in range(i + 1, count) if depths[j] <= depths[i]), count) for i in range(count)]
-        trees.append(Tree(row, base, np.array(depths, np.int32), np.array(until, np.int32)))
+        trees.append(TokenTree(row, base, np.array(depths, np.int32), np.array(until, np.int32)))
         new = min(count, end - begin)
         positions[end - new : end] = base + np.array(depths[count - new :])
     return replace(step, positions=positions, trees=tuple(trees))

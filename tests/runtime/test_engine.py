@@ -17,11 +17,11 @@ from sglc.runtime.engine.engine import (
     RequestDone,
     RequestFailed,
     SampleDone,
-    Scored,
+    ScoreDone,
     Token,
 )
-from sglc.runtime.executor.executor_state import Mirror
-from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.executor.executor_state import ExecutorState
+from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.step import Step, StepCost, StepResult
 from tests.reference.oracle import Oracle
 
@@ -117,8 +117,8 @@ class Bench:
         return [(event.ids, event.logprobs, event.finish) for event in sorted(done, key=lambda e: e.sample)]
 
     def nothing_left(self) -> bool:
-        placement = self.engine.placement
-        return placement.owed == 0 and placement.pool.free + placement.tree.evictable == self.pages
+        allocator = self.engine.allocator
+        return allocator.reserved == 0 and allocator.pool.free + allocator.tree.evictable == self.pages
 
 
 PLAIN = Sampling(max_tokens=6, ignore_eos=True)
@@ -224,7 +224,7 @@ def test_samples_share_their_prompt(length: int, cache: bool, depth: int) -> Non
     # The prompt, its last id once more for three samples, and four decode steps of each.
     assert bench.oracle.extended == length + 3 + 4 * 4
     assert bench.nothing_left()
-    assert cache or bench.engine.placement.pool.free == bench.pages
+    assert cache or bench.engine.allocator.pool.free == bench.pages
 
 
 def test_more_samples_than_rows() -> None:
@@ -243,7 +243,7 @@ def test_without_a_cache_nothing_outlives_its_request() -> None:
         request = bench.gen(LONG[:9])
         bench.run()
         assert bench.usage(request)[:2] == (0, 9)
-        assert bench.engine.placement.pool.free == bench.pages
+        assert bench.engine.allocator.pool.free == bench.pages
 
 
 CHOICES = [(7,), (7, 8), (7, 8, 9), (7, 8), (20, 21, 22, 23, 24), ()]
@@ -258,7 +258,7 @@ def test_score_single_equal_and_prefix_choices(length: int, cache: bool, token_b
     request = bench.engine.score(handle, CHOICES)
     bench.run()
     scored, done = bench.of(request)
-    assert scored == Scored(request, tuple(bench.oracle.scores(LONG[:length], c) for c in CHOICES))
+    assert scored == ScoreDone(request, tuple(bench.oracle.scores(LONG[:length], c) for c in CHOICES))
     assert done == RequestDone(request, length, 0, length, 2 + 4, 0)  # (7, 8) and (20, 21, 22, 23)
     # The choices are not kept, the prompt is.
     fresh = bench.gen((*LONG[:length], 7, 8, 9, 10))
@@ -304,7 +304,7 @@ def test_an_id_sees_those_above_it_alone() -> None:
     assert (tree.row, tree.base) == (0, 6)
     assert tree.depths.tolist() == [0, 1, 2, 3, 1, 0, 1]
     assert tree.until.tolist() == [5, 4, 4, 4, 5, 7, 7]
-    batch = Mirror(4).expand(step)
+    batch = ExecutorState(4).expand(step)
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 6, 7]
     assert bench.usage(request)[:2] == (0, 6)
 
@@ -320,7 +320,7 @@ def test_without_branching_rows_each_end_is_a_chain() -> None:
     assert first.ids.tolist() == [*LONG[:10], 1, 2]
     assert then.ids.tolist() == [5, 6, 8]
     scored, done = bench.of(request)
-    assert scored == Scored(request, tuple(bench.oracle.scores(LONG[:10], choice) for choice in choices))
+    assert scored == ScoreDone(request, tuple(bench.oracle.scores(LONG[:10], choice) for choice in choices))
     assert done == RequestDone(request, 10, 0, 10, 5, 0)
 
 
@@ -334,7 +334,7 @@ def test_choices_without_room_behind_the_prompt_follow_it() -> None:
         [*LONG[:10], *range(4, 9), *range(10, 15)],
         [*range(16, 21)],
     ]
-    assert bench.of(request)[0] == Scored(request, tuple(bench.oracle.scores(LONG[:10], c) for c in choices))
+    assert bench.of(request)[0] == ScoreDone(request, tuple(bench.oracle.scores(LONG[:10], c) for c in choices))
     assert bench.of(request)[1] == RequestDone(request, 10, 0, 10, 15, 0)
 
 
@@ -549,7 +549,7 @@ def test_handles_never_block_admission() -> None:
     for handle in kept:
         bench.engine.warm(handle)
     bench.run()
-    assert bench.engine.placement.pool.free == 0
+    assert bench.engine.allocator.pool.free == 0
     request = bench.gen(LONG[30:46], Sampling(max_tokens=8, ignore_eos=True))
     bench.run()
     assert bench.usage(request)[:2] == (0, 16)
@@ -579,7 +579,7 @@ def test_a_prefix_that_somebody_waits_for_outlives_its_first_user(
     looks: bool, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not looks:  # as if nobody waited
-        monkeypatch.setattr(Waiting, "wanted", lambda self, ids, beyond, root: 0)
+        monkeypatch.setattr(RequestQueue, "wanted", lambda self, ids, beyond, root: 0)
     bench = Bench(page_size=4, pages=8, max_rows=1)
     one = Sampling(max_tokens=1, ignore_eos=True)
     old = bench.engine.extend(None, LONG[40:52])  # three pages, used before all others

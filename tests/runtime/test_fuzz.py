@@ -12,7 +12,7 @@ STEPS = 20_000
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = matched = steered = scored = branched = retracted = forced = 0
+    finished = cut = cached = matched = steered = scored = branched = preempted = forced = 0
     for driver in soak(STEPS // 4, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
@@ -21,7 +21,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
         steered += driver.steered
         scored += driver.prompts_scored
         branched += driver.branched
-        retracted += driver.retracted
+        preempted += driver.preempted
         forced += driver.forced
     # The streams are not empty ones.
     assert finished > 800
@@ -31,7 +31,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert steered > 400
     assert scored > 200
     assert branched > 15
-    assert retracted > 10
+    assert preempted > 10
     assert forced > 500
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglc.runtime.cache.page_tree import Key, Node, RadixTree, Worth
+from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth
 from sglc.runtime.cache.sequence_handles import Handles
 
 
@@ -17,7 +17,7 @@ class Bench:
         self.handles = Handles(self.tree, follows)
         self.pages = 0
 
-    def add(self, ids: Key, namespace: str = "") -> Node:
+    def add(self, ids: Key, namespace: str = "") -> PageNode:
         """KV of a sequence, as a row that ends leaves it; gives its deepest node."""
         node = self.tree.root_of(namespace)
         for at in range(0, len(ids), self.tree.page_size):
@@ -60,7 +60,7 @@ def test_only_the_private_tail_dies() -> None:
     longer = bench.handles.extend(turn, (5, 6, 7))
     bench.handles.follow(turn)
     bench.handles.release(longer)
-    node: Node | None = bench.tree.root.children[0]
+    node: PageNode | None = bench.tree.root.children[0]
     worths = []
     while node is not None:
         worths.append(node.worth)
@@ -75,7 +75,7 @@ def test_what_others_want_of_a_released_sequence_stays(wanted: int, alive: int) 
     handle = bench.handles.extend(None, (1, 2, 3, 4, 5, 6))
     asked: list[tuple[Key, int]] = []
 
-    def wants(ids: Key, beyond: int, root: Node) -> int:
+    def wants(ids: Key, beyond: int, root: PageNode) -> int:
         assert root is bench.tree.root
         asked.append((ids, beyond))
         return wanted

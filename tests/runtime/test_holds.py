@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sglc.ir.plan.events import GenDone
-from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Result
+from sglc.ir.plan.segment import ExtendNode, KeepNode, NodeResult, OpenNode, ReleaseNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine.engine import Engine, EngineConfig, Turn
+from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
 from sglc.runtime.scheduler.critical_path import remaining_tokens
-from sglc.runtime.scheduler.gap_stats import Absences
+from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 from sglc.runtime.scheduler.requests import RequestDone
 from tests.reference.oracle import Oracle
 from tests.runtime.test_segments import Bench, gen
@@ -45,7 +45,7 @@ class Pool:
     def ask(self, begin: int, place: int, tokens: int = 1) -> int:
         sampling = Sampling(max_tokens=tokens, ignore_eos=True)
         handle = self.engine.extend(None, self.text(begin))
-        return self.engine.gen(handle, sampling, (1,), eos_ids=(), turn=Turn(place))
+        return self.engine.gen(handle, sampling, (1,), eos_ids=(), turn=QueuePosition(place))
 
     def until_done(self, request: int) -> int:
         """Steps until it is done."""
@@ -90,15 +90,15 @@ def test_nothing_is_held_when_nobody_else_can_run() -> None:
 def test_a_hold_ends_by_itself() -> None:
     pool = Pool()
     pool.kept(0, 2, place=1)
-    assert pool.engine.holds.longest == 8
+    assert pool.engine.reservations.longest == 8
     pool.until_done(pool.ask(0, place=2, tokens=12))
-    assert not pool.engine.holds.nodes()
+    assert not pool.engine.reservations.nodes()
 
 
 def test_who_stays_away_for_long_is_not_held() -> None:
     pool = Pool()
     pool.kept(0, 9, place=1)
-    assert not pool.engine.holds.nodes()
+    assert not pool.engine.reservations.nodes()
 
 
 def test_a_program_waits_for_none_that_begins_after_it() -> None:
@@ -116,7 +116,7 @@ def test_of_one_program_the_longest_way_goes_first() -> None:
     pool.ask(0, place=1)
     handles = [pool.engine.extend(None, pool.text(begin)) for begin in (20, 40)]
     short, long = (
-        pool.engine.gen(handle, ONE, (1,), eos_ids=(), turn=Turn(2, left))
+        pool.engine.gen(handle, ONE, (1,), eos_ids=(), turn=QueuePosition(2, left))
         for handle, left in zip(handles, (1, 50), strict=True)
     )
     pool.until_done(long)
@@ -126,14 +126,14 @@ def test_of_one_program_the_longest_way_goes_first() -> None:
 def test_remaining_tokens_follow_the_longest_way() -> None:
     nodes = (
         OpenNode(), ExtendNode(0, ("a",)), gen(1, max_tokens=5), gen(1, max_tokens=30),
-        ExtendNode(2, (Result(3),)), gen(4, max_tokens=7), ReleaseNode(9),
+        ExtendNode(2, (NodeResult(3),)), gen(4, max_tokens=7), ReleaseNode(9),
     )  # fmt: skip
     readers = [[1], [2, 3], [4], [4], [5], [], []]
     assert remaining_tokens(nodes, readers) == [37, 37, 12, 37, 7, 7, 0]
 
 
 def test_absences_are_learnt_by_place() -> None:
-    absences = Absences()
+    absences = ToolLatencyStats()
     tool, other = ("f", "x"), ("f", "y")
     assert absences.expected(tool) == 0
     absences.ended(tool, 10)
@@ -148,13 +148,13 @@ def test_a_program_keeps_its_place_and_its_kv_between_segments() -> None:
     bench = Bench()
     begin = (OpenNode(), ExtendNode(0, ("abcdefgh",)), gen(1))
     bench.run(*begin, KeepNode(2, 7), name="first")
-    (held,) = bench.machine.engine.holds.nodes()
+    (held,) = bench.machine.engine.reservations.nodes()
     assert held.end >= 8
     bench.run(*begin, name="another program")
     done = bench.run(OpenNode(7), ExtendNode(0, ("cd",)), gen(1), ReleaseNode(7), name="second")
     assert isinstance(done[2], GenDone)
     assert done[2].usage.computed == 3  # the last token of the text before, and two new ones
-    assert not bench.machine.engine.holds.nodes()
+    assert not bench.machine.engine.reservations.nodes()
 
 
 def test_the_next_segment_of_a_program_goes_before_a_new_program() -> None:
@@ -164,8 +164,8 @@ def test_the_next_segment_of_a_program_goes_before_a_new_program() -> None:
     engine = bench.machine.engine
     bench.submit(*begin, name="new")
     bench.submit(OpenNode(7), ExtendNode(0, ("cd",)), gen(1), ReleaseNode(7), name="old")
-    turns = [part.request.turn for part in engine._waiting._parts]
+    turns = [part.request.turn for part in engine._queue._parts]
     assert [turn.place for turn in turns] == sorted(turn.place for turn in turns)
     assert len({turn.place for turn in turns}) == 2
-    assert engine._waiting._parts[0].ids[8:9] != ()
+    assert engine._queue._parts[0].ids[8:9] != ()
     bench.drain()

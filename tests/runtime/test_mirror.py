@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.kv_allocator import RUN_PAGES
 from sglc.runtime.step import SAMPLED, Batch, Step
 from tests.runtime.handmade import Row, make_batch, make_step
@@ -52,11 +52,11 @@ def test_a_step_of_rows_that_begin_is_written_out(page_size: int) -> None:
         score = [(0, 5), (len(rows[0].tokens) - 1, 7)]
         expected = make_batch(rows, page_size, index=index, copies=[(900, 901, 3)], score=score)
         step = make_step(rows, page_size, index=index, copies=[(900, 901, 3)], score=score)
-        same(Mirror(page_size).expand(step), expected)
+        same(ExecutorState(page_size).expand(step), expected)
 
 
 def test_rows_go_on_from_where_they_were() -> None:
-    mirror = Mirror(4)
+    mirror = ExecutorState(4)
     begun = Row(tokens=[5, 6, 7], pages=[9], row=3, temperature=0.5, seed=8, no_eos=True)
     mirror.expand(make_step([begun], 4))
     decode = replace(make_step([replace(begun, tokens=[SAMPLED], begins=False)], 4), index=1)
@@ -71,7 +71,7 @@ def test_rows_go_on_from_where_they_were() -> None:
 
 
 def test_pages_behind_the_end_of_a_row_are_not_shown() -> None:
-    mirror = Mirror(4)
+    mirror = ExecutorState(4)
     row = Row(tokens=[1, 2, 3, 4, 5], pages=[7, 8, 9, 10], row=1)
     other = Row(tokens=list(range(9)), pages=[1, 2, 3], row=0)
     batch = mirror.expand(make_step([row, other], 4))
@@ -79,7 +79,7 @@ def test_pages_behind_the_end_of_a_row_are_not_shown() -> None:
 
 
 def test_a_row_that_begins_again_has_nothing_of_the_one_before() -> None:
-    mirror = Mirror(4)
+    mirror = ExecutorState(4)
     mirror.expand(make_step([Row(tokens=range(12), pages=[7, 8, 9], row=2, temperature=1.0)], 4))
     batch = mirror.expand(make_step([Row(tokens=[1], pages=[5], row=2)], 4))
     assert batch.pages.tolist() == [[5]]
@@ -90,7 +90,7 @@ def test_a_row_that_begins_again_has_nothing_of_the_one_before() -> None:
 
 def test_a_row_that_never_began_is_refused() -> None:
     with pytest.raises(AssertionError, match="never opened"):
-        Mirror(4).expand(make_step([Row(tokens=[1], pages=[5], row=2, begins=False)], 4))
+        ExecutorState(4).expand(make_step([Row(tokens=[1], pages=[5], row=2, begins=False)], 4))
 
 
 def quiet(step: Step) -> bool:
@@ -131,7 +131,7 @@ def test_a_run_of_pages_takes_nothing_from_the_cache() -> None:
     bench.run()
     bench.gen(LONG[20:24], Sampling(max_tokens=27, ignore_eos=True))
     bench.step(2)
-    pool, rows, tree = bench.engine.placement.pool, bench.engine.rows, bench.engine.tree
+    pool, rows, tree = bench.engine.allocator.pool, bench.engine.rows, bench.engine.tree
     assert (pool.free, rows.held[0], tree.evictable) == (10 - 4 - 1 - RUN_PAGES, 1 + RUN_PAGES, 4)
     bench.step(16)
     assert (pool.free, rows.held[0], tree.evictable) == (0, 2 + RUN_PAGES, 4)

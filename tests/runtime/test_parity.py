@@ -22,7 +22,7 @@ from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.weights import load_config, load_weights
-from sglc.runtime.scheduler.requests import RequestDone, SampleDone, Scored
+from sglc.runtime.scheduler.requests import RequestDone, SampleDone, ScoreDone
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.reference_models import tiny_model
 from tests.runtime.test_constrained import answer
@@ -135,19 +135,19 @@ def compare(references: Sequence[Reference], samples: Sequence[SampleDone]) -> i
     return compared
 
 
-def score(engine: Engine, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> Scored:
+def score(engine: Engine, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> ScoreDone:
     handle = engine.extend(None, prompt)
     engine.score(handle, choices)
     engine.release(handle)
     scored = []
     while not engine.idle:
-        scored += [event for event in engine.step() if isinstance(event, Scored)]
+        scored += [event for event in engine.step() if isinstance(event, ScoreDone)]
     (result,) = scored
     return result
 
 
 def compare_scores(
-    model: PreTrainedModel, prompt: Sequence[int], choices: Sequence[Sequence[int]], got: Scored
+    model: PreTrainedModel, prompt: Sequence[int], choices: Sequence[Sequence[int]], got: ScoreDone
 ) -> None:
     assert len(got.logprobs) == len(choices)
     for choice, logprobs in zip(choices, got.logprobs, strict=True):

@@ -17,9 +17,9 @@ from sglc.ir.plan.events import NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
-from sglc.runtime.cache.page_tree import Node
+from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.engine.engine import SampleDone
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.step import Opened, Step
 from tests.reference.oracle import Oracle
 from tests.runtime import test_segments as segments
@@ -34,7 +34,7 @@ def plain(max_tokens: int, **more: Any) -> Sampling:
 
 def tree_pages(bench: Bench) -> list[int]:
     pages: list[int] = []
-    stack: list[Node] = list(bench.engine.tree.root.children)
+    stack: list[PageNode] = list(bench.engine.tree.root.children)
     while stack:
         node = stack.pop()
         assert node.refs >= 0
@@ -46,18 +46,18 @@ def tree_pages(bench: Bench) -> list[int]:
 def settled(bench: Bench) -> None:
     """Every page has one owner, and the executor knows of every row what the host knows."""
     engine = bench.engine
-    pool, rows = engine.placement.pool, engine.rows
+    pool, rows = engine.allocator.pool, engine.rows
     nodes = tree_pages(bench)
     private = [
         page
-        for row, work in engine.placement.work.items()
+        for row, work in engine.allocator.work.items()
         for page in rows.table[row, work.shared : rows.held[row]].tolist()
     ]
     assert len(set(nodes)) == len(nodes), "a page is in two nodes"
     assert sorted(nodes) == np.flatnonzero(pool.owner == Owner.NODE).tolist()
     assert sorted(private) == np.flatnonzero(pool.owner == Owner.PRIVATE).tolist()
     assert pool.free == int((pool.owner == Owner.FREE).sum())
-    for row in engine.placement.work:
+    for row in engine.allocator.work:
         if rows.last_step[row] >= 0:
             assert bench.oracle.mirror.seq_len[row] == rows.seq_len[row]
 
@@ -88,7 +88,7 @@ def test_abort_while_the_prefill_is_in_flight(length: int, budget: int) -> None:
     assert bench.oracle._drained == -1, "the prefill is not in flight"
     bench.engine.abort(aborted)
     settled(bench)
-    touched = bench.engine.placement.pool.owner
+    touched = bench.engine.allocator.pool.owner
     assert int((touched != Owner.FREE).sum()) >= -(-min(length, budget) // 4), "a page in flight is free"
     other = bench.gen(LATER[:30], plain(9))
     again = bench.gen(LONG[:length], plain(9))
@@ -154,7 +154,7 @@ def test_identical_prompts_in_one_batch(depth: int, length: int) -> None:
         bench.step()
         settled(bench)
     rows, shared = bench.engine.rows, (length - 1) // 4
-    tables = [rows.table[row, :shared].tolist() for row in bench.engine.placement.work]
+    tables = [rows.table[row, :shared].tolist() for row in bench.engine.allocator.work]
     assert len(tables) == 4
     assert all(table == tables[0] for table in tables), "a twin reads pages of its own"
     assert set(tables[0]) <= set(tree_pages(bench))
@@ -237,7 +237,7 @@ def test_rows_change_by_steps_alone_and_in_their_order(depth: int) -> None:
     """One mutation stream: the steps, run again in order by nobody who knows the host, mean the same."""
     bench = Bench(depth=depth, pages=60, token_budget=24)
     busy(bench)
-    mirror = Mirror(4)
+    mirror = ExecutorState(4)
     for step in bench.oracle.steps:
         batch = mirror.expand(step)
         assert (batch.slots >= 0).all(), "a step writes where no step before it has said"
@@ -273,7 +273,7 @@ def test_what_an_aborted_row_has_made_is_never_inserted() -> None:
     before = sorted(tree_pages(bench))
     bench.engine.abort(request)
     assert sorted(tree_pages(bench)) == before, "generated pages of an aborted row are in the tree"
-    pool = bench.engine.placement.pool
+    pool = bench.engine.allocator.pool
     assert int((pool.owner == Owner.QUARANTINE).sum()) > 0, "pages in flight are not in quarantine"
     run(bench)
     assert int((pool.owner == Owner.QUARANTINE).sum()) == 0
@@ -295,7 +295,7 @@ def test_late_results_of_an_aborted_row_are_not_its_successors(watch: bool) -> N
     successor = bench.gen(LATER[:6], plain(8), [5], watch=watch)
     bench.step()  # row 0 again, while its predecessor's steps are in flight
     assert bench.engine.rows.generation[0] == generation + 1
-    assert bench.engine.placement.work[0].part.request.id == successor
+    assert bench.engine.allocator.work[0].part.request.id == successor
     assert bench.engine.rows.made[0] == 0
     assert [flight.generation.tolist() for flight in bench.engine._flights][-1] == [generation + 1]
     assert bench.engine._flights[0].generation.tolist() == [generation], "nothing is late"

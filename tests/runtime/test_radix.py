@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sglc.runtime.cache.page_tree import Key, Node, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth, common_prefix, resolve
 
 
 class Cache:
@@ -18,7 +18,7 @@ class Cache:
         self.tree = RadixTree(page_size, self.gone.append)
         self.pages = 0
 
-    def add(self, ids: Key, root: Node | None = None) -> Node:
+    def add(self, ids: Key, root: PageNode | None = None) -> PageNode:
         """Insert a sequence; gives its deepest node."""
         node = root or self.tree.root
         for at in range(0, len(ids), self.tree.page_size):
@@ -293,7 +293,7 @@ def test_a_tail_dies_up_to_the_pin_of_another() -> None:
     top = middle.parent
     assert leaf.parent is not None
     assert top is not None
-    assert [node.worth for node in (leaf, leaf.parent, middle, top)] == [0, 0, 2, 2]
+    assert [node.worth for node in (leaf, leaf.parent, middle, top)] == [Worth.DEAD] * 2 + [Worth.NORMAL] * 2
     cache.tree.unpin(middle)
     cache.tree.demote(middle, Worth.DEAD)
     assert [middle.worth, top.worth] == [0, 0]
@@ -306,7 +306,7 @@ def test_the_dead_come_back_when_they_are_asked_for() -> None:
     assert cache.known((1, 2, 3, 9)) == 3
     top = cache.tree.root.children[0]
     middle = top.children[0]
-    assert [top.worth, middle.worth, leaf.worth] == [2, 0, 0]  # a part of a page is not the page
+    assert [top.worth, middle.worth, leaf.worth] == [1, 0, 0]  # a part of a page is not the page
     cache.tree.demote(leaf, Worth.DEAD)
     assert top.worth == Worth.NORMAL  # two have wanted it
     assert cache.known((1, 2, 3, 4, 5, 6)) == 6

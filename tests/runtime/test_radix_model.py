@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sglc.runtime.cache.page_tree import SOME_DAY, Key, Node, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, common_prefix, resolve
 
 Place = tuple[str, Key]
 
@@ -28,7 +28,7 @@ PICK = st.integers(0, 1_000)
 class Entry:
     """What is known of a page."""
 
-    node: Node
+    node: PageNode
     made: int
     last_use: int
     worth: Worth = Worth.NORMAL
@@ -50,7 +50,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.most = 0
         self.model = {(name, ()): Entry(self.tree.root_of(name), 0, 0) for name in NAMESPACES}
         self.locked: list[Place] = []
-        self.pinned: list[tuple[Node, Place, int]] = []  # the node as it was pinned, where it is now
+        self.pinned: list[tuple[PageNode, Place, int]] = []  # the node as it was pinned, where it is now
         for ids in texts:
             self.insert("", ids)
 
@@ -224,7 +224,7 @@ class TreeMachine(RuleBasedStateMachine):
     def agree(self) -> None:
         nodes = {}
         for name in NAMESPACES:
-            stack: list[tuple[Node, Key]] = [(self.tree.root_of(name), ())]
+            stack: list[tuple[PageNode, Key]] = [(self.tree.root_of(name), ())]
             while stack:
                 node, ids = stack.pop()
                 nodes[name, ids] = node

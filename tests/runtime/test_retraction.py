@@ -10,7 +10,7 @@ import pytest
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import PromptScored, RequestDone, SampleDone, Token
 from sglc.runtime.scheduler.admission import Lengths
-from sglc.runtime.scheduler.requests import Part
+from sglc.runtime.scheduler.requests import RequestPart
 from tests.runtime.test_engine import LONG, Bench
 
 SURE = Sampling(max_tokens=20, ignore_eos=True)  # watched, so that a cut could end it sooner
@@ -18,7 +18,7 @@ SURE = Sampling(max_tokens=20, ignore_eos=True)  # watched, so that a cut could 
 
 def bold(bench: Bench) -> Bench:
     """Every sample is expected to end at once."""
-    bench.engine.placement.lengths = Lengths(0.0)
+    bench.engine.allocator.lengths = Lengths(0.0)
     return bench
 
 
@@ -27,12 +27,12 @@ def tight(depth: int = 1, *, cache: bool = True) -> Bench:
     return bold(Bench(page_size=4, pages=9, depth=depth, cache=cache))
 
 
-def waits(bench: Bench) -> list[Part]:
+def waits(bench: Bench) -> list[RequestPart]:
     """Parts whose rows gave way."""
-    return [part for part in bench.engine._waiting._parts if part.logprobs is not None]
+    return [part for part in bench.engine._queue._parts if part.logprobs is not None]
 
 
-def until_one_waits(bench: Bench) -> Part:
+def until_one_waits(bench: Bench) -> RequestPart:
     for _ in range(100):
         bench.step()
         if waits(bench):
@@ -67,15 +67,15 @@ def test_a_mix_of_programs_in_a_pool_far_too_small(depth: int, cache: bool, watc
     most = 0
     while not bench.engine.idle:
         bench.step()
-        most = max(most, len(bench.engine.placement.work))
+        most = max(most, len(bench.engine.allocator.work))
     for request, ids, sampling, seeds in asked:
         check(bench, request, ids, sampling, seeds)
     # A row may write 41 tokens at least: 11 pages, of 48.
     assert most > 2 * 48 // 11
-    assert bench.engine._waiting.retracted > 0
-    placement = bench.engine.placement
-    assert placement.pool.free + placement.tree.evictable == 48
-    assert placement.owed == 0
+    assert bench.engine._queue.preempted > 0
+    allocator = bench.engine.allocator
+    assert allocator.pool.free + allocator.tree.evictable == 48
+    assert allocator.reserved == 0
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -88,7 +88,7 @@ def test_the_later_row_gives_way_and_goes_on_where_it_was(depth: int, cache: boo
     bench.run()
     check(bench, first, LONG[:8], SURE, (1,))
     check(bench, second, LONG[20:28], SURE, (2,))
-    assert bench.engine._waiting.retracted == 1
+    assert bench.engine._queue.preempted == 1
     done = [event.request for event in bench.events if isinstance(event, RequestDone)]
     assert done == [first, second]
     # What was computed again is nobody's prompt, and no completion either.
@@ -102,7 +102,7 @@ def test_nobody_gives_way_for_pages_that_come_back_anyway() -> None:
     bench.run()
     check(bench, short, LONG[:8], Sampling(max_tokens=3, ignore_eos=True), (1,))
     check(bench, longer, LONG[20:28], Sampling(max_tokens=12, ignore_eos=True), (2,))
-    assert bench.engine._waiting.retracted == 0
+    assert bench.engine._queue.preempted == 0
 
 
 def test_a_sample_that_waits_can_be_cut() -> None:
@@ -147,16 +147,16 @@ def test_what_is_guessed_too_short_is_guessed_longer() -> None:
     bench.gen(LONG[:8], SURE)
     bench.gen(LONG[20:28], SURE, (2,))
     until_one_waits(bench)
-    assert bench.engine.placement.lengths.share == 0.5
+    assert bench.engine.allocator.lengths.share == 0.5
 
 
 def test_samples_of_a_known_length_are_promised_all_of_it() -> None:
     bench = tight()
     requests = [bench.gen(LONG[i : i + 8], SURE, (i,), watch=False) for i in (0, 20)]
     bench.step(3)
-    assert len(bench.engine.placement.work) == 1
+    assert len(bench.engine.allocator.work) == 1
     bench.run()
-    assert bench.engine._waiting.retracted == 0
+    assert bench.engine._queue.preempted == 0
     assert [bench.usage(request) for request in requests] == [(0, 8, 20)] * 2
 
 

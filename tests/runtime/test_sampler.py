@@ -13,7 +13,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.logit_masks import bias_of
 from sglc.runtime.executor.sampler import (
-    Choice,
+    SamplerInput,
     _mix,
     choose,
     exponentials,
@@ -28,14 +28,14 @@ NO_EOS = torch.empty(0, dtype=torch.int64)
 
 def choice(
     *rows: dict[str, float], no_eos: bool = False, keys: np.ndarray | None = None, count: int | None = None
-) -> Choice:
+) -> SamplerInput:
     """One row per mapping (or `count` times the only one)."""
     rows = rows * count if count else rows
 
     def column(key: str, default: float, dtype: type) -> np.ndarray:
         return np.array([row.get(key, default) for row in rows], dtype)
 
-    return Choice(
+    return SamplerInput(
         temperature=column("temperature", 1.0, np.float32),
         top_k=column("top_k", -1, np.int32),
         top_p=column("top_p", 1.0, np.float32),

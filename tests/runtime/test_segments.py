@@ -17,9 +17,9 @@ from sglc.ir.plan.segment import (
     GenNode,
     KeepNode,
     Node,
+    NodeResult,
     OpenNode,
     ReleaseNode,
-    Result,
     Segment,
     SelectNode,
 )
@@ -147,7 +147,7 @@ def test_control_tokens_split_a_literal_run() -> None:
 def test_a_result_is_text_and_not_ids() -> None:
     bench = Bench()
     done = bench.run(
-        OpenNode(), ExtendNode(0, ("c",)), gen(1), OpenNode(), ExtendNode(3, ("d", Result(2))), gen(4)
+        OpenNode(), ExtendNode(0, ("c",)), gen(1), OpenNode(), ExtendNode(3, ("d", NodeResult(2))), gen(4)
     )
     text = done[2].samples[0].text
     assert done[5].prompt_ids == ids("d" + text)
@@ -316,7 +316,7 @@ def test_handles_are_given_back_whatever_happens(steps: int | None) -> None:
     bench.run(OpenNode(), ExtendNode(0, ("cd",)), gen(1), KeepNode(2, 7), name="first")
     run = bench.submit(
         OpenNode(7), ForkNode(0, 2), ExtendNode(1, ("e",)), gen(2), ExtendNode(3, ("f",)), gen(4, "y"),
-        ExtendNode(1, ("g", Result(5))), select(6, "a", "b"), gen(1, "long", max_tokens=200),
+        ExtendNode(1, ("g", NodeResult(5))), select(6, "a", "b"), gen(1, "long", max_tokens=200),
         ExtendNode(8, ("a",)), gen(9, "never"), OpenNode(7), name="second",
     )  # fmt: skip
     if steps is not None:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglc.runtime.attention.tile_plan import LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
+from sglc.runtime.attention.tile_plan import (
+    LEVELS,
+    PrefixGroup,
+    TilePlan,
+    TileShape,
+    plan_tiles,
+    shared_prefixes,
+)
 from sglc.runtime.step import I32
 
-SHAPE = Shape(rows=64, group=2, kv_heads=8, page_size=16, programs=264)
+SHAPE = TileShape(rows=64, group=2, kv_heads=8, page_size=16, programs=264)
 
 
 def forest(tree: list[tuple[int, int]], own: int, width: int) -> I32:
@@ -25,7 +32,7 @@ def forest(tree: list[tuple[int, int]], own: int, width: int) -> I32:
     return table
 
 
-def saved(prefixes: list[Prefix]) -> int:
+def saved(prefixes: list[PrefixGroup]) -> int:
     return sum((len(p.rows) - 1) * (p.end - p.begin) for p in prefixes)
 
 
@@ -102,7 +109,7 @@ def test_prefixes_save_as_much_as_any_choice_of_them(seed: int) -> None:
             assert (table[list(prefix.rows), : prefix.end] == table[prefix.rows[0], : prefix.end]).all()
 
 
-def coverage(plan: TilePlan, tokens: int, shape: Shape, length: int) -> I32:
+def coverage(plan: TilePlan, tokens: int, shape: TileShape, length: int) -> I32:
     """How often the tiles show each key to each token [T, length], before the mask by position."""
     seen = np.zeros((tokens, length), np.int32)
     for first, count, _, begin, end, _ in plan.items.tolist():

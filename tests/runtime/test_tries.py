@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from sglc.runtime.choice_trie import Trie, tries_of
+from sglc.runtime.choice_trie import ChoiceTrie, tries_of
 
 Ids = tuple[int, ...]
 
 
-def histories(trie: Trie) -> list[Ids]:
+def histories(trie: ChoiceTrie) -> list[Ids]:
     """What each id of a trie sees, itself last, by `until` alone."""
     return [
         tuple(trie.ids[j] for j in range(i + 1) if trie.until[j] > i) for i in range(len(trie.ids))

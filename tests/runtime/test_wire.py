@@ -115,8 +115,8 @@ def test_an_error_keeps_its_class(kind: type[SglcError]) -> None:
     rng = random.Random(kind.__name__)
     for _ in range(50):
         error = made_error(kind, rng)
-        report = wire.decode_report(wire.encode(wire.Ended(wire.problem_of(error))))
-        assert isinstance(report, wire.Ended)
+        report = wire.decode_report(wire.encode(wire.WorkerEnded(wire.problem_of(error))))
+        assert isinstance(report, wire.WorkerEnded)
         assert report.problem is not None
         assert seen(wire.error_of(report.problem)) == seen(error)
 
@@ -139,7 +139,12 @@ def test_a_command_comes_as_it_was(command: wire.Command) -> None:
 
 @pytest.mark.parametrize(
     "report",
-    [wire.Hello(), wire.Ready(), wire.Answer(3, {"pages": 2**40, "device": "cpu"}), wire.Ended(None)],
+    [
+        wire.Hello(),
+        wire.WorkerReady(),
+        wire.WorkerAnswer(3, {"pages": 2**40, "device": "cpu"}),
+        wire.WorkerEnded(None),
+    ],
     ids=lambda r: type(r).__name__,
 )
 def test_a_report_comes_as_it_was(report: wire.Report) -> None:

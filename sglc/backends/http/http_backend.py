@@ -22,7 +22,7 @@ from sglc.backends.http.http_wire import (
 )
 from sglc.backends.http.server_info import ServerModel, model_of
 from sglc.backends.remote.connection import Connection
-from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Event
@@ -122,7 +122,7 @@ class ServerBackend:
 
     # -- one request ---------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+    async def _ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         if not isinstance(request.node, GenNode):
             return await self._choose(request)
         body = gen_body(request, self.model)
@@ -132,7 +132,7 @@ class ServerBackend:
             answers, tries = await self._whole(request, body)
         return gen_answer(request, answers, self.model, tries)
 
-    async def _choose(self, request: Request) -> Answer:
+    async def _choose(self, request: ApiRequest) -> ApiAnswer:
         size, tries = None, 0
         if not self.model.exact:
             prompt = prompt_field(request.prompt, self.model)
@@ -151,7 +151,7 @@ class ServerBackend:
             tries += more
         return chosen(request, found, own, answers[-len(request.choices)]["meta_info"], tries)
 
-    async def _whole(self, request: Request, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
+    async def _whole(self, request: ApiRequest, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
         """The answers to one request, and how often it was tried."""
 
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
@@ -163,7 +163,7 @@ class ServerBackend:
         return await self._patiently(request, attempt, lambda: False)
 
     async def _spoken(
-        self, request: Request, body: Mapping[str, Any], emit: Callable[[Event], None]
+        self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]
     ) -> tuple[list[Mapping[str, Any]], int]:
         """The answer to one request for one sample, handed on as it comes."""
         spoken = Spoken()
@@ -192,7 +192,7 @@ class ServerBackend:
 
     async def _patiently(
         self,
-        request: Request,
+        request: ApiRequest,
         attempt: Callable[[Any], Any],
         told: Callable[[], bool],
     ) -> tuple[list[Mapping[str, Any]], int]:

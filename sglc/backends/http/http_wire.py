@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.backends.http.server_info import ServerModel
 from sglc.backends.remote.prompts import Made, Prompt, ids_and_tail
-from sglc.backends.remote.segment_runner import Answer, Request
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
@@ -50,7 +50,7 @@ def _nothing() -> RunError:
     return RunError("SGLC402", "there is no text before this generation", hint="append some text first")
 
 
-def gen_body(request: Request, model: ServerModel) -> dict[str, Any]:
+def gen_body(request: ApiRequest, model: ServerModel) -> dict[str, Any]:
     """The request of a generation, not streaming.
 
     Raises:
@@ -110,8 +110,8 @@ class Spoken:
 
 
 def gen_answer(
-    request: Request, answers: Sequence[Mapping[str, Json]], model: ServerModel, tries: int
-) -> Answer:
+    request: ApiRequest, answers: Sequence[Mapping[str, Json]], model: ServerModel, tries: int
+) -> ApiAnswer:
     """The end of a generation; `answers` are its samples.
 
     Raises:
@@ -132,13 +132,13 @@ def gen_answer(
     )
     made = samples[0]
     if not model.exact:
-        return Answer(event, Made(made.text))
+        return ApiAnswer(event, Made(made.text))
     table = model.tokenizer.token_bytes()
     spelled = b"".join(table[id_] for id_ in made.ids)
     whole = made.text.encode()
     # Where a stop string ended it inside a token, the text goes on behind the last whole one.
     tail = whole[len(spelled) :].decode("utf-8", "replace") if whole.startswith(spelled) else ""
-    return Answer(event, Made(made.text, made.ids, tail))
+    return ApiAnswer(event, Made(made.text, made.ids, tail))
 
 
 def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:
@@ -186,7 +186,7 @@ class Choosing:
     ids: tuple[tuple[int, ...], ...] = ()
 
 
-def choosing(request: Request, model: ServerModel, prompt_tokens: int | None = None) -> Choosing:
+def choosing(request: ApiRequest, model: ServerModel, prompt_tokens: int | None = None) -> Choosing:
     """The request that scores the choices.
 
     Args:
@@ -223,14 +223,14 @@ def _scoring(prompts: Mapping[str, Json], begin: int) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredText:
     """Ids of the choices behind what they have in common with the prompt, and their log-probabilities."""
 
     ids: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[float, ...], ...]
 
 
-def scores(asked: Choosing, answers: Sequence[Mapping[str, Json]]) -> Scored | None:
+def scores(asked: Choosing, answers: Sequence[Mapping[str, Json]]) -> ScoredText | None:
     """What the answers say; None: the window began too late, all of the prompt has to be looked at.
 
     Raises:
@@ -252,7 +252,7 @@ def scores(asked: Choosing, answers: Sequence[Mapping[str, Json]]) -> Scored | N
             raise _nothing()
     behind = [own[shared:] for own in wholes]
     logprobs = tuple(tuple(_sure(logprob) for logprob, _, _ in own) for own in behind)
-    return Scored(tuple(tuple(id_ for _, id_, _ in own) for own in behind), logprobs)
+    return ScoredText(tuple(tuple(id_ for _, id_, _ in own) for own in behind), logprobs)
 
 
 def _sure(logprob: float | None) -> float:
@@ -262,8 +262,12 @@ def _sure(logprob: float | None) -> float:
 
 
 def chosen(
-    request: Request, found: Scored, own: Sequence[Mapping[str, Json]], meta: Mapping[str, Json], tries: int
-) -> Answer:
+    request: ApiRequest,
+    found: ScoredText,
+    own: Sequence[Mapping[str, Json]],
+    meta: Mapping[str, Json],
+    tries: int,
+) -> ApiAnswer:
     """The end of a choice.
 
     Args:
@@ -283,10 +287,10 @@ def chosen(
         request.index, (), decision.choice, said, decision.scores, found.ids, found.logprobs, usage,
         unconditional, decision.matrix,
     )  # fmt: skip
-    return Answer(event, Made(said))
+    return ApiAnswer(event, Made(said))
 
 
-def needs_alone(request: Request) -> bool:
+def needs_alone(request: ApiRequest) -> bool:
     """Whether the method also wants the choices scored by themselves."""
     return isinstance(request.node, SelectNode) and request.node.method in NEEDS_UNCONDITIONAL
 

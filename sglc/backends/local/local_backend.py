@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 
-class Runtime(Protocol):
+class LocalRuntime(Protocol):
     """Where segments run: a thread or a process."""
 
     @property
@@ -68,7 +68,7 @@ class LocalBackend:
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
         self._lock = threading.Lock()
-        self._runtime: Runtime | None = None
+        self._runtime: LocalRuntime | None = None
         self._mail: _Mail | None = None
 
     @property
@@ -101,13 +101,13 @@ class LocalBackend:
         """
         self._started()
 
-    def _started(self) -> Runtime:
+    def _started(self) -> LocalRuntime:
         with self._lock:
             if self._runtime is None or self._runtime.lost:
                 self._runtime = self._begin()
             return self._runtime
 
-    def _begin(self) -> Runtime:
+    def _begin(self) -> LocalRuntime:
         if not _apart(self.options):
             return RuntimeThread(self._load, self.options)
         try:

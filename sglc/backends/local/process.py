@@ -40,7 +40,7 @@ _Socket = zmq.Socket[bytes]
 
 
 @dataclass(slots=True)
-class _Run:
+class _ProcessRun:
     """A segment in progress; `open` are the nodes whose last event has not come."""
 
     emit: Callable[[Event], None]
@@ -60,7 +60,7 @@ class RuntimeProcess:
         self._folder = folder
         self._program = os.getpid()
         self._lock = threading.Lock()  # over all that follows
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _ProcessRun] = {}
         self._questions: dict[int, Future[dict[str, str | int]]] = {}
         self._numbers = itertools.count()
         self._outbox: list[bytes] = []
@@ -107,7 +107,7 @@ class RuntimeProcess:
         with self._lock:
             end = self._end
             if end is None:
-                self._runs[run] = _Run(emit, done, set(nodes))
+                self._runs[run] = _ProcessRun(emit, done, set(nodes))
                 self._outbox.append(command)
         if end is not None:
             refuse(nodes, end, emit, done)
@@ -259,15 +259,15 @@ class RuntimeProcess:
                         with self._lock:
                             self._commands = commands
                         self._send()
-                    case wire.Ready():
+                    case wire.WorkerReady():
                         with self._lock:
                             self._ready = True
                     case wire.Events() as events:
                         for number, event in wire.decode_events(events):
                             self._take(number, event)
-                    case wire.Answer(question, content):
+                    case wire.WorkerAnswer(question, content):
                         self._questions.pop(question).set_result(content)
-                    case wire.Ended(problem):
+                    case wire.WorkerEnded(problem):
                         return closed() if problem is None else wire.error_of(problem)
         finally:
             with self._lock:

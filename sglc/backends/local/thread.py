@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class _Job:
+class _ThreadRun:
     segment: Segment
     emit: Callable[[Event], None]
     done: Callable[[], None]
@@ -31,7 +31,7 @@ class _Job:
     aborted: bool = False
 
 
-class _Segments(Protocol):
+class _SegmentRunner(Protocol):
     """What commands act on: a machine, or what stands in its place when there is none."""
 
     def submit(
@@ -68,7 +68,7 @@ class RuntimeThread:
         self._lock = threading.Lock()
         self._closed = False
         # The last entry is None.
-        self._inbox: queue.SimpleQueue[Callable[[_Segments], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[_SegmentRunner], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, args=(load,), name="sglc-local", daemon=True)
         self._thread.start()
 
@@ -81,13 +81,13 @@ class RuntimeThread:
         streams: bool = True,
     ) -> object:
         """Start a segment; gives a token for `abort`."""
-        job = _Job(segment, emit, done, streams)
+        job = _ThreadRun(segment, emit, done, streams)
         self._tell(lambda machine: _begin(machine, job))
         return job
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events."""
-        assert isinstance(run, _Job)
+        assert isinstance(run, _ThreadRun)
         run.aborted = True
         self._tell(lambda machine: _abort(machine, run))
 
@@ -106,7 +106,7 @@ class RuntimeThread:
             self._inbox.put(None)
         self._thread.join()
 
-    def _tell(self, command: Callable[[_Segments], None]) -> None:
+    def _tell(self, command: Callable[[_SegmentRunner], None]) -> None:
         """Have a command done in the thread, or refused if that is ending."""
         with self._lock:
             if not self._closed:
@@ -118,7 +118,7 @@ class RuntimeThread:
         """What `question` says in the thread, between two steps."""
         answer: Future[_T] = Future()
 
-        def command(machine: _Segments) -> None:
+        def command(machine: _SegmentRunner) -> None:
             if isinstance(machine, _Refusing):
                 answer.set_exception(machine.error)
             else:
@@ -160,11 +160,11 @@ class RuntimeThread:
             command(_Refusing(error))
 
 
-def _begin(machine: _Segments, job: _Job) -> None:
+def _begin(machine: _SegmentRunner, job: _ThreadRun) -> None:
     if not job.aborted:
         job.run = machine.submit(job.segment, job.emit, job.done, streams=job.streams)
 
 
-def _abort(machine: _Segments, job: _Job) -> None:
+def _abort(machine: _SegmentRunner, job: _ThreadRun) -> None:
     if job.run is not None:
         machine.abort(job.run)

@@ -19,7 +19,7 @@ from sglc.runtime.tokenizer.detokenize import StopStream
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JointStep:
     """A generation of a joint answer, and the text that stands before it there."""
 
     before: str
@@ -44,7 +44,7 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class JointMatch:
     """The first generations' texts, what surely belongs to the next one's, and why there are no more."""
 
     captures: tuple[Capture, ...]
@@ -52,13 +52,13 @@ class Match:
     why: str = ""
 
 
-def limit_of(steps: Sequence[Step], ahead: int) -> int:
+def limit_of(steps: Sequence[JointStep], ahead: int) -> int:
     """`max_tokens` of a request for all steps: no less than the first one needs, and else at most `ahead`."""
     first, *others = (step.sampling.max_tokens + len(step.before.encode("utf-8", "replace")) for step in steps)
     return max(first, min(ahead, first + sum(others)))
 
 
-def match(steps: Sequence[Step], heard: Heard, *, whole_turn: bool = False) -> Match:
+def match(steps: Sequence[JointStep], heard: Heard, *, whole_turn: bool = False) -> JointMatch:
     """What `heard` says of the generations of `steps`, from the first on as far as it is sure.
 
     With more of the same answer, or with its end, there are the same captures and maybe more.
@@ -72,7 +72,7 @@ def match(steps: Sequence[Step], heard: Heard, *, whole_turn: bool = False) -> M
     for number, step in enumerate(steps):
         if not heard.text.startswith(step.before, at):
             found = heard.text[at : at + len(step.before)]
-            return Match(tuple(captures), why=f"{step.before!r} was to come, and there is {found!r}")
+            return JointMatch(tuple(captures), why=f"{step.before!r} was to come, and there is {found!r}")
         at += len(step.before)
         following = steps[number + 1].before if number + 1 < len(steps) else ""
         text, stop = _cut(step.sampling, following if whole_turn else "", heard.text[at:], bool(heard.finish))
@@ -81,17 +81,17 @@ def match(steps: Sequence[Step], heard: Heard, *, whole_turn: bool = False) -> M
         # Where all of the answer is the first generation's, and no longer than it may be, a cut is its own.
         sure = number == 0 and not step.before and heard.tokens <= most
         if stop is None and not heard.finish:
-            return Match(tuple(captures), begun=text if sure else "", why="it goes on")
+            return JointMatch(tuple(captures), begun=text if sure else "", why="it goes on")
         if stop is None and heard.finish == "length" and not sure:
-            return Match(tuple(captures), why=f"it reaches its limit at {text[-40:]!r}")
+            return JointMatch(tuple(captures), why=f"it reaches its limit at {text[-40:]!r}")
         if min(size, heard.tokens) > most:
-            return Match(tuple(captures), why=f"{text[-40:]!r} may have more than {most} tokens")
+            return JointMatch(tuple(captures), why=f"{text[-40:]!r} may have more than {most} tokens")
         captures.append(Capture(text, heard.finish if stop is None else "stop"))
         if stop is None:
             break
         at += len(text)
     left = len(captures) < len(steps)
-    return Match(tuple(captures), why="it ends before" if left else "")
+    return JointMatch(tuple(captures), why="it ends before" if left else "")
 
 
 def _cut(sampling: Sampling, following: str, text: str, ended: bool) -> tuple[str, int | None]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sglc.backends.openai.joint import Heard, Match, Step, limit_of, match
+from sglc.backends.openai.joint import Heard, JointMatch, JointStep, limit_of, match
 from sglc.backends.remote.prompts import Made, open_turn
-from sglc.backends.remote.segment_runner import Answer, Request
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import GenNode
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class JointReply:
     """A joint answer: its text, why it ended, and the counts of its request."""
 
     text: str
@@ -23,19 +23,19 @@ class Said:
 
 
 # Makes one request; is given what to do with pieces of the answer, or None where nobody hears them.
-Once = Callable[[Request, Callable[[str], None] | None], Awaitable[Said]]
+Once = Callable[[ApiRequest, Callable[[str], None] | None], Awaitable[JointReply]]
 
 
 async def ask_jointly(
-    request: Request,
+    request: ApiRequest,
     emit: Callable[[Event], None],
     once: Once,
-    alone: Callable[[Request], Awaitable[Answer]],
+    alone: Callable[[ApiRequest], Awaitable[ApiAnswer]],
     *,
     whole_turn: bool,
     retries: int,
     ends: tuple[str, ...] = (),
-) -> Answer:
+) -> ApiAnswer:
     """The answer of a generation with `ahead`, and of as many behind it as came with it.
 
     What the first of them is, every answer says, unless it is longer than can be counted: then it is asked for
@@ -51,7 +51,10 @@ async def ask_jointly(
     node = request.node
     assert isinstance(node, GenNode)
     prompt, before = open_turn(request.prompt) if whole_turn else (request.prompt, "")
-    steps = [Step(before, node.sampling), *(Step(one.before, one.node.sampling) for one in request.behind)]
+    steps = [
+        JointStep(before, node.sampling),
+        *(JointStep(one.before, one.node.sampling) for one in request.behind),
+    ]
     limit = limit_of(steps, node.ahead)
     if not whole_turn and not retries:
         limit = node.sampling.max_tokens
@@ -83,7 +86,7 @@ async def ask_jointly(
     single = await alone(replace(request, node=replace(node, ahead=0), behind=()))
     assert isinstance(single.event, GenDone)
     event = replace(single.event, usage=single.event.usage + spent)
-    return Answer(event, single.made, alone=True)
+    return ApiAnswer(event, single.made, alone=True)
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class _Told:
     indices: Sequence[int]
     lengths: dict[int, int] = field(default_factory=dict)
 
-    def tell(self, found: Match) -> None:
+    def tell(self, found: JointMatch) -> None:
         texts = [*(capture.text for capture in found.captures), found.begun]
         for index, text in zip(self.indices, texts, strict=False):
             if new := text[self.lengths.get(index, 0) :]:
@@ -102,17 +105,17 @@ class _Told:
                 self.emit(Delta(index, new))
 
 
-def _answer(indices: Sequence[int], found: Match, spent: Usage, prompt: int) -> Answer:
+def _answer(indices: Sequence[int], found: JointMatch, spent: Usage, prompt: int) -> ApiAnswer:
     """The first generation has the request's counts, the others what they saved."""
     ends = []
     for number, (index, capture) in enumerate(zip(indices, found.captures, strict=False)):
         usage = Usage(saved_calls=1, saved_prompt=prompt) if number else spent
         sample = Sample(capture.text, (), capture.finish)
         ends.append((GenDone(index, (), (sample,), usage), Made(capture.text)))
-    return Answer(*ends[0], others=tuple(ends[1:]))
+    return ApiAnswer(*ends[0], others=tuple(ends[1:]))
 
 
-def _no_match(request: Request, why: str, tries: int) -> BackendError:
+def _no_match(request: ApiRequest, why: str, tries: int) -> BackendError:
     times = f"{tries} answers do" if tries > 1 else "the answer does"
     return BackendError(
         "SGLC549", f"the turn of `{request.node.site.name}` was asked for in one request, and {times} not keep "

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.openai.joint_request import Said, ask_jointly
+from sglc.backends.openai.joint_request import JointReply, ask_jointly
 from sglc.backends.openai.models import ApiModel, model_of
 from sglc.backends.openai.openai_wire import (
     UNKNOWN_ID,
-    Body,
     Cut,
     Reply,
+    RequestBody,
     bodies,
     chosen,
     form_of_request,
@@ -32,7 +32,7 @@ from sglc.backends.openai.openai_wire import (
 )
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.segment_runner import Answer, Request, Walker
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
@@ -135,7 +135,7 @@ class OpenAIBackend:
 
     # -- one request ---------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+    async def _ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         if self._tokenizer is not None:
             request = _as_text(request, self._tokenizer, self.options.chat_template)
         if isinstance(request.node, GenNode) and request.node.ahead:
@@ -151,7 +151,7 @@ class OpenAIBackend:
             )
         return await self._ask_one(request, emit)
 
-    async def _once(self, request: Request, hear: Callable[[str], None] | None) -> Said:
+    async def _once(self, request: ApiRequest, hear: Callable[[str], None] | None) -> JointReply:
         """One request of one sample, its text as it came."""
         (body,) = bodies(request, self.model, self.options.model)
 
@@ -161,9 +161,9 @@ class OpenAIBackend:
             hear(event.text)
 
         ((reply,), usage) = await self._patiently(request, body, None if hear is None else say)
-        return Said(reply.text, reply.finish, usage)
+        return JointReply(reply.text, reply.finish, usage)
 
-    async def _ask_one(self, request: Request, emit: Callable[[Event], None]) -> Answer:
+    async def _ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         form = form_of_request(request, self.model)
         asked = bodies(request, self.model, self.options.model)
         spoken = request.streams and len(asked) == 1 and "n" not in asked[0].fields
@@ -184,7 +184,7 @@ class OpenAIBackend:
         return gen_answer(request, samples, sum((usage for _, usage in answers), Usage()))
 
     async def _patiently(
-        self, request: Request, body: Body, say: Callable[[Event], None] | None
+        self, request: ApiRequest, body: RequestBody, say: Callable[[Event], None] | None
     ) -> tuple[list[Any], Usage]:
         """The samples of one body: `Reply`s, or the log-probabilities of echoed texts."""
         connection = self._connected()
@@ -215,7 +215,7 @@ class OpenAIBackend:
         return replies, usage_of(counts, tries)
 
     async def _attempt(
-        self, client: Any, request: Request, body: Body, tell: Callable[[str], None] | None
+        self, client: Any, request: ApiRequest, body: RequestBody, tell: Callable[[str], None] | None
     ) -> tuple[list[Any], Any]:
         method = client.chat.completions if self.model.protocol == "chat" else client.completions
         if tell is None:
@@ -225,7 +225,7 @@ class OpenAIBackend:
         async with stream:
             return await self._spoken(stream, request, tell)
 
-    def _replies(self, made: Any, request: Request) -> list[Any]:
+    def _replies(self, made: Any, request: ApiRequest) -> list[Any]:
         """The samples of a whole answer, in order."""
         choices = sorted(getattr(made, "choices", None) or [], key=lambda choice: choice.index)
         if not choices:
@@ -243,7 +243,7 @@ class OpenAIBackend:
         return Reply(message.content or "", _finish(choice, name), *_of_chat([choice.logprobs]))
 
     async def _spoken(
-        self, stream: Any, request: Request, tell: Callable[[str], None]
+        self, stream: Any, request: ApiRequest, tell: Callable[[str], None]
     ) -> tuple[list[Any], Any]:
         """A streamed answer of one sample."""
         assert isinstance(request.node, GenNode)
@@ -298,7 +298,7 @@ class OpenAIBackend:
             ) from None  # fmt: skip
 
 
-def _as_text(request: Request, tokenizer: TextTokenizer, template: ChatTemplate | None) -> Request:
+def _as_text(request: ApiRequest, tokenizer: TextTokenizer, template: ChatTemplate | None) -> ApiRequest:
     """The request with its prompt checked, and the template's own stop strings."""
     prompt, node = Prompt(None, (tokenizer.text(request.prompt),)), request.node
     if isinstance(node, GenNode) and template is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sglc.backends.openai.models import ApiModel
 from sglc.backends.remote.prompts import Made, Message, messages, text
-from sglc.backends.remote.segment_runner import Answer, Request
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.errors import BackendError, LegalizeError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, form_of_choices
@@ -25,7 +25,7 @@ UNKNOWN_ID = -1  # of a token of which only the text is known
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """One request: `fields` as the SDK's method takes them. Its samples are those from `first` on."""
 
     fields: Mapping[str, Any]
@@ -43,14 +43,14 @@ class Reply:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
-def form_of_request(request: Request, model: ApiModel) -> AnswerForm | None:
+def form_of_request(request: ApiRequest, model: ApiModel) -> AnswerForm | None:
     """What the answer is held to by a JSON schema; None if it is held to nothing, or scored."""
     if isinstance(request.node, SelectNode):
         return None if model.scores_tokens else form_of_choices(request.choices)
     return form_for(request.node.sampling, model.takes)
 
 
-def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
+def bodies(request: ApiRequest, model: ApiModel, name: str) -> tuple[RequestBody, ...]:
     """The requests that answer one generation or choice, none of them streaming.
 
     Raises:
@@ -60,7 +60,7 @@ def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
     form = form_of_request(request, model)
     if isinstance(node, SelectNode):
         if model.scores_tokens:
-            return (Body(_echo(request, name)),)
+            return (RequestBody(_echo(request, name)),)
         sampling = Sampling(max_tokens=_longest(request.choices), temperature=1.0)
         if model.takes.temperature is not None:
             sampling = Sampling(max_tokens=_longest(request.choices), temperature=0.0)
@@ -83,7 +83,7 @@ def bodies(request: Request, model: ApiModel, name: str) -> tuple[Body, ...]:
             own["seed"] = (seed + first) % 2**63
         if min(several, sampling.n - first) > 1:
             own["n"] = min(several, sampling.n - first)
-        made.append(Body({**shared, **own}, first))
+        made.append(RequestBody({**shared, **own}, first))
     return tuple(made)
 
 
@@ -92,7 +92,7 @@ def _longest(choices: Sequence[str]) -> int:
     return max(len(choice.encode()) for choice in choices)
 
 
-def _prompt(request: Request, model: ApiModel) -> dict[str, Any]:
+def _prompt(request: ApiRequest, model: ApiModel) -> dict[str, Any]:
     if model.protocol == "text":
         return {"prompt": text(request.prompt)}
     turns = messages(request.prompt, request.node.loc)
@@ -247,12 +247,12 @@ def _not_held(name: str, why: str, said: str) -> BackendError:
     )  # fmt: skip
 
 
-def gen_answer(request: Request, samples: Sequence[Sample], usage: Usage) -> Answer:
+def gen_answer(request: ApiRequest, samples: Sequence[Sample], usage: Usage) -> ApiAnswer:
     """The end of a generation."""
-    return Answer(GenDone(request.index, (), tuple(samples), usage), Made(samples[0].text))
+    return ApiAnswer(GenDone(request.index, (), tuple(samples), usage), Made(samples[0].text))
 
 
-def chosen(request: Request, reply: Reply, form: AnswerForm, usage: Usage) -> Answer:
+def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) -> ApiAnswer:
     """The end of a choice that the model wrote.
 
     Raises:
@@ -264,7 +264,7 @@ def chosen(request: Request, reply: Reply, form: AnswerForm, usage: Usage) -> An
         raise _not_held(name, "it is none of the choices", said)
     choice = request.choices.index(said)
     event = SelectDone(request.index, (), choice, said, (), (), (), usage, decided="constrained")
-    return Answer(event, Made(said))
+    return ApiAnswer(event, Made(said))
 
 
 def usage_of(data: Any, attempts: int) -> Usage:
@@ -279,7 +279,7 @@ def usage_of(data: Any, attempts: int) -> Usage:
 # -- choices by echo -----------------------------------------------------------------------------------
 
 
-def _echo(request: Request, name: str) -> dict[str, Any]:
+def _echo(request: ApiRequest, name: str) -> dict[str, Any]:
     """One request that has every choice behind the prompt scored, and each alone if the method needs that."""
     assert isinstance(request.node, SelectNode)
     before = text(request.prompt)
@@ -289,7 +289,7 @@ def _echo(request: Request, name: str) -> dict[str, Any]:
     return {"model": name, "prompt": prompts, "max_tokens": 0, "temperature": 0.0, "echo": True, "logprobs": 0}
 
 
-def scored(request: Request, replies: Sequence[Any], usage: Usage) -> Answer:
+def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnswer:
     """The end of a choice from log-probabilities of echoed texts.
 
     Args:
@@ -323,7 +323,7 @@ def scored(request: Request, replies: Sequence[Any], usage: Usage) -> Answer:
         tuple(fitting),
         decision.matrix,
     )
-    return Answer(event, Made(said))
+    return ApiAnswer(event, Made(said))
 
 
 def _begin(reply: Any, before: int) -> int:
@@ -332,7 +332,7 @@ def _begin(reply: Any, before: int) -> int:
     return max(0, next(i for i, end in enumerate(offsets[1:]) if end > before))
 
 
-def _behind(reply: Any, begin: int, request: Request) -> tuple[float, ...]:
+def _behind(reply: Any, begin: int, request: ApiRequest) -> tuple[float, ...]:
     found: list[float] = []
     for number, (offset, logprob) in enumerate(zip(reply.text_offset, reply.token_logprobs, strict=True)):
         if offset < begin:
@@ -345,7 +345,7 @@ def _behind(reply: Any, begin: int, request: Request) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _no_scores(request: Request) -> BackendError:
+def _no_scores(request: ApiRequest) -> BackendError:
     name = request.node.site.name
     return BackendError(
         "SGLC544", f"the API gave no log-probabilities for `{name}`",

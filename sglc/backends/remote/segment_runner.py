@@ -20,7 +20,7 @@ from sglc.ir.plan.segment import (
     ForkNode,
     GenNode,
     KeepNode,
-    Result,
+    NodeResult,
     Segment,
     SelectNode,
 )
@@ -36,7 +36,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One generation or choice that is asked for. `choices` are the texts of a choice.
 
     The answer of a generation with `node.ahead` may have those that are `behind` it too, in their order.
@@ -51,7 +51,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """What a request brought: the event that says so, and what the stream goes on with.
 
     `others` is the same of the first of those that were `behind`. `alone`: guessing did not pay, so whatever
@@ -65,7 +65,7 @@ class Answer:
 
 
 # Asks for one; emits deltas on the way. Raises SglcError.
-Ask = Callable[[Request, Callable[[Event], None]], "asyncio.Future[Answer]"]
+Ask = Callable[[ApiRequest, Callable[[Event], None]], "asyncio.Future[ApiAnswer]"]
 
 
 class Walker:
@@ -99,7 +99,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.walker = walker
         self.streams = streams
         self.prompts: dict[int, Prompt] = {}
-        self.tasks: dict[int, asyncio.Future[Answer]] = {}
+        self.tasks: dict[int, asyncio.Future[ApiAnswer]] = {}
         self.guessed: dict[int, tuple[GenDone, Made]] = {}  # answered before they were asked for
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
 
@@ -151,12 +151,12 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 node = replace(node, ahead=0)
             else:
                 behind = tuple(self.behind(index))
-        request = Request(index, node, self.prompts[node.stream], choices, self.streams, behind)
+        request = ApiRequest(index, node, self.prompts[node.stream], choices, self.streams, behind)
         task = self.walker.ask(request, self.emit)
         self.tasks[index] = task
         task.add_done_callback(lambda done: self.answered(index, done))
 
-    def answered(self, index: int, task: asyncio.Future[Answer]) -> None:
+    def answered(self, index: int, task: asyncio.Future[ApiAnswer]) -> None:
         if self.tasks.pop(index, None) is None or task.cancelled():
             return  # stopped
         node = self.nodes[index]
@@ -207,7 +207,9 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 node = self.nodes[index]
                 if not isinstance(node, ExtendNode):
                     break
-                texts = [self.texts.get(part.node) if isinstance(part, Result) else part for part in node.parts]
+                texts = [
+                    self.texts.get(part.node) if isinstance(part, NodeResult) else part for part in node.parts
+                ]
                 if not all(isinstance(part, str) for part in texts):
                     return
                 before += "".join(part for part in texts if isinstance(part, str))

@@ -41,10 +41,10 @@ from sglc.ir.plan.segment import (
     Held,
     ImagePart,
     KeepNode,
+    NodeResult,
     OpenNode,
     Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -132,7 +132,7 @@ class SegmentWalk:
                 return ValueAfter(form_of(part))
             case Slot():
                 return self.at.find(part)
-            case Result(node):
+            case NodeResult(node):
                 value = self.made[node][1]
                 assert value is not None
                 return value

@@ -21,10 +21,10 @@ from sglc.ir.plan.segment import (
     ImagePart,
     KeepNode,
     Node,
+    NodeResult,
     OpenNode,
     Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -46,9 +46,9 @@ def filled(part: Part, texts: Mapping[int, str]) -> FilledPart:
     match part:
         case str() | ControlText():
             return part
-        case Result(node):
+        case NodeResult(node):
             return texts[node]
-        case ImagePart(Result(node)):
+        case ImagePart(NodeResult(node)):
             return ImagePart(texts[node])
         case Slot(name) | ImagePart(Slot(name)):
             raise AssertionError(f"slot {name} is not bound")
@@ -58,7 +58,9 @@ def filled(part: Part, texts: Mapping[int, str]) -> FilledPart:
 
 def choice_texts(node: SelectNode, texts: Mapping[int, str]) -> tuple[str, ...]:
     """The choices of a node with the texts of the nodes that they name."""
-    return tuple([texts[choice.node] if isinstance(choice, Result) else str(choice) for choice in node.choices])
+    return tuple(
+        [texts[choice.node] if isinstance(choice, NodeResult) else str(choice) for choice in node.choices]
+    )
 
 
 def failed_before(node: Node, failed: Mapping[int, SglcError]) -> SglcError | None:

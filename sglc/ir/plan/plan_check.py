@@ -28,9 +28,9 @@ from sglc.ir.plan.segment import (
     Held,
     ImagePart,
     KeepNode,
+    NodeResult,
     OpenNode,
     ReleaseNode,
-    Result,
     Segment,
     SelectNode,
     Slot,
@@ -174,7 +174,7 @@ def _check_segment(segment: Segment, path: str) -> None:
                 raise _wrong(here, f"reads node {node.stream}")
         for part in (*getattr(node, "parts", ()), *getattr(node, "choices", ())):
             found = part.data if isinstance(part, ImagePart) else part
-            if isinstance(found, Result) and not _is_text(segment, found.node, index):
+            if isinstance(found, NodeResult) and not _is_text(segment, found.node, index):
                 raise _wrong(here, f"reads the text of node {found.node}")
     for name, index in segment.gives:
         if not _is_text(segment, index, len(segment.nodes)):

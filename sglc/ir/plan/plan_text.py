@@ -33,10 +33,10 @@ from sglc.ir.plan.segment import (
     ImagePart,
     KeepNode,
     Node,
+    NodeResult,
     OpenNode,
     Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -201,7 +201,7 @@ def _part(part: Part) -> str:
             return f"picture {data if len(data) <= 60 else data[:57] + '...'}"
         case Slot():
             return f"{{{part.name}}}"
-        case Result():
+        case NodeResult():
             return f"{{n{part.node}}}"
 
 

@@ -26,13 +26,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class NodeResult:
     """The text that node `node` of the same segment produces (its first sample)."""
 
     node: int
 
 
-TextPart = str | Slot | Result
+TextPart = str | Slot | NodeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ def reads(node: Node) -> list[int]:
             return []
         case ExtendNode(stream, parts):
             pictures = (part.data for part in parts if isinstance(part, ImagePart))
-            return [stream, *(part.node for part in (*parts, *pictures) if isinstance(part, Result))]
+            return [stream, *(part.node for part in (*parts, *pictures) if isinstance(part, NodeResult))]
         case SelectNode():
-            return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, Result))]
+            return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, NodeResult))]
         case GenNode() | ForkNode() | KeepNode():
             return [node.stream]
 

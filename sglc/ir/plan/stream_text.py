@@ -11,10 +11,10 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    NodeResult,
     OpenNode,
     Part,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -61,7 +61,7 @@ def _piece(segment: Segment, part: Part) -> str | Site:
             return part.text
         case ImagePart():
             return ""  # a picture is no text
-        case Result(index):
+        case NodeResult(index):
             made = segment.nodes[index]
             assert isinstance(made, GenNode | SelectNode)
             return made.site

@@ -24,9 +24,9 @@ from sglc.ir.plan.segment import (
     ImagePart,
     KeepNode,
     Node,
+    NodeResult,
     OpenNode,
     Part,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -101,7 +101,7 @@ class Scope:
         if not isinstance(part, Value):
             return part
         if part in here:
-            return Result(here[part])
+            return NodeResult(here[part])
         self.exported[part] = None
         made = self.name(part)
         assert isinstance(made, Slot)
@@ -126,7 +126,7 @@ class Scope:
                 return tree
 
     def _text(self, value: Value) -> OutputTree:
-        parts = [part for part in self.written(value, {}) if not isinstance(part, Result)]
+        parts = [part for part in self.written(value, {}) if not isinstance(part, NodeResult)]
         match parts:
             case []:
                 return ""

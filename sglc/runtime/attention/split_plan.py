@@ -1,8 +1,8 @@
 """How one step's attention is cut into dense pieces: a pure function of the page table.
 
 Tokens are put into an order in which every piece is a slice. A token attends in at most two pieces,
-which share no key: `Prefix` (keys before all of the piece's tokens, in common for all its rows), and
-one of `Chunk` (the new tokens of one long row, among themselves) and `Bucket` (short rows, each with
+which share no key: `SharedPrefix` (keys before all of the piece's tokens, in common for all its rows), and
+one of `KeyChunk` (the new tokens of one long row, among themselves) and `Bucket` (short rows, each with
 its own keys, padded to one shape). Rows that begin with the same pages attend to those once, together
 (cascade attention); that is chosen only where it saves more than it costs.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sglc.runtime.step import I32, Tree
+from sglc.runtime.step import I32, TokenTree
 
 I64 = NDArray[np.int64]
 
@@ -34,7 +34,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class SharedPrefix:
     """Tokens `begin:end` attend to all of `pages`, which lie before every one of them."""
 
     begin: int
@@ -43,7 +43,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class KeyChunk:
     """Tokens `begin:end` are one row's; each attends to itself and to those before it."""
 
     begin: int
@@ -79,8 +79,8 @@ class AttentionPlan:
     """`order` int64 [T]: the step's token at each place (None: as they come). Pieces are in `order`."""
 
     order: I64 | None
-    prefixes: tuple[Prefix, ...]
-    chunks: tuple[Chunk, ...]
+    prefixes: tuple[SharedPrefix, ...]
+    chunks: tuple[KeyChunk, ...]
     buckets: tuple[Bucket, ...]
 
 
@@ -93,14 +93,14 @@ class Group:
 
 
 def plan_attention(
-    starts: I32, positions: I32, pages: I32, page_size: int, trees: Sequence[Tree] = ()
+    starts: I32, positions: I32, pages: I32, page_size: int, trees: Sequence[TokenTree] = ()
 ) -> AttentionPlan:
     """Cut the attention of a step into pieces (arguments as in `Batch`).
 
     Every row has at least one token, and its tokens' positions are consecutive but for `trees`.
     """
     counts, firsts = np.diff(starts), positions[starts[:-1]]
-    branching: dict[int, Tree] = {}
+    branching: dict[int, TokenTree] = {}
     split = 0
     for tree in trees:
         row = tree.row + split
@@ -202,8 +202,8 @@ class _Builder:
         self.pages, self.page_size = pages, page_size
         self.rows: list[int] = []
         self.tokens = 0
-        self.prefixes: list[Prefix] = []
-        self.chunks: list[Chunk] = []
+        self.prefixes: list[SharedPrefix] = []
+        self.chunks: list[KeyChunk] = []
         self.buckets: list[Bucket] = []
 
     def plan(self) -> AttentionPlan:
@@ -216,16 +216,16 @@ class _Builder:
     def add_long(self, row: int) -> None:
         begin, end = self._take([row])
         if first := int(self.firsts[row]):
-            self.prefixes.append(Prefix(begin, end, self._context(row, 0, first)))
-        self.chunks.append(Chunk(begin, end))
+            self.prefixes.append(SharedPrefix(begin, end, self._context(row, 0, first)))
+        self.chunks.append(KeyChunk(begin, end))
 
-    def add_tree(self, row: int, tree: Tree) -> None:
+    def add_tree(self, row: int, tree: TokenTree) -> None:
         """A row that branches: all that lies before its branches and its new tokens is seen by all of these."""
         begin, end = self._take([row])
         first, count = int(self.firsts[row]), int(self.counts[row])
         offset = min(first, tree.base) // self.page_size * self.page_size
         if offset:
-            self.prefixes.append(Prefix(begin, end, self._context(row, 0, offset)))
+            self.prefixes.append(SharedPrefix(begin, end, self._context(row, 0, offset)))
         length = first + count - offset
         until = np.full(length, first + count, np.int64)
         until[tree.base - offset :] = tree.base + tree.until
@@ -248,7 +248,7 @@ class _Builder:
             for part in _split([lengths[r] for r in rows]):
                 self._add_bucket(rows[part], group.pages, lengths[rows[part][-1]])
         if group.pages:
-            self.prefixes.append(Prefix(begin, self.tokens, self._context(group.rows[0], 0, offset)))
+            self.prefixes.append(SharedPrefix(begin, self.tokens, self._context(group.rows[0], 0, offset)))
 
     def _add_bucket(self, rows: list[int], skip: int, length: int) -> None:
         """`rows` in one bucket: their first `skip` pages are dealt with, the longest has `length` keys."""

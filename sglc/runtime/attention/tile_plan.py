@@ -24,7 +24,7 @@ LEAST_SAVED_BY_PREFIX = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileShape:
     """What the cut depends on: packed query rows of a tile, query heads per kv head, kv heads, tokens of a
     page, and how many programs share the tiles."""
 
@@ -41,7 +41,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class PrefixGroup:
     """The rows `rows` of a batch have pages begin : end of their tables in common."""
 
     rows: tuple[int, ...]
@@ -67,7 +67,7 @@ class TilePlan:
     parts: int
 
 
-def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVELS) -> list[Prefix]:
+def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVELS) -> list[PrefixGroup]:
     """Nested prefixes of the rows of `table` [R, K] that save most keys, each row in at most `levels` of them.
 
     `limits` int32 [R]: how many pages of each row may be shared; there is at least one row.
@@ -81,11 +81,11 @@ def shared_prefixes(table: I32, limits: I32, page_size: int, levels: int = LEVEL
     saved, chosen = _best(runs, 0, len(runs), 0, levels, least)
     if saved * page_size < LEAST_SAVED:
         return []
-    return [Prefix(tuple(order[run.begin : run.end]), behind, run.pages) for run, behind in chosen]
+    return [PrefixGroup(tuple(order[run.begin : run.end]), behind, run.pages) for run, behind in chosen]
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _TileRun:
     """Sorted rows begin : end share their first `pages` pages, and no longer run does. Those inside of it
     are the ones before it in a list, from number `first` on."""
 
@@ -95,34 +95,34 @@ class _Run:
     first: int
 
 
-def _runs(common: Sequence[int]) -> list[_Run]:
+def _runs(common: Sequence[int]) -> list[_TileRun]:
     """All runs of two rows or more that share a page, inner ones before those around them.
 
     common[i]: pages that sorted row i shares with row i + 1. One look at each (Abouelhoda et al. 2004,
     "Replacing suffix trees with enhanced suffix arrays", algorithm 4.4).
     """
-    found: list[_Run] = []
+    found: list[_TileRun] = []
     open_runs = [(0, 0, 0)]  # pages, first row, runs found before it began
     for row, pages in enumerate([*common, 0]):
         begin, first = row, len(found)
         while pages < open_runs[-1][0]:
             inner, begin, first = open_runs.pop()
-            found.append(_Run(begin, row + 1, inner, first))
+            found.append(_TileRun(begin, row + 1, inner, first))
         if pages > open_runs[-1][0]:
             open_runs.append((pages, begin, first))
     return found
 
 
 def _best(
-    runs: Sequence[_Run], begin: int, end: int, behind: int, left: int, least: int
-) -> tuple[int, list[tuple[_Run, int]]]:
+    runs: Sequence[_TileRun], begin: int, end: int, behind: int, left: int, least: int
+) -> tuple[int, list[tuple[_TileRun, int]]]:
     """The most pages that runs[begin:end] save, `behind` pages being dealt with, and the runs that save them.
 
     Of runs inside of each other, `left` at most are taken, each for what is behind the one around it; outer
     ones come first. One that saves less than `least` is not worth its launches.
     """
     saved: list[int] = []  # the most that each run and those inside of it save
-    inside: dict[int, list[tuple[_Run, int]]] = {}  # of each run that is better taken: what is taken inside
+    inside: dict[int, list[tuple[_TileRun, int]]] = {}  # of each run that is better taken: what is taken inside
     for number in range(begin, end):
         run = runs[number]
         within, child = 0, number - 1
@@ -131,14 +131,14 @@ def _best(
             child = runs[child].first - 1
         own = (run.end - run.begin - 1) * (run.pages - behind)
         if own >= least:
-            deeper, taken = 0, list[tuple[_Run, int]]()
+            deeper, taken = 0, list[tuple[_TileRun, int]]()
             if left > 1:
                 deeper, taken = _best(runs, run.first, number, run.pages, left - 1, least)
             if own + deeper > within:
                 inside[number] = taken
                 within = own + deeper
         saved.append(within)
-    total, chosen, number = 0, list[tuple[_Run, int]](), end - 1
+    total, chosen, number = 0, list[tuple[_TileRun, int]](), end - 1
     while number >= begin:
         if number in inside:
             total += saved[number - begin]
@@ -149,7 +149,10 @@ def _best(
 
 
 def plan_tiles(
-    rows: Sequence[int], prefixes: Sequence[Prefix], chunks: Sequence[tuple[int, int, int]], shape: Shape
+    rows: Sequence[int],
+    prefixes: Sequence[PrefixGroup],
+    chunks: Sequence[tuple[int, int, int]],
+    shape: TileShape,
 ) -> TilePlan:
     """The tiles of a step whose first tokens decode, one for each of `rows`, followed by chunks.
 
@@ -184,7 +187,7 @@ def plan_tiles(
     return _cut(table, np.array(members, np.int32), tokens, shared, shape)
 
 
-def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: Shape) -> TilePlan:
+def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: TileShape) -> TilePlan:
     """Cut the keys of `tiles` [N, 6] so that there are enough pieces for all programs, the longest first.
 
     A tile whose tokens have other keys too (`cut`), or that is cut here, leaves partial results.

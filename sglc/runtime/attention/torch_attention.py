@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.attention.split_plan import AttentionPlan, Bucket, Chunk, Pages
+from sglc.runtime.attention.split_plan import AttentionPlan, Bucket, KeyChunk, Pages
 
 _FUSED_ROWS = 24  # of more rows, plain products are faster on the CPU than the fused kernel
 
@@ -67,7 +67,7 @@ class PagedAttention:
 
     def forward(self, heads: Tensor, pool: Tensor) -> Tensor:
         tokens = len(heads)
-        own: list[tuple[Chunk | _Bucket, Tensor, Tensor]] = []
+        own: list[tuple[KeyChunk | _Bucket, Tensor, Tensor]] = []
         own += [(chunk, *self._chunk(chunk, heads)) for chunk in self._chunks]
         own += [(bucket, *self._own(bucket, heads, pool)) for bucket in self._buckets]
         if len(own) == 1 and not self._prefixes:
@@ -97,7 +97,7 @@ class PagedAttention:
         out, sums = self._flat(*_dense(queries, keys, values, piece.mask, self._scale), piece.width)
         return (out, sums) if piece.kept is None else (out[piece.kept], sums[piece.kept])
 
-    def _chunk(self, piece: Chunk, heads: Tensor) -> tuple[Tensor, Tensor]:
+    def _chunk(self, piece: KeyChunk, heads: Tensor) -> tuple[Tensor, Tensor]:
         """One row's new tokens among themselves, straight from `heads`: no copy, no mask tensor."""
         group = self._heads // self._kv_heads
         new = heads[piece.begin : piece.end]

@@ -37,7 +37,7 @@ class Worth(IntEnum):
 _DEAD, _NORMAL, _PINNED = int(Worth.DEAD), int(Worth.NORMAL), int(Worth.PINNED)
 
 
-class Node:
+class PageNode:
     """One page of a cached sequence. `end` is the length of the sequence up to and with this page."""
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Node:
         "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
     )  # fmt: skip
 
-    def __init__(self, parent: Node | None, key: Key, page: int, step: int, serial: int) -> None:
+    def __init__(self, parent: PageNode | None, key: Key, page: int, step: int, serial: int) -> None:
         self.parent = parent
         self.key = key
         self.page = page
@@ -54,7 +54,7 @@ class Node:
         self.end: int = len(key) + (parent.end if parent else 0)
         self.scratch: bool = parent.scratch if parent else False
         self.keys: list[Key] = []
-        self.children: list[Node] = []
+        self.children: list[PageNode] = []
         self.refs = 0
         self.pins = 0
         self.next_uses: tuple[int, ...] = ()  # of the pins that know theirs, in order
@@ -62,15 +62,15 @@ class Node:
         self.shared = False  # more than one sequence has gone through it: no single one can release it
         self.last_use = 0
         self.queued: _Rank | None = None  # its valid entry in the eviction heap
-        self.moved: Node | None = None  # after removal: the node that took over its pins
+        self.moved: PageNode | None = None  # after removal: the node that took over its pins
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """The longest known prefix: `node` is matched whole, then `tokens` ids of `source`'s page."""
 
-    node: Node
-    source: Node | None
+    node: PageNode
+    source: PageNode | None
     tokens: int
 
     @property
@@ -94,30 +94,30 @@ class RadixTree:
         self.page_size = page_size
         self.evictable = 0
         # A root lives as long as nodes below it or whoever works in its namespace.
-        self._roots: WeakValueDictionary[str, Node] = WeakValueDictionary()
+        self._roots: WeakValueDictionary[str, PageNode] = WeakValueDictionary()
         self.root = self.root_of("")
         self._drop = drop
-        self._heap: list[tuple[_Rank, int, Node]] = []  # the count of pushes breaks ties
+        self._heap: list[tuple[_Rank, int, PageNode]] = []  # the count of pushes breaks ties
         self._nodes = 0
         self._pushes = 0
         self._serial = 0
         self._tick = 0
 
-    def root_of(self, namespace: str) -> Node:
+    def root_of(self, namespace: str) -> PageNode:
         """The root of a namespace: a model, an adapter, a salt, or whatever must not share."""
         root = self._roots.get(namespace)
         if root is None:
-            root = Node(None, (), -1, -1, 0)
+            root = PageNode(None, (), -1, -1, 0)
             self._roots[namespace] = root
         return root
 
-    def scratch(self) -> Node:
+    def scratch(self) -> PageNode:
         """A root of its own. What is below it goes as soon as nobody locks or pins it."""
-        root = Node(None, (), -1, -1, 0)
+        root = PageNode(None, (), -1, -1, 0)
         root.scratch = True
         return root
 
-    def match(self, ids: Key, limit: int, start: Node) -> Match:
+    def match(self, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
         """The longest known prefix of ids[:limit]; `start` is a node known to match whole (a root does).
 
         What matches whole is in use again, if it was dead or speculative.
@@ -144,9 +144,9 @@ class RadixTree:
             if source is not None:
                 source.last_use = self._tick
             _revive(source if source is not None and tokens == len(source.key) else node)
-            return Match(node, source, tokens)
+            return PrefixMatch(node, source, tokens)
 
-    def insert(self, parent: Node, key: Key, page: int, step: int) -> tuple[Node, bool]:
+    def insert(self, parent: PageNode, key: Key, page: int, step: int) -> tuple[PageNode, bool]:
         """The node that holds `key` below `parent`, and whether it is new and now owns `page`.
 
         An existing node that begins with `key` is left as it is: the caller keeps its page. A leaf
@@ -161,7 +161,7 @@ class RadixTree:
         _revive(parent)
         self._tick += 1
         self._serial += 1
-        node = Node(parent, key, page, step, self._serial)
+        node = PageNode(parent, key, page, step, self._serial)
         node.last_use = self._tick
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
@@ -176,7 +176,7 @@ class RadixTree:
         self._queue(node)
         return node, True
 
-    def lock(self, node: Node, held: Node | None = None) -> None:
+    def lock(self, node: PageNode, held: PageNode | None = None) -> None:
         """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
         while node.parent is not None and node is not held:
             if not node.refs:
@@ -184,7 +184,7 @@ class RadixTree:
             node.refs += 1
             node = node.parent
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: PageNode) -> None:
         """Take a lock back."""
         leaf = node
         self._tick += 1
@@ -197,7 +197,7 @@ class RadixTree:
             node = node.parent
         self._settle(leaf)
 
-    def pin(self, node: Node, next_use: int = SOME_DAY) -> None:
+    def pin(self, node: PageNode, next_use: int = SOME_DAY) -> None:
         """Wish that `node` stays: it is evicted after all that nobody pins.
 
         Args:
@@ -207,7 +207,7 @@ class RadixTree:
         if next_use != SOME_DAY:
             node.next_uses = tuple(sorted((*node.next_uses, next_use)))
 
-    def unpin(self, node: Node, next_use: int = SOME_DAY) -> None:
+    def unpin(self, node: PageNode, next_use: int = SOME_DAY) -> None:
         """Take a pin back that was given with `next_use`, from wherever eviction has moved it."""
         node = resolve(node)
         assert node.pins > 0, "a node is unpinned more often than pinned"
@@ -218,7 +218,7 @@ class RadixTree:
             node.next_uses = node.next_uses[:at] + node.next_uses[at + 1 :]
         self._settle(node)
 
-    def demote(self, node: Node, worth: Worth) -> None:
+    def demote(self, node: PageNode, worth: Worth) -> None:
         """`node`, and what is above it for its sake only, is worth no more than `worth`.
 
         That ends at the first node which somebody pins, or which another sequence has gone through.
@@ -261,7 +261,7 @@ class RadixTree:
         self._nodes = 0
         self.evictable = 0
 
-    def _remove(self, node: Node, successor: Node) -> None:
+    def _remove(self, node: PageNode, successor: PageNode) -> None:
         assert not node.refs, "a locked node is removed"
         assert not node.children, "a node with children is removed"
         parent = node.parent
@@ -279,7 +279,7 @@ class RadixTree:
         successor.last_use = max(successor.last_use, node.last_use)
         node.pins, node.next_uses = 0, ()
 
-    def _settle(self, node: Node) -> None:
+    def _settle(self, node: PageNode) -> None:
         """Queue a node for eviction that became a free leaf; in a scratch tree it goes at once."""
         while node.scratch and node.parent and not (node.children or node.refs or node.pins or node.moved):
             self._remove(node, node.parent)
@@ -289,7 +289,7 @@ class RadixTree:
             return
         self._queue(node)
 
-    def _continued(self, node: Node) -> Node | None:
+    def _continued(self, node: PageNode) -> PageNode | None:
         """The node that holds all that the unlocked leaf `node` does, and more; None if there is none."""
         parent = node.parent
         if parent is None or len(node.key) == self.page_size or node.moved or node.refs or node.children:
@@ -299,7 +299,7 @@ class RadixTree:
             return parent.children[at]
         return None
 
-    def _queue(self, node: Node) -> None:
+    def _queue(self, node: PageNode) -> None:
         if node.parent is None or node.moved or node.children or node.refs:
             return
         rank = self._rank(node)
@@ -311,13 +311,13 @@ class RadixTree:
                 self._heap = [entry for entry in self._heap if _is_valid(entry)]
                 heapq.heapify(self._heap)
 
-    def _rank(self, node: Node) -> _Rank:
+    def _rank(self, node: PageNode) -> _Rank:
         if not node.pins:
             return (node.worth, 0, node.last_use, node.serial)
         return (_PINNED, -node.next_uses[0] if node.next_uses else -SOME_DAY, node.last_use, node.serial)
 
 
-def resolve(node: Node) -> Node:
+def resolve(node: PageNode) -> PageNode:
     """`node`, or after its removal the one that took over."""
     while node.moved is not None:
         if node.moved.moved is not None:
@@ -326,7 +326,7 @@ def resolve(node: Node) -> Node:
     return node
 
 
-def _revive(node: Node) -> None:
+def _revive(node: PageNode) -> None:
     """`node` and all above it is in use (again)."""
     while node.worth < _NORMAL:
         node.shared |= node.worth == _DEAD  # somebody else came for it
@@ -335,7 +335,7 @@ def _revive(node: Node) -> None:
         node = node.parent
 
 
-def _is_valid(entry: tuple[_Rank, int, Node]) -> bool:
+def _is_valid(entry: tuple[_Rank, int, PageNode]) -> bool:
     rank, _, node = entry
     return node.moved is None and node.queued == rank
 

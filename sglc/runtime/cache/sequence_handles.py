@@ -14,20 +14,20 @@ from struct import pack
 
 import numpy as np
 
-from sglc.runtime.cache.page_tree import SOME_DAY, Key, Node, RadixTree, Worth, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, resolve
 from sglc.runtime.ids import Handle
 from sglc.runtime.step import I32
 
 # (ids, a number of them, their root) -> how many of them are wanted, 0 if not more than that number.
-Wanted = Callable[[Key, int, Node], int]
+Wanted = Callable[[Key, int, PageNode], int]
 
 
 @dataclass(slots=True)
 class _Sequence:
     ids: Key
     array: I32  # the same ids
-    root: Node  # of its namespace
-    node: Node
+    root: PageNode  # of its namespace
+    node: PageNode
     next_use: int
 
 
@@ -98,7 +98,7 @@ class Handles:
         if sequence is not None and sequence.next_use == at:
             self.expect(handle, SOME_DAY)
 
-    def node(self, handle: Handle) -> Node:
+    def node(self, handle: Handle) -> PageNode:
         """The deepest node of the handle's ids that is known."""
         sequence = self._sequences[handle]
         sequence.node = resolve(sequence.node)
@@ -140,11 +140,11 @@ class Handles:
         """The same as an array, int32 [n], not to be written."""
         return self._sequences[handle].array
 
-    def root(self, handle: Handle) -> Node:
+    def root(self, handle: Handle) -> PageNode:
         """The root of the handle's namespace."""
         return self._sequences[handle].root
 
-    def follow(self, handle: Handle, near: Node | None = None) -> None:
+    def follow(self, handle: Handle, near: PageNode | None = None) -> None:
         """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it has ended.
 
         `near` is a node that a prefix of the handle's ids leads to, or one of those that go on behind them.
@@ -163,7 +163,7 @@ class Handles:
         self._tree.unpin(sequence.node, sequence.next_use)
         sequence.node = node
 
-    def start(self, handle: Handle, root: Node) -> Node:
+    def start(self, handle: Handle, root: PageNode) -> PageNode:
         """A node below `root` that matches the handle's ids whole, as deep as is known without looking."""
         sequence = self._sequences.get(handle)
         if sequence is None or root is not sequence.root:
@@ -171,7 +171,7 @@ class Handles:
         node = sequence.node = resolve(sequence.node)
         return node.parent or node  # the last page may match in part only
 
-    def pinned(self) -> list[Node]:
+    def pinned(self) -> list[PageNode]:
         """The pinned node of every handle."""
         return [resolve(sequence.node) for sequence in self._sequences.values()]
 
@@ -181,7 +181,7 @@ class Handles:
             sequence.node = sequence.root
             self._tree.pin(sequence.node, sequence.next_use)
 
-    def _add(self, ids: Key, array: I32, root: Node, node: Node) -> Handle:
+    def _add(self, ids: Key, array: I32, root: PageNode, node: PageNode) -> Handle:
         node = resolve(node)
         self._tree.pin(node)
         self._made += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SPELLINGS = 2048  # states of each constraint, whose token is kept
 
 
-class Spelled:
+class CanonicalTokens:
     """A `Constraint`: `inner`, its forced bytes in the spelling of `encode`.
 
     A token at the end of forced bytes is left open where the vocabulary joins it with most of the bytes

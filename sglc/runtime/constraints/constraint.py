@@ -9,7 +9,7 @@ from pathlib import Path
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import automaton_cache
-from sglc.runtime.constraints.canonical_tokens import Spelled
+from sglc.runtime.constraints.canonical_tokens import CanonicalTokens
 from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
@@ -64,7 +64,11 @@ class Constraints:
         return self._spelled(constraint) if sampling.canonical else constraint
 
     def _spelled(self, constraint: Constraint) -> Constraint:
-        return constraint if self._encode is None else Spelled(constraint, self._vocabulary(), self._encode)
+        return (
+            constraint
+            if self._encode is None
+            else CanonicalTokens(constraint, self._vocabulary(), self._encode)
+        )
 
     def _regex(self, pattern: str) -> TokenAutomaton:
         """Raises LegalizeError as `compile_regex`; RunError: the vocabulary cannot spell it (SGLC454)."""

@@ -21,7 +21,7 @@ class Guidance:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self._size = size
-        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_Vocabulary(token_bytes, size, encode)))
+        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size, encode)))
 
     def matcher(self, grammar: str) -> GuidanceMatcher:
         """A matcher at the start of `grammar`, which is valid."""
@@ -55,7 +55,7 @@ class GuidanceMatcher:
         return bytes(self._matcher.compute_ff_bytes())
 
 
-class _Vocabulary:
+class _GuidanceVocabulary:
     """What llguidance asks of a tokenizer. Its end of the text is an id of its own, behind all others."""
 
     bos_token_id = None

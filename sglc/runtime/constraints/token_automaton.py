@@ -107,7 +107,7 @@ def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
     dfa = tables.dfa
     kinds = sorted({dfa.classes[byte] for byte in vocabulary.single})
     spelled = np.unique(tables.class_of[tables.class_of >= 0])
-    walk = _Walk(tables)
+    walk = _VocabularyWalk(tables)
     origins: list[list[int]] = [[] for _ in range(len(dfa.moves) + 1)]
     for state, row in enumerate(dfa.moves):
         if vocabulary.closed:  # a byte at a time leads wherever tokens do
@@ -126,7 +126,7 @@ def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
     return is_open
 
 
-class _Walk:
+class _VocabularyWalk:
     """Walks the trie of the classes."""
 
     def __init__(self, tables: Tables) -> None:
@@ -157,7 +157,7 @@ class TokenAutomaton:
         self._tables = tables
         self._dfa = tables.dfa
         self._vocabulary = vocabulary
-        self._walk = _Walk(tables)
+        self._walk = _VocabularyWalk(tables)
         self._packed = lru_cache(maxsize=_MASKS)(self._compute)
         if not tables.is_open[0] or self.done(0):
             raise RunError(

@@ -28,35 +28,35 @@ from sglc.runtime.engine.jump_forward import force, land, stretched
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.scores import account, likeliest_at, take_scores
 from sglc.runtime.ids import Handle, RequestId
-from sglc.runtime.scheduler.batch_state import Chunk
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.queue import Waiting
+from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.scheduler.requests import (
     EngineEvent,
+    EngineRequest,
     Flight,
-    Kind,
     Last,
     Likely,
+    PartKind,
     PromptScored,
-    Request,
+    QueuePosition,
     RequestDone,
     RequestFailed,
     SampleDone,
     SampleState,
-    Scored,
+    ScoreDone,
     Token,
-    Turn,
     check_generation,
     check_size,
     first_part,
     scores_of,
 )
-from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.step import Executor, Step, StepCost, StepResult
 
 __all__ = [
-    "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "RequestDone", "RequestFailed",
-    "RequestId", "SampleDone", "Scored", "Token", "Turn",
+    "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "QueuePosition", "RequestDone",
+    "RequestFailed", "RequestId", "SampleDone", "ScoreDone", "Token",
 ]  # fmt: skip
 
 
@@ -77,16 +77,16 @@ class Engine:
     def __init__(self, executor: Executor, config: EngineConfig) -> None:
         self.executor = executor
         self.config = config
-        self.placement = Placement(executor.pages, executor.page_size, config.max_rows, config.max_len)
-        self.tree = self.placement.tree
-        self.rows = self.placement.rows
+        self.allocator = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self.tree = self.allocator.tree
+        self.rows = self.allocator.rows
         self._flights: deque[Flight] = deque()
-        self._requests: dict[RequestId, Request] = {}
+        self._requests: dict[RequestId, EngineRequest] = {}
         self.handles = Handles(self.tree, config.cache)
         pool = executor.pages * executor.page_size
-        self.holds = Holds(self.tree, -(-pool // config.token_budget))
-        self._waiting = Waiting(
-            self.placement, self.handles, self.holds, config.token_budget, config.max_rows, config.cost
+        self.reservations = PrefixReservations(self.tree, -(-pool // config.token_budget))
+        self._queue = RequestQueue(
+            self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost
         )
         self._events: list[EngineEvent] = []
         self._next_request = 0
@@ -119,8 +119,8 @@ class Engine:
         If that is soon, no program behind it takes their pages meanwhile, as long as others can go on.
         """
         self.expect(handle, steps)
-        if self.config.cache and steps <= self.holds.longest:
-            self.holds.add(handle, self.handles.node(handle), place, self._next_step)
+        if self.config.cache and steps <= self.reservations.longest:
+            self.reservations.add(handle, self.handles.node(handle), place, self._next_step)
 
     def await_turn(self, handle: Handle, place: int) -> None:
         """The program at `place` goes on behind the handle's ids as soon as it can."""
@@ -128,12 +128,12 @@ class Engine:
 
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
-        self.holds.drop(handle)
-        self.handles.release(handle, self._waiting.wanted)
+        self.reservations.drop(handle)
+        self.handles.release(handle, self._queue.wanted)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; whether its ids are wanted again is not known."""
-        self.holds.drop(handle)
+        self.reservations.drop(handle)
         self.handles.forget(handle)
 
     def ids(self, handle: Handle) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ class Engine:
         fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
-        turn: Turn | None = None,
+        turn: QueuePosition | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
@@ -192,7 +192,9 @@ class Engine:
         request.samples = [SampleState(state=start) for _ in seeds]
         return self._submit(request)
 
-    def score(self, handle: Handle, choices: Sequence[Sequence[int]], *, turn: Turn | None = None) -> RequestId:
+    def score(
+        self, handle: Handle, choices: Sequence[Sequence[int]], *, turn: QueuePosition | None = None
+    ) -> RequestId:
         """Log-probabilities of the ids of each choice after the handle's ids (at least one).
 
         What choices share is passed through once, if the executor takes rows that branch. Choices that
@@ -231,7 +233,7 @@ class Engine:
         state = owner.samples[sample]
         del state.likeliest[length:]
         if state.row < 0:
-            ids, logprobs = self._waiting.withdraw(owner, sample)
+            ids, logprobs = self._queue.withdraw(owner, sample)
             assert 0 <= length <= len(ids), "a cut behind the tokens reported"
             self._report(owner, sample, ids[:length], logprobs[:length], "stop")
             return
@@ -279,23 +281,23 @@ class Engine:
         return events
 
     def _launch(self) -> bool:
-        self.holds.expire(self._next_step)
-        self._waiting.make_room()
+        self.reservations.expire(self._next_step)
+        self._queue.make_room()
         ready = self.rows.decoding()
         known = self.rows.known(ready)
-        decode = self.placement.promise(known)
+        decode = self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self._waiting.chunks(ready.size - stalled, stalled)
+        chunks, done = self._queue.chunks(ready.size - stalled, stalled)
         for request in done:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
         left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
         for at, chunk in enumerate(chunks):
-            chunks[at] = stretched(self.placement, chunk, left)
+            chunks[at] = stretched(self.allocator, chunk, left)
             left -= chunks[at].tokens - chunk.tokens
-        step = self.placement.build(self._next_step, decode, chunks)
-        step = steered(step, self.rows, self.placement.work)
+        step = self.allocator.build(self._next_step, decode, chunks)
+        step = steered(step, self.rows, self.allocator.work)
         try:
             ticket = self.executor.launch(step)
         except AssertionError:
@@ -313,7 +315,7 @@ class Engine:
         self._launched(step, ticket, chunks)
         return True
 
-    def _launched(self, step: Step, ticket: Any, chunks: list[Chunk]) -> None:
+    def _launched(self, step: Step, ticket: Any, chunks: list[PrefillChunk]) -> None:
         """Record a launched step and what ends with it on the host's side."""
         flight = Flight(
             step.index,
@@ -326,17 +328,17 @@ class Engine:
         self._flights.append(flight)
         for chunk in chunks:
             if chunk.scored:
-                flight.scored += scores_of(self.placement.work[chunk.row].part, chunk.scored)
-        for row in self.placement.launched(step, chunks):
-            part, node = self.placement.work[row].part, self.placement.work[row].node
-            if part.kind is not Kind.SAMPLE:
-                keep = part.kept if part.kind is Kind.PROMPT else 0
-                node = self.placement.retire(row, keep)
+                flight.scored += scores_of(self.allocator.work[chunk.row].part, chunk.scored)
+        for row in self.allocator.launched(step, chunks):
+            part, node = self.allocator.work[row].part, self.allocator.work[row].node
+            if part.kind is not PartKind.SAMPLE:
+                keep = part.kept if part.kind is PartKind.PROMPT else 0
+                node = self.allocator.retire(row, keep)
                 flight.ended.append(part.request)
-            if part.kind is not Kind.CHOICE:
+            if part.kind is not PartKind.CHOICE:
                 self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
-                    self._waiting.fork(part)
+                    self._queue.fork(part)
 
     def _drain(self) -> None:
         flight = self._flights[0]
@@ -350,7 +352,7 @@ class Engine:
             return
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
-        self.placement.drained(flight.index)
+        self.allocator.drained(flight.index)
         self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
         self._end_runs(flight)
@@ -376,10 +378,10 @@ class Engine:
         arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at)
         columns = [values[places].tolist() for values in arrays]
         for row, offset, token, logprob, is_stop, is_full, look in zip(*columns, strict=True):
-            if row not in self.placement.work:
+            if row not in self.allocator.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
-            part = self.placement.work[row].part
+            part = self.allocator.work[row].part
             likeliest: Likely = ()
             if offset in top_at:
                 likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
@@ -393,7 +395,7 @@ class Engine:
                 try:
                     ends = account(part, token, likeliest)
                     if not (ends or is_full):
-                        force(self.placement, row, part)
+                        force(self.allocator, row, part)
                 except SglcError as error:
                     refused = True
                     self._refuse(part.request, error)
@@ -405,7 +407,7 @@ class Engine:
 
     def _land(self, row: int) -> None:
         before = int(self.rows.made[row])
-        self._events += land(self.rows, row, self.placement.work[row].part)
+        self._events += land(self.rows, row, self.allocator.work[row].part)
         self.forced += int(self.rows.made[row]) - before
 
     # -- ends
@@ -421,20 +423,20 @@ class Engine:
                     self._land(state.row)
                     self._end_sample(score.request, sample, run.finish)
 
-    def _end_sample(self, request: Request, sample: int, finish: str, last: Last | None = None) -> None:
+    def _end_sample(self, request: EngineRequest, sample: int, finish: str, last: Last | None = None) -> None:
         """A sample is complete; `last` was decoded, and is not kept."""
         state = request.samples[sample]
         state.done = True
         ids, logprobs = self.rows.sampled(state.row)
         written = min(len(request.ids) + len(ids), int(self.rows.seq_len[state.row]))
-        node = self.placement.retire(state.row, 0 if request.root.scratch else written)
+        node = self.allocator.retire(state.row, 0 if request.root.scratch else written)
         if sample == 0:
             self.handles.follow(request.handle, node)
         self._report(request, sample, ids, logprobs, finish, last)
 
     def _report(
         self,
-        request: Request,
+        request: EngineRequest,
         sample: int,
         ids: tuple[int, ...],
         logprobs: tuple[float, ...],
@@ -446,11 +448,11 @@ class Engine:
         state.done = True
         request.completion += len(ids) + (last is not None)
         if not request.fixed_length and request.sampling is not None:
-            self.placement.observe(len(ids), request.sampling.max_tokens)
+            self.allocator.observe(len(ids), request.sampling.max_tokens)
         self._events.append(SampleDone(request.id, sample, ids, logprobs, finish, tuple(state.likeliest), last))
         self._end_part(request)
 
-    def _end_part(self, request: Request) -> None:
+    def _end_part(self, request: EngineRequest) -> None:
         request.pending -= 1
         if request.pending:
             return
@@ -459,19 +461,19 @@ class Engine:
         self._events.append(request.done())
         self._forget(request)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: EngineRequest) -> None:
         """A request is over: what it still holds is given back."""
         del self._requests[request.id]
         self.handles.used(request.handle, request.turn.place + DUE)
         request.live = False
         if request.pending:
-            self._waiting.drop(request)
-            for row in [row for row, work in self.placement.work.items() if work.part.request is request]:
-                self.placement.retire(row, 0)
+            self._queue.drop(request)
+            for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
+                self.allocator.retire(row, 0)
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
 
-    def _refuse(self, request: Request, error: SglcError) -> None:
+    def _refuse(self, request: EngineRequest, error: SglcError) -> None:
         """A request cannot go on, for a reason of its own."""
         self._forget(request)
         self._events.append(RequestFailed(request.id, error))
@@ -483,9 +485,9 @@ class Engine:
             with suppress(Exception):
                 self.executor.drain(flight.ticket)
         self._flights.clear()
-        self.placement.reset(self._next_step - 1)
+        self.allocator.reset(self._next_step - 1)
         self.handles.reset()
-        self.holds.reset()
+        self.reservations.reset()
         for request in [request for request in self._requests.values() if request.started]:
             request.pinned = None
             self._forget(request)
@@ -493,20 +495,20 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int, turn: Turn | None) -> Request:
+    def _request(self, handle: Handle, parts: int, turn: QueuePosition | None) -> EngineRequest:
         self._next_request += 1
-        turn = turn or Turn(self._next_request)
+        turn = turn or QueuePosition(self._next_request)
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return Request(self._next_request, handle, ids, array, root, parts, turn)
+        return EngineRequest(self._next_request, handle, ids, array, root, parts, turn)
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
 
-    def _submit(self, request: Request) -> RequestId:
+    def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request
         self.handles.expect(request.handle, request.turn.place + DUE)
-        self._waiting.add(first_part(request))
+        self._queue.add(first_part(request))
         return request.id
 
 

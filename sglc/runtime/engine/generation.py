@@ -22,20 +22,20 @@ from sglc.runtime.engine.engine import (
     EngineEvent,
     Handle,
     PromptScored,
+    QueuePosition,
     RequestDone,
     RequestFailed,
     RequestId,
     SampleDone,
-    Scored,
+    ScoreDone,
     Token,
-    Turn,
 )
 from sglc.runtime.scheduler.requests import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TokenStream:
     """A prompt state in the runtime: `ids` followed by the encoding of `tail`.
 
     `base`, where there is one, is a handle on the first `held` of the ids: what goes on from there need not
@@ -47,21 +47,21 @@ class Stream:
     base: Handle | None = None
     held: int = 0
 
-    def held_by(self, handle: Handle) -> Stream:
+    def held_by(self, handle: Handle) -> TokenStream:
         """The same stream with a handle on all of its ids."""
-        return Stream(self.ids, self.tail, handle, len(self.ids))
+        return TokenStream(self.ids, self.tail, handle, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What a call made: its text, the stream that goes on behind it, and the event that says so."""
 
     text: str
-    stream: Stream
+    stream: TokenStream
     event: GenDone | SelectDone
 
 
-class Model:
+class EngineModel:
     """The engine with its tokenizer: literal runs are encoded once however often they come."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
@@ -74,7 +74,7 @@ class Model:
         )  # fmt: skip
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
 
-    def extend(self, stream: Stream, behind: Sequence[int]) -> Handle:
+    def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""
         return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind))
 
@@ -89,14 +89,14 @@ class GenCall:
 
     def __init__(
         self,
-        model: Model,
+        model: EngineModel,
         index: int,
         node: GenNode,
-        stream: Stream,
+        stream: TokenStream,
         emit: Callable[[Event], None],
         *,
         streams: bool = True,
-        turn: Turn | None = None,
+        turn: QueuePosition | None = None,
     ) -> None:
         """With `streams`, sample 0 is emitted as it comes.
 
@@ -144,7 +144,7 @@ class GenCall:
             raise
         self.requests = [request]
 
-    def take(self, event: EngineEvent) -> Outcome | None:
+    def take(self, event: EngineEvent) -> CallOutcome | None:
         """Account for an event of this call's request; gives the outcome with the last one.
 
         Raises:
@@ -161,11 +161,11 @@ class GenCall:
                 return self._outcome(event)
             case RequestFailed():
                 raise event.error
-            case Scored():
+            case ScoreDone():
                 raise AssertionError(event)
         return None
 
-    def hold(self, stream: Stream) -> Handle:
+    def hold(self, stream: TokenStream) -> Handle:
         """A handle on the ids of the outcome's stream; before `close`."""
         return self._engine.extend(self._handle, stream.ids[len(self._prompt) :])
 
@@ -224,12 +224,12 @@ class GenCall:
         spelled = self._spelled[token] if token < len(self._spelled) else b""
         return spelled.decode("utf-8", "replace")
 
-    def _outcome(self, done: RequestDone) -> Outcome:
+    def _outcome(self, done: RequestDone) -> CallOutcome:
         samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
         match = self._watched[0].match if self._stepwise else None
-        after = Stream((*self._prompt, *samples[0].ids), match.tail if match else "")
+        after = TokenStream((*self._prompt, *samples[0].ids), match.tail if match else "")
         event = GenDone(self._index, self._prompt, samples, usage(done), *self._prompt_logprobs())
-        return Outcome(samples[0].text, after, event)
+        return CallOutcome(samples[0].text, after, event)
 
     def _sample(self, sample: int) -> Sample:
         ended = self._ended[sample]
@@ -261,13 +261,13 @@ class SelectCall:
 
     def __init__(
         self,
-        model: Model,
+        model: EngineModel,
         index: int,
         node: SelectNode,
-        stream: Stream,
+        stream: TokenStream,
         texts: tuple[str, ...],
         *,
-        turn: Turn | None = None,
+        turn: QueuePosition | None = None,
     ) -> None:
         """Raises RunError: an empty choice, no prompt, or more than the engine can take."""
         self.node = node
@@ -297,7 +297,7 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if common >= stream.held else Stream()
+            base = stream if common >= stream.held else TokenStream()
             self._score(self._engine.extend(base.base, self._prompt[base.held :]), self._choices)
             for first, rests in self._alone.items():
                 self._score(self._engine.extend(None, (first,)), tuple(rests))
@@ -309,10 +309,10 @@ class SelectCall:
         self._handles.append(prompt)
         self.requests.append(self._engine.score(prompt, choices, turn=self._turn))
 
-    def take(self, event: EngineEvent) -> Outcome | None:
+    def take(self, event: EngineEvent) -> CallOutcome | None:
         """As `GenCall.take`."""
         match event:
-            case Scored():
+            case ScoreDone():
                 self._scored[event.request] = event.logprobs
             case RequestDone():
                 self._done[event.request] = usage(event)
@@ -323,7 +323,7 @@ class SelectCall:
                 raise AssertionError(event)
         return None
 
-    def hold(self, stream: Stream) -> Handle:
+    def hold(self, stream: TokenStream) -> Handle:
         """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
         return self._engine.extend(self._before.base, stream.ids[self._before.held :])
 
@@ -334,7 +334,7 @@ class SelectCall:
         for handle in self._handles:
             self._engine.release(handle)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> CallOutcome:
         first, *others = self.requests
         logprobs = self._scored[first]
         unconditional: tuple[tuple[float | None, ...], ...] = ()
@@ -359,7 +359,7 @@ class SelectCall:
             unconditional,
             decision.matrix,
         )
-        return Outcome(text, Stream(self._before.ids, self._before.tail + text), event)
+        return CallOutcome(text, TokenStream(self._before.ids, self._before.tail + text), event)
 
 
 Call = GenCall | SelectCall

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 from sglc.errors import SglcError
 from sglc.runtime.engine.scores import account
-from sglc.runtime.scheduler.batch_state import Chunk, Rows
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.requests import EngineEvent, Part, Run, Token, scored_places
+from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.requests import EngineEvent, JumpForward, RequestPart, Token, scored_places
 
 
-def forced_run(part: Part, made: int) -> Run | None:
+def forced_run(part: RequestPart, made: int) -> JumpForward | None:
     """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
 
     A run ends where the text does, at `max_tokens`, and before an id that may end the sample.
@@ -43,27 +43,27 @@ def forced_run(part: Part, made: int) -> Run | None:
             finish = "stop"
         elif made + len(ids) == sampling.max_tokens:
             finish = "length"
-    return Run(len(request.ids) + made, tuple(ids), state, finish) if ids else None
+    return JumpForward(len(request.ids) + made, tuple(ids), state, finish) if ids else None
 
 
-def force(placement: Placement, row: int, part: Part) -> None:
+def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
     """If the row's sample has no choice what to go on with, that need not be sampled.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    run = forced_run(part, int(placement.rows.made[row])) if placement.rows.constrained[row] else None
+    run = forced_run(part, int(allocator.rows.made[row])) if allocator.rows.constrained[row] else None
     # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
-    if run is not None and placement.force(row, run.ids, ends=bool(run.finish)):
+    if run is not None and allocator.force(row, run.ids, ends=bool(run.finish)):
         part.request.samples[part.index].run = run
 
 
-def stretched(placement: Placement, chunk: Chunk, left: int) -> Chunk:
+def stretched(allocator: KVAllocator, chunk: PrefillChunk, left: int) -> PrefillChunk:
     """The chunk; if a prompt ends with it, together with what its sample has to begin with.
 
     That is `left` tokens more at most.
     """
-    rows, row, work = placement.rows, chunk.row, placement.work[chunk.row]
+    rows, row, work = allocator.rows, chunk.row, allocator.work[chunk.row]
     first = int(rows.seq_len[row])
     ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
     if not ends or work.publish:  # what is published has to end with the prompt
@@ -71,14 +71,14 @@ def stretched(placement: Placement, chunk: Chunk, left: int) -> Chunk:
     run = None
     with suppress(SglcError):  # what is wrong is said when it is come to
         run = forced_run(work.part, int(rows.made[row]))
-    if run is None or len(run.ids) > left or not placement.force(row, run.ids, ends=bool(run.finish)):
+    if run is None or len(run.ids) > left or not allocator.force(row, run.ids, ends=bool(run.finish)):
         return chunk
     work.part.request.samples[work.part.index].run = run
     tokens = int(rows.prompt_len[row]) - first
-    return Chunk(row, tokens, chunk.scored + scored_places(work.part, first, tokens))
+    return PrefillChunk(row, tokens, chunk.scored + scored_places(work.part, first, tokens))
 
 
-def land(rows: Rows, row: int, part: Part) -> list[EngineEvent]:
+def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
     """The run of a row is through: its ids are the sample's, and known. Gives events for who watches."""
     request, state = part.request, part.request.samples[part.index]
     run, state.run = state.run, None

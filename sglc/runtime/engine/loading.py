@@ -174,10 +174,10 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "dtype": dtype,
         "page_size": engine.executor.page_size,  # tokens
         "pages": engine.executor.pages,
-        "free_pages": engine.placement.pool.free,
+        "free_pages": engine.allocator.pool.free,
         "cached_pages": engine.tree.evictable,  # of prefixes that no run uses now
         "max_rows": engine.config.max_rows,
-        "running_rows": len(engine.placement.work),
+        "running_rows": len(engine.allocator.work),
         "requests": engine.requests,  # that run or wait
         "token_budget": engine.config.token_budget,
         "max_len": engine.config.max_len,

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.scheduler.batch_state import Rows
-from sglc.runtime.scheduler.kv_allocator import Work
-from sglc.runtime.scheduler.requests import Request
+from sglc.runtime.scheduler.batch_state import BatchState
+from sglc.runtime.scheduler.kv_allocator import RowWork
+from sglc.runtime.scheduler.requests import EngineRequest
 from sglc.runtime.step import Bool, Step
 
 # What an infinite bias counts as: it outweighs all logits, and where nothing else is allowed, one of
@@ -22,7 +22,7 @@ from sglc.runtime.step import Bool, Step
 _FORBIDDING = 1e9
 
 
-def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
+def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
     """`step` with what its rows ask for."""
     if not rows.steers(step):
         return step
@@ -41,7 +41,7 @@ def steered(step: Step, rows: Rows, work: Mapping[int, Work]) -> Step:
     return step
 
 
-def allowed_next(request: Request, sample: int, made: int) -> Bool:
+def allowed_next(request: EngineRequest, sample: int, made: int) -> Bool:
     """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V].
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
@@ -73,7 +73,7 @@ def bias_of(sampling: Sampling, counts: Mapping[int, int]) -> dict[int, float]:
     return {token: max(-_FORBIDDING, min(value, _FORBIDDING)) for token, value in added.items()}
 
 
-def _biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
+def _biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step:
     at: list[int] = []
     ids: list[int] = []
     values: list[float] = []
@@ -95,7 +95,7 @@ def _biased(step: Step, offsets: list[int], work: Mapping[int, Work]) -> Step:
     )
 
 
-def _with_tops(step: Step, rows: Rows) -> Step:
+def _with_tops(step: Step, rows: BatchState) -> Step:
     wanted = rows.tops[step.rows]
     owner = np.searchsorted(step.starts, step.score_at, side="right") - 1
     return replace(

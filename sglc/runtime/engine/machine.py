@@ -26,10 +26,10 @@ from sglc.ir.plan.segment import (
     reads,
 )
 from sglc.ir.target import ControlText, Tokenizer
-from sglc.runtime.engine.engine import Engine, Handle, RequestId, Turn
-from sglc.runtime.engine.generation import Call, GenCall, Model, Outcome, SelectCall, Stream
+from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
+from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall, TokenStream
 from sglc.runtime.scheduler.critical_path import remaining_tokens
-from sglc.runtime.scheduler.gap_stats import Absences
+from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _KeptStream:
     `place` is that of its program in the engine's queue, `left` where in the program it was kept.
     """
 
-    stream: Stream
+    stream: TokenStream
     handle: Handle
     place: int
     left: tuple[str, str]
@@ -51,8 +51,8 @@ class Machine:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.engine = engine
-        self.model = Model(engine, tokenizer)
-        self.absences = Absences()
+        self.model = EngineModel(engine, tokenizer)
+        self.tool_latency = ToolLatencyStats()
         self.submits = 0
         self.steps = 0
         self._rested_s = 0.0  # without work, before `_resting_since`
@@ -150,9 +150,9 @@ class Machine:
         del self._runs[run]
         run.done()
 
-    def turn_of(self, run: EngineSegmentRun, index: int) -> Turn:
+    def turn_of(self, run: EngineSegmentRun, index: int) -> QueuePosition:
         """When a call has its turn."""
-        return Turn(run.place, run.remaining[index])
+        return QueuePosition(run.place, run.remaining[index])
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):
@@ -177,7 +177,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         self.machine = machine
         self.done = done
         self.streams = streams
-        self.made: dict[int, Stream] = {}
+        self.made: dict[int, TokenStream] = {}
         self.pins: dict[int, Handle] = {}
         self.calls: dict[int, Call] = {}
         self.origin: list[int] = []
@@ -222,7 +222,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def begin_with(self, index: int, stream: _KeptStream | None) -> None:
         if stream is None:
-            self.made[index] = Stream()
+            self.made[index] = TokenStream()
             return
         machine, known = self.machine, stream.stream
         if self.readers[index]:  # its own handle may be released while the segment runs
@@ -230,17 +230,17 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self.pins[index] = pin
             self.made[index] = known.held_by(pin)
         else:
-            self.made[index] = Stream(known.ids, known.tail)
+            self.made[index] = TokenStream(known.ids, known.tail)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
-        machine.absences.ended(stream.left, machine.engine.steps - stream.step)
+        machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
 
     def stream_to_keep(self, index: int) -> _KeptStream:
         """The stream. Its program comes back to it when it has done as much as it did before."""
         engine, stream, left = self.machine.engine, self.made[index], _left_at(self.nodes, index)
         held = self.machine.model.extend(stream, ())
         kept = _KeptStream(stream, held, self.place, left, engine.steps)
-        engine.hold(held, self.machine.absences.expected(left), kept.place)
+        engine.hold(held, self.machine.tool_latency.expected(left), kept.place)
         return kept
 
     def execute(self, index: int, node: ExtendNode | ForkNode | GenNode | SelectNode) -> bool:
@@ -261,7 +261,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             return GenCall(model, index, node, stream, self.emit, streams=self.streams, turn=turn)
         return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
-    def _extended(self, stream: Stream, parts: Sequence[Part]) -> Stream:
+    def _extended(self, stream: TokenStream, parts: Sequence[Part]) -> TokenStream:
         ids, tail = stream.ids, stream.tail
         for part in parts:
             match filled(part, self.texts):
@@ -271,9 +271,9 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                     ids, tail = (*ids, *self.machine.model.encode(tail), *control), ""
                 case other:
                     raise AssertionError(other)  # no part for a model of tokens
-        return Stream(ids, tail, stream.base, stream.held)
+        return TokenStream(ids, tail, stream.base, stream.held)
 
-    def finish(self, index: int, outcome: Outcome) -> None:
+    def finish(self, index: int, outcome: CallOutcome) -> None:
         """A call has ended well."""
         stream = outcome.stream
         if self.readers[index]:

@@ -5,7 +5,7 @@ A new id is accounted for here too, where its sample has a constraint, penalties
 
 from __future__ import annotations
 
-from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, Likely, Part, PromptScored
+from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, Likely, PromptScored, RequestPart
 from sglc.runtime.step import StepResult
 
 
@@ -50,7 +50,7 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
     return events
 
 
-def account(part: Part, token: int, likeliest: Likely) -> bool:
+def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
     """Enter a sample's new kept id into its state; whether nothing can follow it.
 
     Raises:

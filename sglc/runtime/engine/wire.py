@@ -35,9 +35,9 @@ from sglc.ir.plan.segment import (
     ImagePart,
     KeepNode,
     Node,
+    NodeResult,
     OpenNode,
     ReleaseNode,
-    Result,
     RoleMark,
     Segment,
     SelectNode,
@@ -59,7 +59,7 @@ KINDS: Mapping[int, type] = {
     7: ReleaseNode,
     20: ControlText,
     21: Slot,
-    22: Result,
+    22: NodeResult,
     23: ImagePart,
     24: RoleMark,
     40: Delta,
@@ -106,13 +106,13 @@ class Abort(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Flush(Struct, tag=True, array_like=True, frozen=True):
-    """Forget every cached prefix that no run uses; an `Answer` without content says when."""
+    """Forget every cached prefix that no run uses; an `WorkerAnswer` without content says when."""
 
     question: int
 
 
 class Info(Struct, tag=True, array_like=True, frozen=True):
-    """Tell device, sizes and counters in an `Answer`."""
+    """Tell device, sizes and counters in an `WorkerAnswer`."""
 
     question: int
 
@@ -128,7 +128,7 @@ class Hello(Struct, tag=True, array_like=True, frozen=True):
     """The process listens; the model is being loaded."""
 
 
-class Ready(Struct, tag=True, array_like=True, frozen=True):
+class WorkerReady(Struct, tag=True, array_like=True, frozen=True):
     """The model is loaded."""
 
 
@@ -138,7 +138,7 @@ class Events(Struct, tag=True, array_like=True, frozen=True):
     batch: Sequence[tuple[int, int, Raw]]
 
 
-class Answer(Struct, tag=True, array_like=True, frozen=True):
+class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
     """To `Flush` or `Info`."""
 
     question: int
@@ -156,13 +156,13 @@ class Problem(Struct, array_like=True, frozen=True):
     hint: str
 
 
-class Ended(Struct, tag=True, array_like=True, frozen=True):
+class WorkerEnded(Struct, tag=True, array_like=True, frozen=True):
     """The last frame: the process ends, for `problem` if it was not told to."""
 
     problem: Problem | None
 
 
-Report = Hello | Ready | Events | Answer | Ended
+Report = Hello | WorkerReady | Events | WorkerAnswer | WorkerEnded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _COMMANDS: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -279,7 +279,7 @@ def error_of(problem: Problem) -> SglcError:
 # -- members of unions -----------------------------------------------------------------------------
 
 
-class _Failed(Struct, array_like=True, frozen=True):
+class _WireFailed(Struct, array_like=True, frozen=True):
     node: int
     problem: Problem
 
@@ -297,7 +297,7 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
     kind = type(item)
     unions = _LAYOUTS[kind].unions
     if isinstance(item, NodeFailed):
-        return _NUMBERS[kind], _Failed(item.node, problem_of(item.error))
+        return _NUMBERS[kind], _WireFailed(item.node, problem_of(item.error))
     if not unions:
         return _NUMBERS[kind], item
     written = {
@@ -321,7 +321,7 @@ def _untagged(number: int, raw: Raw) -> Any:
         raise _malformed(f"kind {number}")
     layout = _LAYOUTS[kind]
     made = _decoded(layout.decoder, raw)
-    if isinstance(made, _Failed):
+    if isinstance(made, _WireFailed):
         return NodeFailed(made.node, error_of(made.problem))
     if not layout.unions:
         return made
@@ -342,7 +342,7 @@ def _unparted(value: Any) -> Any:
 
 def _layout(kind: type) -> _Layout:
     if kind is NodeFailed:
-        return _Layout(msgspec.msgpack.Decoder(_Failed))
+        return _Layout(msgspec.msgpack.Decoder(_WireFailed))
     hints = get_type_hints(kind)
     written = {name: _written_type(hint) for name, hint in hints.items()}
     unions = frozenset(name for name, hint in hints.items() if written[name] != hint)

@@ -79,7 +79,7 @@ class Link:
             yield self._come.popleft()
 
 
-class Service:
+class Worker:
     """A machine that does what comes over a link."""
 
     def __init__(self, machine: Machine, options: LocalOptions, link: Link) -> None:
@@ -131,9 +131,9 @@ class Service:
                 pass  # it ended meanwhile
             case wire.Flush(question):
                 flush(self._machine)
-                self._link.say(wire.Answer(question, {}))
+                self._link.say(wire.WorkerAnswer(question, {}))
             case wire.Info(question):
-                self._link.say(wire.Answer(question, describe(self._machine, self._options)))
+                self._link.say(wire.WorkerAnswer(question, describe(self._machine, self._options)))
             case wire.Close():
                 return False
         return True
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
             _run(options, model_folder, link, parent)
         except SglcError as error:
             problem = error
-        link.say(wire.Ended(None if problem is None else wire.problem_of(problem)))
+        link.say(wire.WorkerEnded(None if problem is None else wire.problem_of(problem)))
         context.destroy()
     return 0 if problem is None else 1
 
@@ -195,8 +195,8 @@ def _run(options: LocalOptions, model_folder: Path, link: Link, parent: int) -> 
     # of a tree of thought.
     gc.set_threshold(_BETWEEN_COLLECTIONS, 50, 50)
     _die_with(parent)
-    link.say(wire.Ready())
-    Service(machine, options, link).serve()
+    link.say(wire.WorkerReady())
+    Worker(machine, options, link).serve()
 
 
 def _end_with_the_program(folder: Path) -> None:

@@ -17,10 +17,18 @@ import torch
 from torch import Tensor
 
 from sglc.errors import BackendError
-from sglc.runtime.attention.tile_plan import ITEM, LEVELS, Prefix, Shape, TilePlan, plan_tiles, shared_prefixes
-from sglc.runtime.executor.cuda_model import CudaModel, Kind, TileArguments, Tokens
-from sglc.runtime.executor.executor_state import Mirror
-from sglc.runtime.executor.logits_output import Outcome, outcome, wanted_tokens
+from sglc.runtime.attention.tile_plan import (
+    ITEM,
+    LEVELS,
+    PrefixGroup,
+    TilePlan,
+    TileShape,
+    plan_tiles,
+    shared_prefixes,
+)
+from sglc.runtime.executor.cuda_model import CudaModel, PassKind, TileArguments, Tokens
+from sglc.runtime.executor.executor_state import ExecutorState
+from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.kernels.decode_attention import Tiles
 from sglc.runtime.kernels.pages import copy_tokens
 from sglc.runtime.kernels.rows import (
@@ -49,11 +57,11 @@ _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
-_DECODE = Kind(decode=True, cascade=False, prompts=False)
-_CASCADE = Kind(decode=True, cascade=True, prompts=False)
-_NARROW = Kind(decode=True, cascade=True, prompts=False, narrow=True)
-_PROMPTS = Kind(decode=False, cascade=False, prompts=True)
-_MIXED = Kind(decode=True, cascade=True, prompts=True)
+_DECODE = PassKind(decode=True, cascade=False, prompts=False)
+_CASCADE = PassKind(decode=True, cascade=True, prompts=False)
+_NARROW = PassKind(decode=True, cascade=True, prompts=False, narrow=True)
+_PROMPTS = PassKind(decode=False, cascade=False, prompts=True)
+_MIXED = PassKind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
 _NO_FLOATS = np.empty(0, np.float32)
 
@@ -76,7 +84,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _FlightBuffer:
     """Pinned buffers of one step in flight, and the event behind their last use (None: on the CPU)."""
 
     words: Tensor
@@ -86,7 +94,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _PassPiece:
     """What one graph does of a step. Steps of decode alone are one piece. Of others, the layers depend on
     the tokens and what samples on the rows, so these are two pieces, and there are few of each.
 
@@ -95,7 +103,7 @@ class _Piece:
 
     tokens: int
     rows: int
-    kind: Kind | None
+    kind: PassKind | None
 
 
 class CudaExecutor:
@@ -151,7 +159,7 @@ class CudaExecutor:
             self._model = CudaModel(config, weights, max_tokens, max_rows, processors, kv_dtype)
             group = config.heads // config.kv_heads
             self._shapes = {
-                narrow: Shape(
+                narrow: TileShape(
                     tile.rows, group, config.kv_heads, page_size, self._model.tile_programs(narrow=narrow)
                 )
                 for narrow, tile in self._model.tiles.items()
@@ -179,8 +187,8 @@ class CudaExecutor:
             self._pool, self.pages = self._make_pool(kv_dtype, pages)
             self._state = row_state(max_rows, columns, self.pages, self._device)
             self._lists = batch_lists(max_tokens, max_rows, self._state.dummy, self._device)
-        self._mirror = Mirror(page_size)
-        self._captured: dict[_Piece, torch.cuda.CUDAGraph | None] = {}
+        self._mirror = ExecutorState(page_size)
+        self._captured: dict[_PassPiece, torch.cuda.CUDAGraph | None] = {}
         self._capturing = torch.cuda.Stream(self._device) if self._graphs else None  # type: ignore[no-untyped-call]
         self._graph_pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._before: Step | None = None
@@ -196,12 +204,12 @@ class CudaExecutor:
     def _empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self._device)
 
-    def _slot(self, words: int, plan: int) -> _Slot:
+    def _slot(self, words: int, plan: int) -> _FlightBuffer:
         def pinned(size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int32, pin_memory=self._device.type == "cuda")
 
         done = torch.Event(self._device) if self._device.type == "cuda" else None
-        return _Slot(pinned(words), pinned(plan), pinned(2 * self._max_rows), done)
+        return _FlightBuffer(pinned(words), pinned(plan), pinned(2 * self._max_rows), done)
 
     def _make_pool(self, dtype: torch.dtype, pages: int | None) -> tuple[Tensor, int]:
         """[layers, pages + 1, 2, kv_heads, page_size, D] of zeros, the last page for padding; and `pages`."""
@@ -227,7 +235,7 @@ class CudaExecutor:
 
     # -- a step
 
-    def launch(self, step: Step) -> Ticket | Outcome:
+    def launch(self, step: Step) -> Ticket | LogitsOutput:
         """Queue `step` on the device's current stream."""
         slot = self._slots[self._launched % len(self._slots)]
         if slot.done is not None:
@@ -250,13 +258,13 @@ class CudaExecutor:
                 slot.done.record()
             return Ticket(step.index, len(step.rows), slot.out[:size], slot.done)
 
-    def drain(self, ticket: Ticket | Outcome) -> StepResult:
+    def drain(self, ticket: Ticket | LogitsOutput) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
 
-    def _steered(self, batch: Batch, bucket: tuple[int, int], slot: _Slot) -> Outcome:
+    def _steered(self, batch: Batch, bucket: tuple[int, int], slot: _FlightBuffer) -> LogitsOutput:
         """A step with masks, biases or scores: its layers as any other's, what follows in torch."""
-        self._replay(_Piece(bucket[0], 0, self._kind))
+        self._replay(_PassPiece(bucket[0], 0, self._kind))
         hidden = self._model.finish(bucket[0], pdl=False)
         wanted = torch.from_numpy(wanted_tokens(batch)).to(self._device)
         made = outcome(batch, hidden[wanted], self._model.logits, self._eos_ids.long())
@@ -274,7 +282,7 @@ class CudaExecutor:
         rows = _padded(len(step.rows), self._max_rows)
         return (_padded(step.decoding + len(step.ids), self._max_tokens) if len(step.ids) else rows), rows
 
-    def _stage(self, step: Step, slot: _Slot, bucket: tuple[int, int]) -> None:
+    def _stage(self, step: Step, slot: _FlightBuffer, bucket: tuple[int, int]) -> None:
         """Bring what the step changes to the device."""
         before, self._before = self._before, step
         same = before is not None and bucket == self._bucket and keeps_lists(before, step)
@@ -291,7 +299,7 @@ class CudaExecutor:
             self._kind = self._kind_of(step, prefixes)
             self._put_plan(self._plan(step, prefixes), slot, bucket[0])
 
-    def _kind_of(self, step: Step, prefixes: Sequence[Prefix]) -> Kind:
+    def _kind_of(self, step: Step, prefixes: Sequence[PrefixGroup]) -> PassKind:
         if len(step.ids):
             return _MIXED if step.decoding else _PROMPTS
         if not prefixes:
@@ -299,7 +307,7 @@ class CudaExecutor:
         fits = sum(len(prefix.rows) for prefix in prefixes) <= 2 * self._shapes[True].tokens * len(prefixes)
         return _NARROW if fits else _CASCADE
 
-    def _shared(self, step: Step) -> list[Prefix]:
+    def _shared(self, step: Step) -> list[PrefixGroup]:
         """Prefixes that decoding rows share. Their pages are whole, so they stay right while the rows grow."""
         rows = step.rows[: step.decoding]
         if step.decoding < 2 or not self._cascade:
@@ -308,7 +316,7 @@ class CudaExecutor:
         whole = (self._mirror.seq_len[rows] - 1) // self.page_size
         return shared_prefixes(self._mirror.table[rows, : int(whole.max())], whole, self.page_size)
 
-    def _plan(self, step: Step, prefixes: Sequence[Prefix]) -> TilePlan | None:
+    def _plan(self, step: Step, prefixes: Sequence[PrefixGroup]) -> TilePlan | None:
         if not prefixes and not len(step.lengths):
             return None
         prompts = step.rows[step.decoding :]
@@ -317,7 +325,7 @@ class CudaExecutor:
         shape = self._shapes[self._kind.narrow]
         return plan_tiles(step.rows[: step.decoding].tolist(), prefixes, chunks, shape)
 
-    def _put_plan(self, plan: TilePlan | None, slot: _Slot, tokens: int) -> None:
+    def _put_plan(self, plan: TilePlan | None, slot: _FlightBuffer, tokens: int) -> None:
         """Bring a plan (none: no tiles) for a bucket of `tokens` to the device, all of it in one copy."""
         words = slot.plan.numpy()
         lists = _HEADER + (1 + 2 * LEVELS) * tokens
@@ -336,7 +344,7 @@ class CudaExecutor:
             words[at:used] = plan.items.ravel()
         self._plan_words[:used].copy_(slot.plan[:used], non_blocking=True)
 
-    def _tiles(self, tokens: int, kind: Kind) -> TileArguments:
+    def _tiles(self, tokens: int, kind: PassKind) -> TileArguments:
         """Where `_put_plan` brings the plan of a bucket of `tokens`."""
         words, at = self._plan_words, _HEADER
         shared = words[at : at + tokens]
@@ -348,16 +356,16 @@ class CudaExecutor:
         left = Tiles(splits, first, self._tile_values, self._tile_sums, self._shapes[kind.narrow].rows)
         return TileArguments(shared, words[at + _MEMBERS * tokens :], words[:1], words[at:], left)
 
-    def _execute(self, bucket: tuple[int, int], kind: Kind) -> None:
+    def _execute(self, bucket: tuple[int, int], kind: PassKind) -> None:
         """Run the step that is staged."""
         tokens, rows = bucket
         if not kind.prompts:
-            self._replay(_Piece(tokens, rows, kind))
+            self._replay(_PassPiece(tokens, rows, kind))
             return
-        self._replay(_Piece(tokens, 0, kind))
-        self._replay(_Piece(0, rows, None))
+        self._replay(_PassPiece(tokens, 0, kind))
+        self._replay(_PassPiece(0, rows, None))
 
-    def _replay(self, piece: _Piece) -> None:
+    def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
         if not self._graphs or piece.tokens > BUCKETS[-1]:
             self._run(piece, pdl=False)
@@ -370,7 +378,7 @@ class CudaExecutor:
                 graph = self._captured[piece] = self._capture(piece)
             graph.replay()
 
-    def _capture(self, piece: _Piece) -> torch.cuda.CUDAGraph:
+    def _capture(self, piece: _PassPiece) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
         with torch.cuda.stream(self._capturing):
@@ -379,7 +387,7 @@ class CudaExecutor:
             graph.capture_end()
         return graph
 
-    def _run(self, piece: _Piece, *, pdl: bool) -> None:
+    def _run(self, piece: _PassPiece, *, pdl: bool) -> None:
         """Launch the kernels of a piece: layers, then head, sampling, and the growth of the rows."""
         tokens, rows, kind = piece.tokens, piece.rows, piece.kind
         if kind is not None:
@@ -410,10 +418,10 @@ class CudaExecutor:
             sizes = _sizes(self._max_tokens)
             few = _sizes(min(rows, self._max_rows))
             kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
-            pieces = [_Piece(size, size, kind) for size in few for kind in kinds]
-            pieces += [_Piece(0, size, None) for size in few]
+            pieces = [_PassPiece(size, size, kind) for size in few for kind in kinds]
+            pieces += [_PassPiece(0, size, None) for size in few]
             pieces += [
-                _Piece(size, 0, kind)
+                _PassPiece(size, 0, kind)
                 for size in sorted({*sizes, self._max_tokens})
                 for kind in (_PROMPTS, _MIXED)
             ]

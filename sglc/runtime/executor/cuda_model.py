@@ -64,7 +64,7 @@ class TileArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PassKind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
     these may share prefixes; `prompts`: other tokens, whose keys may be cut. `narrow`: its tiles are."""
 
@@ -130,7 +130,7 @@ class CudaModel:
         return self.tiles[narrow].per_sm * self._processors
 
     def attend(
-        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: Kind, *, pdl: bool
+        self, tokens: Tokens, pool: Tensor, table: Tensor, tiles: TileArguments, kind: PassKind, *, pdl: bool
     ) -> None:  # fmt: skip
         """All of a forward pass up to the last layer's attention; `finish` does the rest.
 
@@ -183,8 +183,8 @@ class CudaModel:
         gemm.linear(gated, layer.down, residual=x, squares=self._squares, out=x, pdl=pdl)
 
     def _attend(
-        self, queries: Tensor, pool: Tensor, table: Tensor, tokens: Tokens, tiles: TileArguments, kind: Kind,
-        out: Tensor, pdl: bool,
+        self, queries: Tensor, pool: Tensor, table: Tensor, tokens: Tokens, tiles: TileArguments,
+        kind: PassKind, out: Tensor, pdl: bool,
     ) -> None:  # fmt: skip
         count = len(out)
         if kind.cascade or kind.prompts:

@@ -1,6 +1,6 @@
 """The state of the rows that an executor keeps, in numpy: what a `Step` means.
 
-Executors on the CPU own a `Mirror` and run the batches it gives. An executor that keeps the same state
+Executors on the CPU own a `ExecutorState` and run the batches it gives. An executor that keeps the same state
 on a device is held to this one by its tests.
 """
 
@@ -10,12 +10,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Asked, Batch, Opened, Step
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Opened, Step, StepOptions
 
-_ASKED = tuple(field.name for field in fields(Asked))
+_ASKED = tuple(field.name for field in fields(StepOptions))
 
 
-class Mirror:
+class ExecutorState:
     """Length, page table and sampling of every row; grows with the row numbers and lengths it is given."""
 
     def __init__(self, page_size: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import Choice, choose, likeliest, log_probabilities, noise_keys
+from sglc.runtime.executor.sampler import SamplerInput, choose, likeliest, log_probabilities, noise_keys
 from sglc.runtime.step import Batch, StepResult
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
@@ -19,7 +19,7 @@ Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, voc
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LogitsOutput:
     """A `StepResult` as tensors, ids int64, the others float32. `done` is behind them (None: no wait)."""
 
     index: int
@@ -43,7 +43,7 @@ class Outcome:
             self.top_logprobs.numpy(),
         )
 
-    def on_host(self) -> Outcome:
+    def on_host(self) -> LogitsOutput:
         """A copy in pinned memory, queued behind what the device still does."""
 
         def pinned(here: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Outcome:
         top_ids, top_logprobs = pinned(self.top_ids), pinned(self.top_logprobs)
         done = torch.Event(self.tokens.device)
         done.record()
-        return Outcome(self.index, tokens, logprobs, scores, top_ids, top_logprobs, done)
+        return LogitsOutput(self.index, tokens, logprobs, scores, top_ids, top_logprobs, done)
 
 
 def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
@@ -63,20 +63,20 @@ def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
     return np.unique(np.concatenate((last[batch.sample], batch.score_at))).astype(np.int64)
 
 
-def outcome(batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> Outcome:
+def outcome(batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> LogitsOutput:
     """What `batch` gives.
 
     Args:
         hidden: [W, hidden] of `wanted_tokens(batch)`.
         eos_ids: int64 [E], what rows with `no_eos` may not sample.
     """
-    made = _Made(batch, hidden, head, eos_ids)
+    made = _BatchOutput(batch, hidden, head, eos_ids)
     made.score()
     made.sample()
-    return Outcome(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
+    return LogitsOutput(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
 
 
-class _Made:
+class _BatchOutput:
     """The outcome of a batch while it is filled in."""
 
     def __init__(self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> None:
@@ -119,7 +119,7 @@ class _Made:
             logits = self._head(self._hidden[self._put(np.searchsorted(self._places, last[rows]))])
             masked = np.flatnonzero(mask_of[rows] >= 0)
             biased = np.isin(batch.bias_at, rows)
-            choice = Choice(
+            choice = SamplerInput(
                 batch.temperature[rows],
                 batch.top_k[rows],
                 batch.top_p[rows],

@@ -28,7 +28,7 @@ _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SamplerInput:
     """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise.
 
     `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow. To the
@@ -86,7 +86,7 @@ def _mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
-def choose(logits: Tensor, choice: Choice, eos_ids: Tensor) -> tuple[Tensor, Tensor]:
+def choose(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Next tokens int64 [R] and their log-probabilities float32 [R].
 
     Args:
@@ -135,7 +135,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best.indices, best.values - logits.logsumexp(dim=-1, keepdim=True)
 
 
-def filtered(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
+def filtered(logits: Tensor, choice: SamplerInput, rows: NDArray[np.intp]) -> Tensor:
     """Probabilities that remain after temperature and filters, the best one being 1: float32 [R', V].
 
     `logits` [R', V] belong to the rows `rows` of `choice`; each has a temperature above 0.
@@ -158,7 +158,7 @@ def filtered(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
     return weights
 
 
-def _draw(logits: Tensor, choice: Choice, rows: NDArray[np.intp]) -> Tensor:
+def _draw(logits: Tensor, choice: SamplerInput, rows: NDArray[np.intp]) -> Tensor:
     weights = filtered(logits, choice, rows)
     return (weights / exponentials(choice.keys[rows], weights.shape[1], weights.device)).argmax(dim=-1)
 

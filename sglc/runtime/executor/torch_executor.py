@@ -1,6 +1,6 @@
 """Runs steps with torch, on the CPU or on one CUDA device: copies, forward pass, sampling.
 
-Owns the KV pool and the last sampled id of every row; a `Mirror` keeps the rest. On the CPU `launch`
+Owns the KV pool and the last sampled id of every row; a `ExecutorState` keeps the rest. On the CPU `launch`
 does all the work. On CUDA it only queues work on the current stream, so the order of launches is the
 order of effects.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 from sglc.errors import BackendError
 from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
-from sglc.runtime.executor.executor_state import Mirror
-from sglc.runtime.executor.logits_output import Outcome, outcome, wanted_tokens
+from sglc.runtime.executor.executor_state import ExecutorState
+from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, Step, StepResult
@@ -58,7 +58,7 @@ class TorchExecutor:
         self.depth = depth
         self.vocab_size = config.vocab_size
         self._device = torch.device(device)
-        self._mirror = Mirror(page_size)
+        self._mirror = ExecutorState(page_size)
         with torch.inference_mode():
             self._model = Llama(config, weights)
             self._pool = _pool(config, pages * page_size, dtype, self._device)
@@ -71,7 +71,7 @@ class TorchExecutor:
         """Size of the KV pool."""
         return self._pool.numel() * self._pool.element_size()
 
-    def launch(self, step: Step) -> Outcome:
+    def launch(self, step: Step) -> LogitsOutput:
         """Run `step` (CUDA: queue it)."""
         batch = self._mirror.expand(step)
         with torch.inference_mode():
@@ -86,7 +86,7 @@ class TorchExecutor:
                 self._last[rows] = made.tokens[sampled]
             return made if self._device.type == "cpu" else made.on_host()
 
-    def drain(self, ticket: Outcome) -> StepResult:
+    def drain(self, ticket: LogitsOutput) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
 

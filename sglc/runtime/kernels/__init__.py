@@ -1,1 +1,4 @@
-"""Device code in Triton; each kernel has a reference in torch in its tests."""
+"""Device code in Triton; each kernel has a reference in torch in its tests.
+
+May import: `runtime.step`, `runtime.model` and `runtime.attention`.
+"""

@@ -46,7 +46,7 @@ class HeadStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GemmCall:
     """A kernel and what it is launched with; tensors are as well described by their types."""
 
     kernel: Any
@@ -189,7 +189,7 @@ def _workspace(device: torch.device) -> tuple[Tensor, Tensor]:
     return _workspaces[device]
 
 
-def launch(call: Call) -> None:
+def launch(call: GemmCall) -> None:
     """Queue `call` on the current stream."""
     call.kernel[call.grid](*call.arguments, **call.options)
 
@@ -207,7 +207,7 @@ def prepared(
     store: HeadStore | None = None,
     gated: bool = False,
     pdl: bool = False,
-) -> Call:
+) -> GemmCall:
     """The launch of a product with a `config` other than `library`, M >= 1; operands as above.
 
     Sums of squares that `scale` lacks are computed here, and `squares_out` counts as written.
@@ -253,6 +253,6 @@ def prepared(
     if pdl:  # only a launch with the attribute may pass the option: without it the kernel is the same
         options["launch_pdl"] = True
     if config.kind == "vector":
-        return Call(gemm_kernels.vector, (tiles_n,), arguments, options)
+        return GemmCall(gemm_kernels.vector, (tiles_n,), arguments, options)
     options |= {"SPLIT_K": config.split_k, "STAGES": config.num_stages, "SWAP": config.kind == "swapped"}
-    return Call(gemm_kernels.tiled, (tiles_m * tiles_n, config.split_k), arguments, options)
+    return GemmCall(gemm_kernels.tiled, (tiles_m * tiles_n, config.split_k), arguments, options)

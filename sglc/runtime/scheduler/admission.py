@@ -1,8 +1,8 @@
-"""Who may start with the pages there are, and who gives way when they run short: pure functions.
+"""Who may start with the pages there are, and who is preempted when they run short: pure functions.
 
 A sample rarely takes all the tokens that it may, so rows are admitted for the pages that they are
 expected to use while they run together, not for the most that each could. Where that was too bold,
-pages run short before a launch and the row that loses least gives way. Its tokens stay, so only its
+pages run short before a launch and the row that loses least is preempted. Its tokens stay, so only its
 KV is computed again. Units are tokens and pages.
 """
 
@@ -50,7 +50,7 @@ def expected_tokens(least: I32, most: I32, lengths: Lengths) -> I32:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class PageUsage:
     """How rows are expected to use pages from now on, int32 [n] each. A row writes a token in each step."""
 
     tokens: I32  # whose KV it has pages for, or will have at once
@@ -58,7 +58,7 @@ class Usage:
     returned: I32  # pages that it has now, or takes at once, and gives back at its end
 
 
-def peak_pages(usage: Usage, page_size: int) -> int:
+def peak_pages(usage: PageUsage, page_size: int) -> int:
     """The most pages that all rows together will have at any time, more than they have now.
 
     Only the moments at which a row is about to end matter: between two of them, use grows.
@@ -78,7 +78,7 @@ def peak_pages(usage: Usage, page_size: int) -> int:
     return max(0, int((taken - ended).max()))
 
 
-def may_start(pages: int, at_once: int, usage: Usage, page_size: int) -> bool:
+def may_start(pages: int, at_once: int, usage: PageUsage, page_size: int) -> bool:
     """Whether a row may start that takes `at_once` pages at once, as far as can be told.
 
     Args:
@@ -90,7 +90,7 @@ def may_start(pages: int, at_once: int, usage: Usage, page_size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A row that could give way: then `pages` of its own, and the ones that it `wants` now, are others'."""
+    """A row that could be preempted: then `pages` of its own, and the ones that it `wants` now, are others'."""
 
     row: int
     order: tuple[int, ...]  # where its part stands in the queue
@@ -99,11 +99,11 @@ class Holder:
     wants: int = 0
 
 
-def choose_retracted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
-    """The rows that give way so that `short` pages more are there, or as many as can be.
+def choose_preempted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
+    """The rows that are preempted so that `short` pages more are there, or as many as can be.
 
     Those go that lose least work, of equal ones the latest. The oldest row always stays, so it ends,
-    and then the next one is the oldest: whatever is retracted gets its turn.
+    and then the next one is the oldest: whatever is preempted gets its turn.
     """
     if not running:
         return ()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.choice_trie import Trie
-from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, Tree
+from sglc.runtime.choice_trie import ChoiceTrie
+from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NO_ROWS: I32 = np.empty(0, np.int32)
@@ -24,7 +24,7 @@ _NEVER = 2**30  # steps
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PrefillChunk:
     """The next `tokens` ids of a row's prompt. `scored` are (place, id) pairs to score, if reached.
 
     Behind `base`, they are those of `trie`, if there is one.
@@ -33,11 +33,11 @@ class Chunk:
     row: int
     tokens: int
     scored: tuple[tuple[int, int], ...] = ()
-    trie: Trie | None = None
+    trie: ChoiceTrie | None = None
     base: int = 0
 
 
-class Rows:
+class BatchState:
     """`count` rows of at most `max_len` tokens, all memory allocated at once."""
 
     def __init__(self, count: int, max_len: int, page_size: int) -> None:
@@ -63,8 +63,8 @@ class Rows:
         self.least: I32 = np.zeros(count, np.int32)  # `seq_len` that the row surely comes to
         self.end: I32 = np.zeros(count, np.int32)  # `seq_len` at which nothing is left to launch
         self.held: I32 = np.zeros(count, np.int32)  # pages in `table`
-        self.owed: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
-        self.lent: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
+        self.reserved: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
+        self.shared_pages: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
         self.last_step: I32 = np.full(count, -1, np.int32)
         self.group: I32 = np.zeros(count, np.int32)
         self.min_tokens: I32 = np.zeros(count, np.int32)
@@ -94,7 +94,7 @@ class Rows:
 
     # -- a row
 
-    def open(self, ids: I32, known: int, end: int, pages: I32, owed: int) -> int:
+    def open(self, ids: I32, known: int, end: int, pages: I32, reserved: int) -> int:
         """A row with prompt `ids` int32 [n], whose first `known` have KV, the full pages in `pages`."""
         row = heapq.heappop(self._free)
         self.active[row] = True
@@ -112,8 +112,8 @@ class Rows:
         self.least[row] = end
         self.end[row] = end
         self.held[row] = 0
-        self.owed[row] = owed + pages.size
-        self.lent[row] = 0
+        self.reserved[row] = reserved + pages.size
+        self.shared_pages[row] = 0
         self.last_step[row] = -1
         self.group[row] = -1
         self.min_tokens[row] = 0
@@ -234,8 +234,8 @@ class Rows:
         index = self.held[owner] + np.arange(owner.size, dtype=np.int32) - before
         self.table[owner, index] = pages
         self.held[rows] += counts
-        self.owed[rows] -= counts
-        assert (self.owed[rows] >= 0).all(), "a row takes more pages than were reserved"
+        self.reserved[rows] -= counts
+        assert (self.reserved[rows] >= 0).all(), "a row takes more pages than were reserved"
         self._entries.append(np.stack((owner, index, pages), axis=1))
 
     def drop_last_page(self, row: int) -> None:
@@ -276,7 +276,7 @@ class Rows:
         """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""
         return self._steering or step.decoding < step.rows.size
 
-    def build(self, index: int, decode: I32, chunks: list[Chunk], copies: I32) -> Step:
+    def build(self, index: int, decode: I32, chunks: list[PrefillChunk], copies: I32) -> Step:
         """The step that decodes one token of each row of `decode` int32 [n] and passes `chunks` through.
 
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
@@ -348,7 +348,7 @@ class Rows:
             eos_from=self.begun[rows] + self.min_tokens[rows],
         )
 
-    def _trees(self, before: int, chunks: list[Chunk]) -> tuple[Tree, ...]:
+    def _trees(self, before: int, chunks: list[PrefillChunk]) -> tuple[TokenTree, ...]:
         """The rows of `chunks` that branch, behind `before` other rows."""
         trees = []
         for row, chunk in enumerate(chunks, before):
@@ -356,10 +356,10 @@ class Rows:
                 continue
             count = int(self.seq_len[chunk.row]) + chunk.tokens - chunk.base
             if count > 0:
-                trees.append(Tree(row, chunk.base, chunk.trie.depths[:count], chunk.trie.until[:count]))
+                trees.append(TokenTree(row, chunk.base, chunk.trie.depths[:count], chunk.trie.until[:count]))
         return tuple(trees)
 
-    def _scores(self, before: int, chunks: list[Chunk]) -> tuple[I32, I32]:
+    def _scores(self, before: int, chunks: list[PrefillChunk]) -> tuple[I32, I32]:
         """What `chunks` score, their tokens behind `before` others."""
         at: list[int] = []
         ids: list[int] = []

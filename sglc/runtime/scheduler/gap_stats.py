@@ -9,12 +9,12 @@ _MOST_PLACES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Latencies:
     mean: float
     samples: int
 
 
-class Absences:
+class ToolLatencyStats:
     """Absences by their place in a program, such as the function and the name of the generation before.
 
     A place that nobody has come back to yet is taken for one without a wait.
@@ -23,7 +23,7 @@ class Absences:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[tuple[str, str], _Latencies] = {}
 
     def expected(self, place: tuple[str, str]) -> int:
         """Steps until a program comes back that leaves at `place`."""
@@ -32,8 +32,8 @@ class Absences:
 
     def ended(self, place: tuple[str, str], steps: int) -> None:
         """A program has come back to `place` after `steps`."""
-        seen = self._seen.pop(place, _Seen(0.0, 0))
+        seen = self._seen.pop(place, _Latencies(0.0, 0))
         samples = min(seen.samples + 1, _WINDOW_SAMPLES)
-        self._seen[place] = _Seen(seen.mean + (steps - seen.mean) / samples, samples)
+        self._seen[place] = _Latencies(seen.mean + (steps - seen.mean) / samples, samples)
         if len(self._seen) > _MOST_PLACES:
             del self._seen[next(iter(self._seen))]  # the one not seen for the longest time

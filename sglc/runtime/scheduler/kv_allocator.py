@@ -2,9 +2,9 @@
 
 A row's pages are those of the locked path to its `node`, then private ones. Prompt pages enter the
 tree at the launch that computes them, other pages when the row retires. Pages and locks are given
-up only when the last step that touches them is drained. `owed` pages are promised to rows: there
+up only when the last step that touches them is drained. `reserved` pages are promised to rows: there
 are always as many free or evictable ones. A row is promised the pages of its prompt; those of what it
-samples are promised when they are due, and when there are none, a row gives way.
+samples are promised when they are due, and when there are none, a row is preempted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.runtime.cache.page_pool import PagePool
-from sglc.runtime.cache.page_tree import Match, Node, RadixTree
+from sglc.runtime.cache.page_tree import PageNode, PrefixMatch, RadixTree
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.admission import (
     Holder,
     Lengths,
-    Usage,
-    choose_retracted,
+    PageUsage,
+    choose_preempted,
     expected_tokens,
     may_start,
 )
-from sglc.runtime.scheduler.batch_state import Chunk, Rows
-from sglc.runtime.scheduler.requests import Kind, Part
+from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once
@@ -34,42 +34,42 @@ _NO_COPIES: I32 = np.empty((0, 3), np.int32)
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class RowWork:
     """What a row works on. `node` is locked and covers the row's first `shared` pages."""
 
-    part: Part
-    node: Node
+    part: RequestPart
+    node: PageNode
     shared: int
     publish: bool = False  # its partial prompt page goes to the tree, the row goes on in a copy
     diverged: bool = False  # an equal page was in the tree first: its pages stay private for now
-    source: Node | None = None  # locked: the row's next page begins with `copied` tokens of this one
+    source: PageNode | None = None  # locked: the row's next page begins with `copied` tokens of this one
     copied: int = 0
 
 
-class Placement:
+class KVAllocator:
     """Pool, tree and rows, and the rules that tie them together."""
 
     def __init__(self, pages: int, page_size: int, max_rows: int, max_len: int) -> None:
         self.page_size = page_size
         self.pool = PagePool(pages)
         self.tree = RadixTree(page_size, lambda page: self.pool.drop(page))
-        self.rows = Rows(max_rows, max_len, page_size)
-        self.work: dict[int, Work] = {}
+        self.rows = BatchState(max_rows, max_len, page_size)
+        self.work: dict[int, RowWork] = {}
         self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
-        self.owed = 0
+        self.reserved = 0
         self.lengths = Lengths()
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
-        self._unlocks: list[tuple[int, Node]] = []
+        self._unlocks: list[tuple[int, PageNode]] = []
         self._drained = -1
 
     @property
     def available(self) -> int:
         """Pages that are free or can be freed, less those promised."""
-        return self.pool.free + self.tree.evictable - self.owed
+        return self.pool.free + self.tree.evictable - self.reserved
 
     # -- admission
 
-    def open(self, part: Part, match: Match, left: int) -> tuple[int, int, int] | None:
+    def open(self, part: RequestPart, match: PrefixMatch, left: int) -> tuple[int, int, int] | None:
         """A row for `part`: (row, tokens known, tokens of its first chunk <= left), None if it must wait."""
         pages = -(-len(part.ids) // self.page_size) - match.node.end // self.page_size
         # Without room for the page to copy from too, the row does without the copy.
@@ -79,24 +79,24 @@ class Placement:
             if source:
                 self.tree.lock(source, held=match.node)
             tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
-            lent = self._lent(match.node)
-            if tokens is not None and self._may_start(part, pages, lent):
-                return self._occupy(part, match, source, pages, lent), known, tokens
+            shared_pages = self._shared_pages(match.node)
+            if tokens is not None and self._may_start(part, pages, shared_pages):
+                return self._occupy(part, match, source, pages, shared_pages), known, tokens
             self.tree.unlock(source or match.node)
         return None
 
-    def _lent(self, node: Node) -> int:
+    def _shared_pages(self, node: PageNode) -> int:
         """Of the pages down to `node`, which one row more has locked, those that others have locked too."""
         while node.parent is not None and node.refs == 1:
             node = node.parent
         return node.end // self.page_size
 
-    def _may_start(self, part: Part, at_once: int, lent: int) -> bool:
+    def _may_start(self, part: RequestPart, at_once: int, shared_pages: int) -> bool:
         """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
         rows, size = self.rows, self.page_size
         running = np.flatnonzero(rows.active)
         # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
-        later = -(-rows.end[running] // size) - rows.held[running] - rows.owed[running]
+        later = -(-rows.end[running] // size) - rows.held[running] - rows.reserved[running]
         own = -(-part.end // size) - -(-len(part.ids) // size)
         if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
             return True
@@ -105,12 +105,14 @@ class Placement:
         most = np.append(rows.end[running], np.int32(part.end)) - tokens
         left = expected_tokens(np.maximum(least - tokens, 0), most, self.lengths)
         pages = -(-tokens // size)
-        returned = pages - np.append(rows.lent[running], np.int32(lent))
+        returned = pages - np.append(rows.shared_pages[running], np.int32(shared_pages))
         # What a row has taken before it was due, it will not ask for again.
-        ahead = int((rows.held + rows.owed)[running].sum() - pages[:-1].sum())
-        return may_start(self.available + ahead, at_once, Usage(tokens, left, returned), size)
+        ahead = int((rows.held + rows.reserved)[running].sum() - pages[:-1].sum())
+        return may_start(self.available + ahead, at_once, PageUsage(tokens, left, returned), size)
 
-    def _occupy(self, part: Part, match: Match, source: Node | None, pages: int, lent: int) -> int:
+    def _occupy(
+        self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, shared_pages: int
+    ) -> int:
         path: list[int] = []
         node = match.node
         while node.parent is not None:
@@ -118,9 +120,9 @@ class Placement:
             node = node.parent
         known = match.node.end + (match.tokens if source else 0)
         row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
-        self.rows.least[row], self.rows.lent[row] = part.least, lent
-        self.owed += pages
-        work = Work(part, match.node, len(path))
+        self.rows.least[row], self.rows.shared_pages[row] = part.least, shared_pages
+        self.reserved += pages
+        work = RowWork(part, match.node, len(path))
         self.work[row] = work
         self.unfinished.append(row)
         if source:
@@ -134,11 +136,11 @@ class Placement:
         work = self.work[row]
         if not work.publish and self.available > 0:
             work.publish = True
-            self.rows.owed[row] += 1
-            self.owed += 1
+            self.rows.reserved[row] += 1
+            self.reserved += 1
         return work.publish
 
-    def shared_soon(self, part: Part, known: int) -> bool:
+    def shared_soon(self, part: RequestPart, known: int) -> bool:
         """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
 
         Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
@@ -161,15 +163,15 @@ class Placement:
             if not scheduler.worth_waiting(known, reach, part.limit):
                 return False
             whole = prompt // self.page_size * self.page_size
-            if reach > whole and self.work[row].part.kind is Kind.SAMPLE and not self.publish(row):
+            if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
                 reach = whole
             if scheduler.worth_waiting(known, reach, part.limit):
                 return True
         return False
 
-    def _shares(self, work: Work, part: Part) -> bool:
+    def _shares(self, work: RowWork, part: RequestPart) -> bool:
         same_root = work.part.request.root is part.request.root
-        return same_root and work.part.kind is not Kind.CHOICE and not work.diverged
+        return same_root and work.part.kind is not PartKind.CHOICE and not work.diverged
 
     # -- pages for what is sampled
 
@@ -180,11 +182,11 @@ class Placement:
         """
         rows = self.rows
         length = int(rows.begun[row] + rows.made[row]) + len(ids) - ends
-        pages = max(0, -(-length // self.page_size) - int(rows.held[row] + rows.owed[row]))
+        pages = max(0, -(-length // self.page_size) - int(rows.held[row] + rows.reserved[row]))
         if pages > self.available:
             return False
-        rows.owed[row] += pages
-        self.owed += pages
+        rows.reserved[row] += pages
+        self.reserved += pages
         rows.force(row, ids, length, ends=ends)
         if row not in self.unfinished:
             # The prompt is through. Others wait for this row as long as for a token.
@@ -207,8 +209,8 @@ class Placement:
             oldest_first = sorted(due.tolist(), key=lambda row: self.work[row].part.order)
             waits = oldest_first[self.available :]
             due = np.setdiff1d(due, waits)
-        self.rows.owed[due] += 1
-        self.owed += due.size
+        self.rows.reserved[due] += 1
+        self.reserved += due.size
         served: I32 = decode[~np.isin(decode, waits)] if waits else decode
         return served
 
@@ -219,16 +221,18 @@ class Placement:
         return bool(self._unlocks or self.pool.awaited or ending.any())
 
     def giving_way(self, missing: int, decode: I32) -> tuple[int, ...]:
-        """Which of the rows `decode` int32 [n] give way for the `missing` pages."""
+        """Which of the rows `decode` int32 [n] are preempted for the `missing` pages."""
         due = set(self._due(decode).tolist())
         holders = []
         for row in decode.tolist():
             work = self.work[row]
-            lent = self._lent(work.node)
-            lost = int(self.rows.seq_len[row]) - lent * self.page_size
-            holders.append(Holder(row, work.part.order, lost, int(self.rows.held[row]) - lent, row in due))
+            shared_pages = self._shared_pages(work.node)
+            lost = int(self.rows.seq_len[row]) - shared_pages * self.page_size
+            holders.append(
+                Holder(row, work.part.order, lost, int(self.rows.held[row]) - shared_pages, row in due)
+            )
         self.lengths = self.lengths.missed()
-        return choose_retracted(missing, holders)
+        return choose_preempted(missing, holders)
 
     def observe(self, generated: int, max_tokens: int) -> None:
         """A sample that could have been shorter or longer ended with `generated` tokens."""
@@ -236,19 +240,19 @@ class Placement:
 
     def _due(self, decode: I32) -> I32:
         short = self.rows.short(decode)
-        due: I32 = short[self.rows.owed[short] == 0]
+        due: I32 = short[self.rows.reserved[short] == 0]
         return due
 
     # -- a step
 
-    def build(self, index: int, decode: I32, chunks: list[Chunk]) -> Step:
+    def build(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> Step:
         """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
         short = self.rows.short(decode)
         if short.size or chunks:
             self._take_pages(short, chunks)
         return self.rows.build(index, decode, chunks, self._copies(index, decode, chunks))
 
-    def _take_pages(self, short: I32, chunks: list[Chunk]) -> None:
+    def _take_pages(self, short: I32, chunks: list[PrefillChunk]) -> None:
         """Pages for what `chunks` write, and for the next tokens of the rows `short` int32 [n]."""
         rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
         counts = np.ones(rows.size, np.int32)
@@ -262,17 +266,17 @@ class Placement:
         more = int(ahead.sum())
         if self.pool.free >= total + more and self.available >= more + len(self.work):
             counts[: short.size] += ahead
-            self.rows.owed[short] += ahead
-            self.owed += more
+            self.rows.reserved[short] += ahead
+            self.reserved += more
             total += more
         if not total:
             return
         while self.pool.free < total:
             self.tree.evict()
         self.rows.add_pages(rows, counts, self.pool.take(total))
-        self.owed -= total
+        self.reserved -= total
 
-    def _copies(self, index: int, decode: I32, chunks: list[Chunk]) -> I32:
+    def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         if not self._copying:
             return _NO_COPIES
         present = np.zeros(self.rows.active.size, np.bool_)
@@ -294,20 +298,20 @@ class Placement:
             work.source = None
             del self._copying[row]
 
-    def launched(self, step: Step, chunks: Iterable[Chunk]) -> list[int]:
+    def launched(self, step: Step, chunks: Iterable[PrefillChunk]) -> list[int]:
         """`step` is launched: its prompt pages enter the tree. Gives the rows whose prompt is through."""
         self.rows.advance(step)
         ended = []
         for chunk in chunks:
             row, work = chunk.row, self.work[chunk.row]
-            if work.part.kind is not Kind.CHOICE:
+            if work.part.kind is not PartKind.CHOICE:
                 self._insert_prompt(row, work, step.index)
             if self.rows.seq_len[row] >= self.rows.prompt_len[row]:
                 self.unfinished.remove(row)
                 ended.append(row)
         return ended
 
-    def _insert_prompt(self, row: int, work: Work, step: int) -> None:
+    def _insert_prompt(self, row: int, work: RowWork, step: int) -> None:
         size, done = self.page_size, min(int(self.rows.seq_len[row]), work.part.kept)
         ids = work.part.ids
         while not work.diverged and (work.shared + 1) * size <= done:
@@ -332,13 +336,13 @@ class Placement:
 
     # -- the end of a row
 
-    def retire(self, row: int, keep: int) -> Node:
+    def retire(self, row: int, keep: int) -> PageNode:
         """End a row. The KV of its first `keep` tokens enters the tree; gives the deepest node of them.
 
         The row's last launched step may still run: what it touches stays until it is drained.
         """
         work = self.work.pop(row)
-        self.owed -= int(self.rows.owed[row])
+        self.reserved -= int(self.rows.reserved[row])
         size, last = self.page_size, int(self.rows.last_step[row])
         pages = self.rows.table[row, work.shared : self.rows.held[row]]
         spare = np.ones(pages.size, np.bool_)
@@ -376,7 +380,7 @@ class Placement:
         for node in due:
             self.tree.unlock(node)
 
-    def _unlock(self, node: Node, step: int) -> None:
+    def _unlock(self, node: PageNode, step: int) -> None:
         if step <= self._drained:
             self.tree.unlock(node)
         else:
@@ -391,7 +395,7 @@ class Placement:
         self.unfinished.clear()
         self._copying.clear()
         self._unlocks.clear()
-        self.owed = 0
+        self.reserved = 0
         self.pool = PagePool(self.pool.owner.size)
         self.tree.clear()
         self._drained = drained

@@ -1,26 +1,34 @@
 """Parts of requests that wait for a row, and how the prompts among the work share a step.
 
 Parts wait in the order of their programs (`requests.Turn`). One that will find more of its prompt cached in
-the next step lets others go first. A sample whose row gave way waits again, to go on where it was.
+the next step lets others go first. A sample whose row was preempted waits again, to go on where it was.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 
-from sglc.runtime.cache.page_tree import Key, Node, common_prefix
+from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
 from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.scheduler import scheduler
-from sglc.runtime.scheduler.batch_state import Chunk
-from sglc.runtime.scheduler.kv_allocator import Placement
-from sglc.runtime.scheduler.requests import Kind, Order, Part, Request, later_parts, resumed, scored_places
-from sglc.runtime.scheduler.reservations import Holds
+from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.requests import (
+    EngineRequest,
+    Order,
+    PartKind,
+    RequestPart,
+    later_parts,
+    resumed,
+    scored_places,
+)
+from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
 
 
-class Waiting:
+class RequestQueue:
     """The queue of one engine.
 
     Args:
@@ -30,33 +38,33 @@ class Waiting:
 
     def __init__(
         self,
-        placement: Placement,
+        allocator: KVAllocator,
         handles: Handles,
-        holds: Holds,
+        reservations: PrefixReservations,
         token_budget: int,
         max_rows: int,
         cost: StepCost | None = None,
     ) -> None:
-        self.placement = placement
+        self.allocator = allocator
         self._handles = handles
-        self._holds = holds
+        self._reservations = reservations
         self._token_budget = token_budget
         self._cost = cost
         self._max_rows = max_rows
-        self._parts: list[Part] = []
-        self.retracted = 0  # rows that gave way so far
+        self._parts: list[RequestPart] = []
+        self.preempted = 0  # rows that were preempted so far
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
         insort(self._parts, part, key=_order)
 
-    def wanted(self, ids: Key, beyond: int, root: Node) -> int:
+    def wanted(self, ids: Key, beyond: int, root: PageNode) -> int:
         """How many of `ids` below `root` the next one begins with who needs a page more than `beyond` of them.
 
         0 if nobody does of those who come soon.
         """
-        page = ids[beyond : beyond + self.placement.page_size]
-        if len(page) < self.placement.page_size:
+        page = ids[beyond : beyond + self.allocator.page_size]
+        if len(page) < self.allocator.page_size:
             return 0
         for part in self._parts[:_NEXT]:
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
@@ -66,60 +74,60 @@ class Waiting:
                     return common
         return 0
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: EngineRequest) -> None:
         """Nothing of `request` waits any more."""
         self._parts = [part for part in self._parts if part.request is not request]
 
-    def withdraw(self, request: Request, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """A sample that gave way will not go on: its ids and their log-probabilities."""
+    def withdraw(self, request: EngineRequest, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """A sample that was preempted will not go on: its ids and their log-probabilities."""
         at = [(part.request.id, part.index) for part in self._parts].index((request.id, sample))
         part = self._parts.pop(at)
         assert part.logprobs is not None, "a cut before the sample began"
         return part.ids[len(request.ids) :], part.logprobs
 
     def make_room(self) -> None:
-        """If the rows that decode lack pages, and will, some give way to the others."""
-        rows = self.placement.rows
+        """If the rows that decode lack pages, and will, some are preempted for the others."""
+        rows = self.allocator.rows
         ready = rows.decoding()
-        missing = self.placement.missing(rows.known(ready))
-        while missing and self._holds.give_up():
-            missing = self.placement.missing(rows.known(ready))
-        if missing and not self.placement.relief:
-            for row in self.placement.giving_way(missing, ready):
-                self._retract(row)
+        missing = self.allocator.missing(rows.known(ready))
+        while missing and self._reservations.give_up():
+            missing = self.allocator.missing(rows.known(ready))
+        if missing and not self.allocator.relief:
+            for row in self.allocator.giving_way(missing, ready):
+                self._preempt(row)
 
-    def _retract(self, row: int) -> None:
-        """A row gives way. Its sample goes on, ahead of all that came later, when there is room for it.
+    def _preempt(self, row: int) -> None:
+        """A row is preempted. Its sample goes on, ahead of all that came later, when there is room for it.
 
         What is in flight for it is lost; the same ids come again.
         """
-        rows, part = self.placement.rows, self.placement.work[row].part
+        rows, part = self.allocator.rows, self.allocator.work[row].part
         request = part.request
         ids, logprobs = rows.sampled(row)
         written = min(len(request.ids) + len(ids), int(rows.seq_len[row]))
-        self.placement.retire(row, 0 if request.root.scratch else written)
+        self.allocator.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
         insort(self._parts, resumed(part, ids, logprobs), key=_order)
-        self.retracted += 1
+        self.preempted += 1
 
-    def chunks(self, decoding: int, stalled: int) -> tuple[list[Chunk], list[Request]]:
+    def chunks(self, decoding: int, stalled: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
         While `stalled` more lack a page for theirs, nobody new gets a row. Gives also the requests that
         turned out to have nothing to compute: they are done.
         """
-        unfinished = self.placement.unfinished
+        unfinished = self.allocator.unfinished
         if not unfinished and not self._parts:
             return [], []
         rest = [
-            int(self.placement.rows.prompt_len[row] - self.placement.rows.seq_len[row]) for row in unfinished
+            int(self.allocator.rows.prompt_len[row] - self.allocator.rows.seq_len[row]) for row in unfinished
         ]
         # A row that waits for its last token keeps its place in the budget.
         budget = self._budget(decoding)
         shares = scheduler.divide(budget, decoding, rest)
         room = self._token_budget - decoding - sum(shares.chunks)
-        work = self.placement.work
+        work = self.allocator.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
@@ -132,50 +140,52 @@ class Waiting:
         """Tokens of the next step."""
         if self._cost is None or not decoding:
             return self._token_budget
-        rows, unfinished = self.placement.rows, self.placement.unfinished
+        rows, unfinished = self.allocator.rows, self.allocator.unfinished
         keys = int(rows.seq_len[rows.active].sum())
         position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
 
-    def _chunk(self, part: Part, row: int, tokens: int) -> Chunk:
-        first = int(self.placement.rows.seq_len[row])
+    def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
+        first = int(self.allocator.rows.seq_len[row])
         scored = scored_places(part, first, tokens)
-        return Chunk(row, tokens, scored, part.trie, len(part.request.ids))
+        return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
 
-    def _admit(self, decoding: int, left: int, short: int, room: int) -> tuple[list[Chunk], list[Request]]:
+    def _admit(
+        self, decoding: int, left: int, short: int, room: int
+    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """Give rows to waiting parts, in order, while tokens, rows and pages last.
 
         Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
         begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
         """
-        chunks: list[Chunk] = []
-        done: list[Request] = []
+        chunks: list[PrefillChunk] = []
+        done: list[EngineRequest] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while room and self.placement.rows.free and at < min(len(self._parts), self._max_rows):
+        while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows):
             if len(chunks) == scheduler.NEW_ROWS:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
                 break
             part = self._parts[at]
-            match = self.placement.tree.match(part.ids, part.limit, self._start(part.request))
+            match = self.allocator.tree.match(part.ids, part.limit, self._start(part.request))
             if match.length == len(part.ids):  # a `warm` with nothing to do
                 del self._parts[at]
                 part.request.cached += match.length
                 done.append(part.request)
                 continue
-            if self.placement.shared_soon(part, match.length):
+            if self.allocator.shared_soon(part, match.length):
                 at += 1
                 continue
             is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
             if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue
-            opened = self.placement.open(part, match, room if is_short else min(left, room))
+            opened = self.allocator.open(part, match, room if is_short else min(left, room))
             if opened is None:
                 # Rather than that nobody runs, those ahead give up what they hold, too.
-                if self._holds.give_up(part.request.turn.place if self.placement.work else -1):
+                if self._reservations.give_up(part.request.turn.place if self.allocator.work else -1):
                     continue
                 break
             del self._parts[at]
@@ -187,20 +197,20 @@ class Waiting:
             room -= tokens
         return chunks, done
 
-    def _start(self, request: Request) -> Node:
+    def _start(self, request: EngineRequest) -> PageNode:
         # Where a prompt is scored, less of it is taken than the handle knows of.
         if request.scored_from is not None:
             return request.root
         return self._handles.start(request.handle, request.root)
 
-    def _admitted(self, part: Part, row: int, known: int) -> None:
+    def _admitted(self, part: RequestPart, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
         request = part.request
         request.started = True
-        if part.kind is Kind.SAMPLE:
+        if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None
             request.samples[part.index].row = row
-            self.placement.rows.sample_with(
+            self.allocator.rows.sample_with(
                 row,
                 request.sampling,
                 request.seeds[part.index],
@@ -210,13 +220,13 @@ class Waiting:
                 watched=request.watch,
             )
         if part.logprobs is not None:  # what it costs was counted when it began
-            self.placement.rows.resume(row, part.logprobs)
+            self.allocator.rows.resume(row, part.logprobs)
             return
         match part.kind:
-            case Kind.CHOICE:
+            case PartKind.CHOICE:
                 request.scored += len(part.ids) - part.kept
                 request.computed += part.kept - known
-            case Kind.SAMPLE if part.index:
+            case PartKind.SAMPLE if part.index:
                 request.computed += len(part.ids) - 1 - known
             case _:
                 request.cached += known
@@ -225,25 +235,25 @@ class Waiting:
                 if request.pending > 1:
                     self._prepare_fork(part, row)
 
-    def _prepare_fork(self, part: Part, row: int) -> None:
+    def _prepare_fork(self, part: RequestPart, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
         request = part.request
-        wanted = part.kept - (part.kind is Kind.SAMPLE)
-        if self.placement.tree.match(part.ids, wanted, self._start(request)).length == wanted:
+        wanted = part.kept - (part.kind is PartKind.SAMPLE)
+        if self.allocator.tree.match(part.ids, wanted, self._start(request)).length == wanted:
             self.fork(part)
-        elif part.kind is Kind.SAMPLE and len(part.ids) % self.placement.page_size > 1:
-            self.placement.publish(row)
+        elif part.kind is PartKind.SAMPLE and len(part.ids) % self.allocator.page_size > 1:
+            self.allocator.publish(row)
 
-    def fork(self, part: Part) -> None:
+    def fork(self, part: RequestPart) -> None:
         """The later parts of a request join the queue, its prompt pinned while they wait."""
         request = part.request
-        match = self.placement.tree.match(request.ids, len(request.ids), self._start(request))
+        match = self.allocator.tree.match(request.ids, len(request.ids), self._start(request))
         request.pinned = match.source or match.node
-        self.placement.tree.pin(request.pinned)
+        self.allocator.tree.pin(request.pinned)
         for later in later_parts(request, part):
             insort(self._parts, later, key=_order)
         request.forked = True
 
 
-def _order(part: Part) -> Order:
+def _order(part: RequestPart) -> Order:
     return part.order

@@ -16,8 +16,8 @@ import numpy as np
 
 from sglc.errors import RunError, SglcError
 from sglc.ir.sampling import Sampling
-from sglc.runtime.cache.page_tree import Node
-from sglc.runtime.choice_trie import Trie, Tries
+from sglc.runtime.cache.page_tree import PageNode
+from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.step import I32
@@ -91,7 +91,7 @@ class RequestDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoreDone:
     """Log-probabilities (natural) of the ids of every choice after the prompt."""
 
     request: RequestId
@@ -106,10 +106,10 @@ class RequestFailed:
     error: SglcError
 
 
-EngineEvent = Token | PromptScored | SampleDone | RequestDone | Scored | RequestFailed
+EngineEvent = Token | PromptScored | SampleDone | RequestDone | ScoreDone | RequestFailed
 
 
-class Kind(Enum):
+class PartKind(Enum):
     """What a part does with its row."""
 
     SAMPLE = "sample"  # pass the prompt through, then decode
@@ -118,7 +118,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class QueuePosition:
     """When a request has its turn: programs in the order in which they began, so none waits for a later one.
 
     Of one program, that goes first behind which most is still to come.
@@ -129,23 +129,23 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class EngineRequest:
     """One call of `gen`, `score` or `warm`."""
 
     id: RequestId
     handle: Handle
     ids: tuple[int, ...]
     array: I32  # the same ids
-    root: Node  # where its prefixes are looked up
+    root: PageNode  # where its prefixes are looked up
     pending: int  # parts not done yet
-    turn: Turn
+    turn: QueuePosition
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     group: int = -1
     watch: bool = False  # every token is reported
-    choices: Tries | None = None
+    choices: ChoiceTries | None = None
     logprobs: list[list[float]] = field(default_factory=list)  # of each trie's pairs
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_likeliest: list[Likely] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Request:
     started: bool = False
     live: bool = True
     forked: bool = False  # its later parts wait or run
-    pinned: Node | None = None  # its prompt, while parts wait
+    pinned: PageNode | None = None  # its prompt, while parts wait
     cached: int = 0
     computed: int = 0
     scored: int = 0
@@ -171,11 +171,11 @@ class Request:
             return None
         return max(self.sampling.logprobs_from - 1, 0)
 
-    def scores(self) -> Scored:
+    def scores(self) -> ScoreDone:
         """The event of a `score` that is through."""
         assert self.choices is not None
         each = (tuple(self.logprobs[trie][pair] for trie, pair in where) for where in self.choices.where)
-        return Scored(self.id, tuple(each))
+        return ScoreDone(self.id, tuple(each))
 
     def done(self) -> RequestDone:
         """Its last event."""
@@ -184,7 +184,7 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class JumpForward:
     """Ids that a constrained sample has to go on with, and what is known of them so far.
 
     The first one has position `first`; the constraint's state behind the last one is `state`. With the run
@@ -212,28 +212,28 @@ class SampleState:
     row: int = -1
     done: bool = False
     state: int = 0
-    run: Run | None = None
+    run: JumpForward | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class RequestPart:
     """One row's work. `ids` are passed through; at most `limit` of them may come from the tree.
 
     Those behind the request's own are of `trie`, and nobody else's.
 
-    A sample whose row gave way to others goes on as a part whose `ids` end with what it has sampled.
+    A sample whose row was preempted goes on as a part whose `ids` end with what it has sampled.
     """
 
-    request: Request
+    request: EngineRequest
     index: int  # order within the request; of a sample or a trie, its number
-    kind: Kind
+    kind: PartKind
     ids: tuple[int, ...]
     limit: int
     end: int  # tokens whose KV it writes at most
     array: I32
     least: int = 0  # tokens whose KV it writes at least, unless it is cut
     logprobs: tuple[float, ...] | None = None  # of the sampled ids; None: it has not had a row yet
-    trie: Trie | None = None
+    trie: ChoiceTrie | None = None
 
     @property
     def kept(self) -> int:
@@ -251,11 +251,11 @@ class Part:
 class Score:
     """Where the next scores of a step belong."""
 
-    request: Request
+    request: EngineRequest
     trie: int  # or `PROMPT`, or `FORCED`
     first: int  # scores the trie's pairs, or the prompt's scored ids, first : first + count
     count: int
-    run: Run | None = None
+    run: JumpForward | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -269,10 +269,10 @@ class Flight:
     sampled: I32  # offsets into `rows`
     tops: list[int] = field(default_factory=list)  # of `rows`, those whose likeliest ids it gives
     scored: list[Score] = field(default_factory=list)  # in the order of the scores
-    ended: list[Request] = field(default_factory=list)  # a part of each ends with this step
+    ended: list[EngineRequest] = field(default_factory=list)  # a part of each ends with this step
 
 
-def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
+def scores_of(part: RequestPart, scored: tuple[tuple[int, int], ...]) -> list[Score]:
     """Whose scores the pairs of `scored_places` give, in their order."""
     request = part.request
     if (run := run_of(part)) is not None:
@@ -290,12 +290,12 @@ def scores_of(part: Part, scored: tuple[tuple[int, int], ...]) -> list[Score]:
     return [Score(request, PROMPT, scored[0][0] - request.scored_from, len(scored))]
 
 
-def run_of(part: Part) -> Run | None:
+def run_of(part: RequestPart) -> JumpForward | None:
     """The run that a part's sample is on, if it is."""
-    return part.request.samples[part.index].run if part.kind is Kind.SAMPLE else None
+    return part.request.samples[part.index].run if part.kind is PartKind.SAMPLE else None
 
 
-def first_part(request: Request) -> Part:
+def first_part(request: EngineRequest) -> RequestPart:
     """The part that passes a request's prompt through."""
     ids, array = request.ids, request.array
     if request.sampling is not None:
@@ -305,31 +305,33 @@ def first_part(request: Request) -> Part:
         # Who watches may cut.
         sure = 0 if request.watch or request.constraint is not None else request.sampling.min_tokens - 1
         least = end if request.fixed_length else len(ids) + max(sure, 0)
-        return Part(request, 0, Kind.SAMPLE, ids, limit, end, array, least)
+        return RequestPart(request, 0, PartKind.SAMPLE, ids, limit, end, array, least)
     if request.choices is None:
-        return Part(request, -1, Kind.PROMPT, ids, len(ids), len(ids), array, len(ids))
+        return RequestPart(request, -1, PartKind.PROMPT, ids, len(ids), len(ids), array, len(ids))
     # A prompt whose logits are wanted is never taken from the tree as a whole.
-    return _scoring(request, -1, Kind.PROMPT, request.choices.tries[0], len(ids) - 1)
+    return _scoring(request, -1, PartKind.PROMPT, request.choices.tries[0], len(ids) - 1)
 
 
-def later_parts(request: Request, first: Part) -> list[Part]:
+def later_parts(request: EngineRequest, first: RequestPart) -> list[RequestPart]:
     """The parts that start from the prompt which `first` passes through."""
     if request.sampling is not None:
         return [
-            Part(request, i, Kind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array, first.least)
+            RequestPart(
+                request, i, PartKind.SAMPLE, first.ids, len(first.ids) - 1, first.end, first.array, first.least
+            )
             for i in range(1, len(request.seeds))
         ]
     assert request.choices is not None
     rest = enumerate(request.choices.tries[1:], 1)
-    return [_scoring(request, i, Kind.CHOICE, trie, len(request.ids)) for i, trie in rest]
+    return [_scoring(request, i, PartKind.CHOICE, trie, len(request.ids)) for i, trie in rest]
 
 
-def _scoring(request: Request, index: int, kind: Kind, trie: Trie, limit: int) -> Part:
+def _scoring(request: EngineRequest, index: int, kind: PartKind, trie: ChoiceTrie, limit: int) -> RequestPart:
     ids = request.ids + trie.ids
-    return Part(request, index, kind, ids, limit, len(ids), np.array(ids, np.int32), len(ids), trie=trie)
+    return RequestPart(request, index, kind, ids, limit, len(ids), np.array(ids, np.int32), len(ids), trie=trie)
 
 
-def resumed(part: Part, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -> Part:
+def resumed(part: RequestPart, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -> RequestPart:
     """The part that goes on with a sample behind its ids `sampled`."""
     ids = part.request.ids + sampled
     array = np.array(ids, np.int32)
@@ -337,7 +339,7 @@ def resumed(part: Part, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -
     return replace(part, ids=ids, limit=len(ids) - 1, array=array, least=part.end, logprobs=logprobs)
 
 
-def scored_places(part: Part, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
+def scored_places(part: RequestPart, first: int, tokens: int) -> tuple[tuple[int, int], ...]:
     """(place, id) pairs to score while ids first : first + tokens of a part are passed through.
 
     The logits of a place score the id that follows it: those of the prompt's last one the first id
@@ -351,7 +353,7 @@ def scored_places(part: Part, first: int, tokens: int) -> tuple[tuple[int, int],
         pairs = part.trie.pairs
         inside = slice(bisect_left(pairs, (first - base,)), bisect_left(pairs, (first + tokens - base,)))
         return tuple((base + place, token) for place, token in pairs[inside])
-    if part.kind is Kind.SAMPLE and part.index == 0 and begin is not None and part.logprobs is None:
+    if part.kind is PartKind.SAMPLE and part.index == 0 and begin is not None and part.logprobs is None:
         last = base - 1
         return tuple((at, part.ids[at + 1]) for at in range(max(first, begin), min(first + tokens, last)))
     return ()

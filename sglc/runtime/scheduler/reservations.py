@@ -11,60 +11,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglc.runtime.cache.page_tree import Node, RadixTree
+from sglc.runtime.cache.page_tree import PageNode, RadixTree
 from sglc.runtime.ids import Handle
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
+class _Reservation:
     place: int
     until: int
-    node: Node  # locked
+    node: PageNode  # locked
 
 
-class Holds:
+class PrefixReservations:
     """The holds of one engine.
 
     Args:
         longest: steps for which something is held at most.
     """
 
-    __slots__ = ("_holds", "_tree", "longest")
+    __slots__ = ("_reservations", "_tree", "longest")
 
     def __init__(self, tree: RadixTree, longest: int) -> None:
         self.longest = longest
         self._tree = tree
-        self._holds: dict[Handle, _Hold] = {}
+        self._reservations: dict[Handle, _Reservation] = {}
 
-    def add(self, handle: Handle, node: Node, place: int, step: int) -> None:
+    def add(self, handle: Handle, node: PageNode, place: int, step: int) -> None:
         """From `step` on hold the pages down to `node`, those of `handle`, for the program at `place`."""
         self.drop(handle)
         self._tree.lock(node)
-        self._holds[handle] = _Hold(place, step + self.longest, node)
+        self._reservations[handle] = _Reservation(place, step + self.longest, node)
 
     def drop(self, handle: Handle) -> None:
         """The program is back, or will not come: its pages are anybody's. Nothing, if they are not held."""
-        hold = self._holds.pop(handle, None)
+        hold = self._reservations.pop(handle, None)
         if hold is not None:
             self._tree.unlock(hold.node)
 
     def expire(self, step: int) -> None:
         """End the holds that have lasted until `step`."""
-        for handle in [handle for handle, hold in self._holds.items() if hold.until <= step]:
+        for handle in [handle for handle, hold in self._reservations.items() if hold.until <= step]:
             self.drop(handle)
 
     def give_up(self, place: int = -1) -> bool:
         """End the hold of the last program in the queue, if that is behind `place`; whether there was one."""
-        last = max(self._holds, key=lambda handle: self._holds[handle].place, default=None)
-        if last is None or self._holds[last].place <= place:
+        last = max(self._reservations, key=lambda handle: self._reservations[handle].place, default=None)
+        if last is None or self._reservations[last].place <= place:
             return False
         self.drop(last)
         return True
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[PageNode]:
         """What is locked."""
-        return [hold.node for hold in self._holds.values()]
+        return [hold.node for hold in self._reservations.values()]
 
     def reset(self) -> None:
         """The tree was cleared, its locks with it."""
-        self._holds.clear()
+        self._reservations.clear()

@@ -12,7 +12,7 @@ from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.cuda_executor import CudaExecutor
 from sglc.runtime.executor.torch_executor import TorchExecutor
-from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, Scored
+from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, ScoreDone
 from sglc.runtime.step import Executor
 from tests.runtime.reference_models import KINDS, tiny_model
 
@@ -39,13 +39,13 @@ def engines(folder: Path, kind: str, depth: int, **options: int) -> list[Engine]
     return made
 
 
-def run(target: Engine) -> dict[tuple[int, str, int], SampleDone | Scored | PromptScored]:
-    made: dict[tuple[int, str, int], SampleDone | Scored | PromptScored] = {}
+def run(target: Engine) -> dict[tuple[int, str, int], SampleDone | ScoreDone | PromptScored]:
+    made: dict[tuple[int, str, int], SampleDone | ScoreDone | PromptScored] = {}
     while not target.idle:
         for event in target.step():
             if isinstance(event, SampleDone):
                 made[event.request, "sample", event.sample] = event
-            elif isinstance(event, Scored | PromptScored):
+            elif isinstance(event, ScoreDone | PromptScored):
                 made[event.request, type(event).__name__, 0] = event
             elif isinstance(event, RequestFailed):
                 raise event.error
@@ -60,7 +60,7 @@ def assert_equal(engines: list[Engine]) -> None:
         other = theirs[key]
         if isinstance(event, SampleDone) and isinstance(other, SampleDone):
             assert (event.ids, event.finish) == (other.ids, other.finish)
-        if isinstance(event, Scored) and isinstance(other, Scored):
+        if isinstance(event, ScoreDone) and isinstance(other, ScoreDone):
             for one, two in zip(event.logprobs, other.logprobs, strict=True):
                 torch.testing.assert_close(torch.tensor(one), torch.tensor(two), atol=1e-4, rtol=0)
         else:

@@ -1,4 +1,4 @@
-"""Rows on the device do what `Mirror` does, step after step."""
+"""Rows on the device do what `ExecutorState` does, step after step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.executor_state import Mirror
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.kernels.rows import (
     BatchLists,
     Packed,
@@ -84,7 +84,9 @@ class Device:
         return ids.cpu(), logprobs.cpu()
 
 
-def check(device: Device, mirror: Mirror, step: Step, bucket: tuple[int, int], last: np.ndarray) -> Packed:
+def check(
+    device: Device, mirror: ExecutorState, step: Step, bucket: tuple[int, int], last: np.ndarray
+) -> Packed:
     """Run `step` on both; `last` [ROWS] is what each row sampled last, brought up to date."""
     packed = device.take(step, bucket)
     batch = mirror.expand(step)
@@ -123,7 +125,7 @@ def check(device: Device, mirror: Mirror, step: Step, bucket: tuple[int, int], l
 
 def test_prefill_then_decode_over_page_boundaries() -> None:
     rng = np.random.default_rng(0)
-    device, mirror, last = Device(), Mirror(PAGE), np.zeros(ROWS, np.int32)
+    device, mirror, last = Device(), ExecutorState(PAGE), np.zeros(ROWS, np.int32)
     rows = ints(5, 2, 599)
     first = Step(
         index=0,
@@ -169,7 +171,7 @@ def test_prefill_then_decode_over_page_boundaries() -> None:
 
 def test_a_reopened_row_forgets_and_the_latest_entry_counts() -> None:
     rng = np.random.default_rng(1)
-    device, mirror, last = Device(), Mirror(PAGE), np.zeros(ROWS, np.int32)
+    device, mirror, last = Device(), ExecutorState(PAGE), np.zeros(ROWS, np.int32)
     for index, pages in enumerate(([1, 2, 3], [4, 5, 6])):
         row = ints(7)
         step = Step(
@@ -191,7 +193,7 @@ def test_a_reopened_row_forgets_and_the_latest_entry_counts() -> None:
 def test_random_steps() -> None:
     """More rows, tokens and entries than one program takes; rows end and begin again."""
     rng = np.random.default_rng(2)
-    device, mirror, last = Device(), Mirror(PAGE), np.zeros(ROWS, np.int32)
+    device, mirror, last = Device(), ExecutorState(PAGE), np.zeros(ROWS, np.int32)
     fresh_page = 0
     live: list[int] = []
     lengths = np.zeros(ROWS, np.int64)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import Choice, choose, exponentials, filtered, noise_keys
+from sglc.runtime.executor.sampler import SamplerInput, choose, exponentials, filtered, noise_keys
 from sglc.runtime.kernels.rows import BatchLists, RowState, batch_lists, pack, row_state, stage
 from sglc.runtime.kernels.sample import pack_masks, race_parts, sample, sample_scratch
 from sglc.runtime.step import Opened, Step
@@ -33,7 +33,7 @@ def numpy_overflows_silently() -> Iterator[None]:
 class Case:
     """Rows that sample, as the device and as `choose` see them."""
 
-    choice: Choice
+    choice: SamplerInput
     state: RowState
     lists: BatchLists
 
@@ -71,7 +71,7 @@ def case(*rows: dict[str, float], seeds: int = 0, samples: list[bool] | None = N
     lists = batch_lists(128, 64, state.dummy, DEVICE)
     packed = pack(step, (2 * count, max(count, bucket)), state.dummy, np.zeros(4096, np.int32))
     stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, state, lists)
-    choice = Choice(
+    choice = SamplerInput(
         opened.temperature,
         opened.top_k,
         opened.top_p,
@@ -244,7 +244,7 @@ def test_masks() -> None:
     ids, logprobs = run(logits, this, given)
     choice = this.choice
     masked = np.flatnonzero(mask_of >= 0)
-    choice = Choice(
+    choice = SamplerInput(
         choice.temperature, choice.top_k, choice.top_p, choice.min_p, choice.no_eos, choice.keys,
         masked, masks[mask_of[masked]],
     )  # fmt: skip
