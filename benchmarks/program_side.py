@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from machine import ROOT, result_path, setting
 
-from sglc.bench.programs.vocabulary import Words, shape_folder
-from sglc.bench.programs.workload import Batch
+from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
+from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME
 from sglc.ir.plan.events import Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import GenNode, Segment
@@ -83,7 +83,7 @@ def best(rounds: int, count: int, one: Callable[[], object]) -> float:
     return round(1e6 * least / count, 1)
 
 
-def program(batch: Batch, tokenizer: LocalTokenizer) -> tuple[float, list[Segment], int]:
+def program(batch: WorkloadBatch, tokenizer: LocalTokenizer) -> tuple[float, list[Segment], int]:
     """The program's own process without the wire: bodies, launches, events, results. Also what it submits."""
     backend = Instant(tokenizer)
     rows = list(batch.rows)
@@ -160,7 +160,7 @@ def runtime(segments: Sequence[Segment], generations: int, tokenizer: LocalToken
 
 def otherwise(tokenizer: LocalTokenizer) -> dict[str, float]:
     """A prompt of 1,500 tokens that are known and 100 that are new: by its parts, and as a whole."""
-    words, generator = Words(tokenizer), random.Random(0)
+    words, generator = DrawnWords(tokenizer), random.Random(0)
     shared = words.text(generator, 1500)
     texts, others = ([shared + words.text(generator, 100) for _ in range(64)] for _ in range(2))
     oracle = Oracle(pages=2_000, page_size=16, vocab_size=VOCABULARY, eos_ids=tokenizer.eos_ids)
@@ -182,7 +182,7 @@ def otherwise(tokenizer: LocalTokenizer) -> dict[str, float]:
 def main() -> int:
     tokenizer = load_tokenizer(prepare(f"dummy:{shape_folder(SHAPE)}"))
     tokenizer.token_bytes()
-    words = Words(tokenizer)
+    words = DrawnWords(tokenizer)
     found: dict[str, Any] = {}
     for name in ("tot", "mmlu"):
         spent, segments, generations = program(BY_NAME[name].batch(words, 0, "cuda"), tokenizer)

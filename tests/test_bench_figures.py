@@ -24,8 +24,8 @@ from sglc.bench.floor import (
 )
 from sglc.bench.profile import OTHER, PREFIXES, Span, kind_of, profile_of
 from sglc.bench.report import read_results, tables, updated
-from sglc.bench.result import Case, Result, percentile, seconds_case, table, to_json
-from sglc.bench.session import Session
+from sglc.bench.result import BenchResult, Case, percentile, seconds_case, table, to_json
+from sglc.bench.session import BenchSession
 from sglc.bench.setting import ROOT
 from sglc.cli.bench import WORKLOADS
 from sglc.cli.main import main
@@ -106,7 +106,7 @@ def test_percentiles() -> None:
     assert percentile([3.0], 99) == 3.0
 
 
-def _session() -> Session:
+def _session() -> BenchSession:
     config = shapes.shape("tiny")
     executor = TorchExecutor(config, dummy_weights(config, torch.float32, "cpu"), pages=8)
 
@@ -117,7 +117,7 @@ def _session() -> Session:
         def engine(self) -> Engine:
             return Engine(executor, EngineConfig(max_len=64))
 
-    session = Session(Bare())  # type: ignore[arg-type]
+    session = BenchSession(Bare())  # type: ignore[arg-type]
     session.gen(None, range(20), 3)
     session.run()
     return session
@@ -133,7 +133,7 @@ def test_a_case_of_a_rate_and_one_of_seconds() -> None:
     assert took.counts["pages_used"] == 2
 
 
-def _stored(**changes: Any) -> Result:
+def _stored(**changes: Any) -> BenchResult:
     case = Case(name="all", unit="out tok/s", value=23456.0, seconds=(5.7, 5.8), median_s=5.75, floor=35627.0,
                 share=0.6584, counts={"steps": 1033}, figures={"floor_keys_s": 3.278})  # fmt: skip
     setting = {
@@ -143,7 +143,7 @@ def _stored(**changes: Any) -> Result:
         "dtype": "bfloat16",
         "kv_dtype": "bfloat16",
     }
-    result = Result(
+    result = BenchResult(
         workload="offline", what="requests", model="qwen3-0.6b", work={}, cases=(case,), setting=setting
     )
     return replace(result, **changes)

@@ -17,8 +17,8 @@ from sglc.bench.options import Options
 from sglc.bench.programs import run
 from sglc.bench.programs.measure import Round, case, compare, equal_share, run_round
 from sglc.bench.programs.prefixes import fewest_computed
-from sglc.bench.programs.vocabulary import Words, shape_folder
-from sglc.bench.programs.workload import Batch, Workload
+from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
+from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.report import tables
 from sglc.bench.result import to_json
@@ -61,8 +61,8 @@ def oracle() -> Iterator[OnOracle]:
 
 
 @pytest.fixture(scope="module")
-def words() -> Words:
-    return Words(load_tokenizer(prepare(f"dummy:{shape_folder('tiny')}")))
+def words() -> DrawnWords:
+    return DrawnWords(load_tokenizer(prepare(f"dummy:{shape_folder('tiny')}")))
 
 
 # What the smallest sizes come to: programs, calls, prompt tokens, and those that cannot be had for less.
@@ -78,7 +78,9 @@ HAND_OVERS = {"react": 3, "skeleton": 1, "judge": 1, "rag": 2}  # of a program; 
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_passes_change_no_text_and_cost_no_token(workload: Workload, oracle: OnOracle, words: Words) -> None:
+def test_passes_change_no_text_and_cost_no_token(
+    workload: Workload, oracle: OnOracle, words: DrawnWords
+) -> None:
     batch, warm_up = (workload.batch(words, seed, "smallest") for seed in (0, 1))
     assert batch.rows != warm_up.rows
     (on,), (off,) = compare(workload.name, batch, warm_up, oracle, 1)
@@ -99,14 +101,14 @@ def test_passes_change_no_text_and_cost_no_token(workload: Workload, oracle: OnO
         assert (*(on.counts[name] for name in names), on.fewest) == COUNTS[workload.name]
 
 
-def test_a_second_round_finds_nothing_of_the_first(oracle: OnOracle, words: Words) -> None:
+def test_a_second_round_finds_nothing_of_the_first(oracle: OnOracle, words: DrawnWords) -> None:
     batch = BY_NAME["few-shot"].batch(words, 0, "smallest")
     first, second = (run_round(batch, oracle, True) for _ in range(2))
     assert all(0 <= one.counts["computed_tokens"] - first.fewest < PAGE_SIZE for one in (first, second))
     assert first.texts == second.texts
 
 
-def test_a_pool_without_room_shows(words: Words) -> None:
+def test_a_pool_without_room_shows(words: DrawnWords) -> None:
     """The count of what had to be computed does not follow from what was computed."""
     backend = OnOracle(pages=24)
     try:
@@ -117,7 +119,7 @@ def test_a_pool_without_room_shows(words: Words) -> None:
     assert done.counts["computed_tokens"] > done.fewest
 
 
-def test_without_passes_nothing_is_folded(oracle: OnOracle, words: Words) -> None:
+def test_without_passes_nothing_is_folded(oracle: OnOracle, words: DrawnWords) -> None:
     assert pipeline_for(WithPasses(oracle, MINIMAL).target) == MINIMAL
     assert set(MINIMAL) < set(pipeline_for(oracle.target))
     program = BY_NAME["judge"].batch(words, 0, "smallest").function
@@ -127,7 +129,7 @@ def test_without_passes_nothing_is_folded(oracle: OnOracle, words: Words) -> Non
     assert off > on
 
 
-def test_a_row_that_fails_fails_the_round(oracle: OnOracle, words: Words) -> None:
+def test_a_row_that_fails_fails_the_round(oracle: OnOracle, words: DrawnWords) -> None:
     batch = BY_NAME["hellaswag"].batch(words, 0, "smallest")
     rows = ({**batch.rows[0], "endings": ["", " b"]}, *batch.rows[1:])
     with pytest.raises(SglcError, match="SGLC104"):
@@ -135,7 +137,7 @@ def test_a_row_that_fails_fails_the_round(oracle: OnOracle, words: Words) -> Non
 
 
 @pytest.mark.usefixtures("few_threads")
-def test_in_a_process_of_its_own(words: Words) -> None:
+def test_in_a_process_of_its_own(words: DrawnWords) -> None:
     """As on CUDA: the figures come over the wire."""
     backend = LocalBackend(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu", process=True))
     try:
@@ -151,8 +153,8 @@ def test_in_a_process_of_its_own(words: Words) -> None:
 # -- words and shapes
 
 
-def test_words_are_one_token_each(words: Words, smollm2: Path) -> None:
-    for some in (words, Words(load_tokenizer(smollm2))):
+def test_words_are_one_token_each(words: DrawnWords, smollm2: Path) -> None:
+    for some in (words, DrawnWords(load_tokenizer(smollm2))):
         generator = random.Random(0)
         first, second = some.text(generator, 700), some.text(generator, 9)
         assert len(some.ids(first)) == 700
@@ -170,7 +172,7 @@ def test_a_shape_has_every_id_and_a_template() -> None:
     assert control == [10_237, 10_239, 10_237]
 
 
-def test_sizes_of_the_known_work(words: Words) -> None:
+def test_sizes_of_the_known_work(words: DrawnWords) -> None:
     assert BY_NAME["mmlu"].sizes["cuda"] == {"groups": 8, "questions": 64, "prefix": 1500, "question": 100}
     assert BY_NAME["tot"].sizes["cuda"] == {
         "programs": 32, "prefix": 600, "branches": (8, 4), "adds": (50, 20), "outs": (200, 100),
@@ -256,7 +258,7 @@ def test_figures_of_rounds() -> None:
     assert equal_share(on[0], replace(on[0], texts=((("a", (1,)), ("b", (3,))),))) == 0.5
 
 
-def test_a_batch_says_when_it_samples(words: Words) -> None:
-    made: dict[str, Batch] = {one.name: one.batch(words, 0, "smallest") for one in WORKLOADS}
+def test_a_batch_says_when_it_samples(words: DrawnWords) -> None:
+    made: dict[str, WorkloadBatch] = {one.name: one.batch(words, 0, "smallest") for one in WORKLOADS}
     assert [name for name, batch in made.items() if batch.sampled] == ["tot"]
     assert [name for name, batch in made.items() if batch.same is not None] == ["mmlu", "tot"]

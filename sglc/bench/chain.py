@@ -13,9 +13,9 @@ from typing import Any
 from sglc.bench import work
 from sglc.bench.options import Options
 from sglc.bench.profile import Profiler
-from sglc.bench.result import Case, Result, percentile
+from sglc.bench.result import BenchResult, Case, percentile
 from sglc.bench.rig import Needs, Rig, make_rig, place
-from sglc.bench.session import WARM_UP_SEED, Session, repeat
+from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.requests import SampleDone
 
@@ -26,7 +26,7 @@ SIZES: dict[str, dict[str, Any]] = {
 PROGRAMS = {"cuda": (1, 64, 256), "cpu": (1, 8)}
 
 
-class Chained(Session):
+class Chained(BenchSession):
     """Runs chains: a next generation is submitted when the one before it is done."""
 
     def go(self, programs: Sequence[work.Chain]) -> None:
@@ -56,7 +56,7 @@ class Chained(Session):
             self._before[request] = self.ended
 
 
-def chain(options: Options) -> Result:
+def chain(options: Options) -> BenchResult:
     """One program alone, and many side by side."""
     device = place(options)
     size, counts = SIZES[device], PROGRAMS[device]
@@ -68,7 +68,7 @@ def chain(options: Options) -> Result:
         profiled = options.profile and count == counts[-1]
         rounds, profile = repeat(options.rounds, profiled, partial(_chain, rig, todo))
         cases.append(_case(f"{count} programs" if count > 1 else "1 program", rounds))
-    return Result(
+    return BenchResult(
         workload="chain", what="gap between a generation and the next one of its program", model=rig.model,
         work={**size, "programs": counts}, cases=tuple(cases), setting=rig.setting, profile=profile,
     )  # fmt: skip

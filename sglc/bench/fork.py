@@ -11,9 +11,9 @@ from typing import Any
 from sglc.bench import floor, work
 from sglc.bench.options import Options
 from sglc.bench.profile import Profile, Profiler
-from sglc.bench.result import Case, Result, seconds_case
+from sglc.bench.result import BenchResult, Case, seconds_case
 from sglc.bench.rig import PAGE_SIZE, Needs, Rig, make_rig, place
-from sglc.bench.session import WARM_UP_SEED, Session, repeat
+from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 
 SIZES: dict[str, dict[str, Any]] = {
     "cuda": {"prefix": 4096, "rows": 64, "out": 256},
@@ -21,13 +21,13 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-class Forked(Session):
+class Forked(BenchSession):
     """From `steady` on all rows decode; `left` tokens are still to come then."""
 
     steady = 0.0
     left = 0
 
-    def decode(self, todo: work.Fork) -> None:
+    def decode(self, todo: work.ForkWork) -> None:
         """Run `todo` to its end."""
         base = self.engine.extend(None, todo.prefix)
         for handle in self.engine.fork(base, todo.rows):
@@ -40,7 +40,7 @@ class Forked(Session):
         self.run()
 
 
-def fork(options: Options) -> Result:
+def fork(options: Options) -> BenchResult:
     """On CUDA with and without the cascade, on the CPU as it is."""
     device = place(options)
     size = SIZES[device]
@@ -67,19 +67,19 @@ def fork(options: Options) -> Result:
             other, _, _ = measured(replace(options, cascade=False, profile=False), "no cascade")
             ratio = round(case.value / other.value, 3)
             cases = [replace(case, figures={**case.figures, "times_no_cascade": ratio}), other]
-    return Result(
+    return BenchResult(
         workload="fork", what="decode of rows behind one prefix", model=rig.model, work=size,
         cases=tuple(cases), setting=rig.setting, profile=profile,
     )  # fmt: skip
 
 
-def _fork(rig: Rig, todo: work.Fork, profiler: Profiler | None) -> Forked:
+def _fork(rig: Rig, todo: work.ForkWork, profiler: Profiler | None) -> Forked:
     session = Forked(rig, profiler)
     session.decode(todo)
     return session
 
 
-def _case(name: str, rig: Rig, todo: work.Fork, rounds: Sequence[Forked], cascade: bool) -> Case:
+def _case(name: str, rig: Rig, todo: work.ForkWork, rounds: Sequence[Forked], cascade: bool) -> Case:
     tokens, prefix = rounds[-1].left, len(todo.prefix)
     least = None
     if rig.ceilings is not None:

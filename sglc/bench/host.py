@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from sglc.bench.options import Options
-from sglc.bench.result import Case, Result, percentile
+from sglc.bench.result import BenchResult, Case, percentile
 from sglc.bench.setting import ROOT, setting
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
@@ -124,11 +124,11 @@ def in_own_process(case: HostCase, steps: int) -> Times:
     return Times(**json.loads(done.stdout))
 
 
-def host(options: Options) -> Result:
+def host(options: Options) -> BenchResult:
     """Microseconds of a step in every case; its rounds are parts of one run."""
     steps = options.rounds * STEPS
     cases = tuple(_case(case, in_own_process(case, steps), options.rounds) for case in CASES)
-    return Result(
+    return BenchResult(
         workload="host", what="host time of a step of plain decode, executor at no cost", model="none",
         work={"steps": steps, "page_size": PAGE_SIZE}, cases=cases, setting=setting(),
     )  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any
 from sglc.bench import floor, work
 from sglc.bench.options import Options
 from sglc.bench.profile import Profiler
-from sglc.bench.result import Case, Result, percentile
+from sglc.bench.result import BenchResult, Case, percentile
 from sglc.bench.rig import Needs, Rig, make_rig, place
-from sglc.bench.session import WARM_UP_SEED, Session, repeat
+from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 from sglc.errors import UsageError
 from sglc.runtime.ids import RequestId
 from sglc.runtime.scheduler.requests import SampleDone
@@ -28,7 +28,7 @@ SIZES: dict[str, dict[str, Any]] = {
 _WARM_UP_PROMPTS = 2
 
 
-class Mixture(Session):
+class Mixture(BenchSession):
     """Rows that decode alone for a while, then beside prompts.
 
     Seconds: `calm_s` of a step of decode alone (median); `gaps` between two tokens of a row, of all rows, while
@@ -80,7 +80,7 @@ class Mixture(Session):
         self.waited = [first - asked[request] for request, first in self.first.items()]
 
 
-def mixed(options: Options) -> Result:
+def mixed(options: Options) -> BenchResult:
     """The gaps of rows that decode against a step of decode alone."""
     size = SIZES[place(options)]
     longest = max(size["short"] + size["out"], size["long"] + 1)
@@ -88,7 +88,7 @@ def mixed(options: Options) -> Result:
     _mixed(rig, work.mixed(WARM_UP_SEED, **{**size, "prompts": _WARM_UP_PROMPTS}), None)
     todo = work.mixed(6 + options.seed, **size)
     rounds, profile = repeat(options.rounds, options.profile, partial(_mixed, rig, todo))
-    return Result(
+    return BenchResult(
         workload="mixed", what="gaps between the tokens of rows that decode while prompts come",
         model=rig.model, work=size, cases=(_case(rig, todo, rounds),), setting=rig.setting, profile=profile,
     )  # fmt: skip

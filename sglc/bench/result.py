@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from sglc.bench.profile import Profile
-from sglc.bench.session import Session
+from sglc.bench.session import BenchSession
 
 FORMAT = "sglc-bench 1"
 
@@ -35,7 +35,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class BenchResult:
     """A workload on a model. `work` is its size, `setting` the machine, the code and the limits."""
 
     workload: str
@@ -49,7 +49,7 @@ class Result:
 
 def seconds_case(
     name: str,
-    rounds: Sequence[Session],
+    rounds: Sequence[BenchSession],
     seconds: Sequence[float],
     *,
     tokens: int | None = None,
@@ -77,12 +77,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
-def to_json(result: Result) -> str:
+def to_json(result: BenchResult) -> str:
     """The result as an indented JSON object."""
     return json.dumps({"format": FORMAT, **asdict(result)}, indent=1)
 
 
-def table(result: Result) -> str:
+def table(result: BenchResult) -> str:
     """The result for a terminal."""
     device = result.setting.get("device", result.setting["cpu"])
     lines = [f"{result.workload}: {result.model} on {device}", result.what]

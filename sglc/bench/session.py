@@ -24,7 +24,7 @@ _PROFILED_STEPS = 1200  # some 200,000 kernels, which take a while to read
 Then = Callable[[SampleDone], None]
 
 
-class Session:
+class BenchSession:
     """An engine and what its requests add up to. The clock starts when it is made.
 
     Times are of `time.perf_counter`: `began`; `step_ends` of every call of `Engine.step`; `ended`, of the last
@@ -130,7 +130,7 @@ class Session:
         self.first[request] = now
 
 
-Round = TypeVar("Round", bound=Session)
+Round = TypeVar("Round", bound=BenchSession)
 
 
 def repeat(

@@ -13,9 +13,9 @@ from typing import Any
 from sglc.bench import floor, work
 from sglc.bench.options import Options
 from sglc.bench.profile import Profiler
-from sglc.bench.result import Result, seconds_case
+from sglc.bench.result import BenchResult, seconds_case
 from sglc.bench.rig import Needs, Rig, make_rig, place
-from sglc.bench.session import WARM_UP_SEED, Session, repeat
+from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 from sglc.runtime.scheduler.requests import SampleDone
 
 _OFFLINE_WARM_UP_OUT = 32
@@ -33,7 +33,7 @@ TREE: dict[str, dict[str, Any]] = {
 }
 
 
-def offline(options: Options) -> Result:
+def offline(options: Options) -> BenchResult:
     """Independent requests, all there at the start; nobody reads tokens as they come."""
     device = place(options)
     todo = work.offline(options.seed, **OFFLINE[device])
@@ -57,13 +57,13 @@ def offline(options: Options) -> Result:
         tokens=todo.tokens_out, floor_s=least, figures=figures,
     )  # fmt: skip
     size = {"sequences": len(prompts), "tokens_in": todo.tokens_in, "tokens_out": todo.tokens_out}
-    return Result(
+    return BenchResult(
         workload="offline", what="independent requests, all there at the start", model=rig.model, work=size,
         cases=(case,), setting=rig.setting, profile=profile,
     )  # fmt: skip
 
 
-def bs1(options: Options) -> Result:
+def bs1(options: Options) -> BenchResult:
     """One request alone: from its first token to its last, and from its prompt on."""
     size = BS1[place(options)]
     todo = work.single(9 + options.seed, **size)
@@ -80,7 +80,7 @@ def bs1(options: Options) -> Result:
             floor.prefill_s(rig.cost, [prompt], rig.ceilings), rig.cost.weight_bytes / rig.ceilings.bandwidth
         )
         whole = least + first
-    return Result(
+    return BenchResult(
         workload="bs1", what="one request alone", model=rig.model, work=size,
         cases=(
             seconds_case("decode", rounds, decode_s, tokens=out - 1, floor_s=least),
@@ -92,7 +92,7 @@ def bs1(options: Options) -> Result:
     )  # fmt: skip
 
 
-def few_shot(options: Options) -> Result:
+def few_shot(options: Options) -> BenchResult:
     """Questions behind a few long prefixes, one token each: all of it is prompts."""
     size = FEW_SHOT[place(options)]
     todo = work.few_shot(1 + options.seed, **size)
@@ -101,13 +101,13 @@ def few_shot(options: Options) -> Result:
     rounds, profile = repeat(options.rounds, options.profile, partial(_few_shot, rig, todo))
     least = None if rig.ceilings is None else floor.few_shot_s(rig.cost, **size, device=rig.ceilings)
     case = seconds_case("all", rounds, [run.seconds for run in rounds], floor_s=least)
-    return Result(
+    return BenchResult(
         workload="few-shot", what="questions behind shared prefixes, one token out", model=rig.model, work=size,
         cases=(case,), setting=rig.setting, profile=profile,
     )  # fmt: skip
 
 
-def tree(options: Options) -> Result:
+def tree(options: Options) -> BenchResult:
     """Tree of thought: each branch goes on as soon as its own parent is done."""
     size = TREE[place(options)]
     todo = work.tree_of_thought(2 + options.seed, **size)
@@ -117,13 +117,13 @@ def tree(options: Options) -> Result:
     rounds, profile = repeat(options.rounds, options.profile, partial(_tree, rig, todo))
     least = None if rig.ceilings is None else floor.tree_s(rig.cost, **size, device=rig.ceilings)
     case = seconds_case("all", rounds, [run.seconds for run in rounds], floor_s=least)
-    return Result(
+    return BenchResult(
         workload="tree", what="two levels of branches with samples, behind shared prefixes", model=rig.model,
         work=size, cases=(case,), setting=rig.setting, profile=profile,
     )  # fmt: skip
 
 
-def same_work(rig: Rig, todo: work.Tree | work.Shared) -> Session:
+def same_work(rig: Rig, todo: work.Tree | work.Shared) -> BenchSession:
     """One round of `tree` or `few_shot` with these ids."""
     return _tree(rig, todo, None) if isinstance(todo, work.Tree) else _few_shot(rig, todo, None)
 
@@ -133,16 +133,18 @@ def _at_most(rows: int, options: Options) -> int | None:
     return rows if place(options) == "cuda" else None
 
 
-def _requests(rig: Rig, todo: work.Offline, profiler: Profiler | None, *, tracked: bool = False) -> Session:
-    session = Session(rig, profiler)
+def _requests(
+    rig: Rig, todo: work.Offline, profiler: Profiler | None, *, tracked: bool = False
+) -> BenchSession:
+    session = BenchSession(rig, profiler)
     for prompt, out in zip(todo.prompts, todo.outs, strict=True):
         session.gen(None, prompt, out, tracked=tracked)
     session.run()
     return session
 
 
-def _few_shot(rig: Rig, todo: work.Shared, profiler: Profiler | None) -> Session:
-    session = Session(rig, profiler)
+def _few_shot(rig: Rig, todo: work.Shared, profiler: Profiler | None) -> BenchSession:
+    session = BenchSession(rig, profiler)
     for prefix, questions in zip(todo.prefixes, todo.questions, strict=True):
         base = session.engine.extend(None, prefix)
         for question in questions:
@@ -151,8 +153,8 @@ def _few_shot(rig: Rig, todo: work.Shared, profiler: Profiler | None) -> Session
     return session
 
 
-def _tree(rig: Rig, todo: work.Tree, profiler: Profiler | None) -> Session:
-    session = Session(rig, profiler)
+def _tree(rig: Rig, todo: work.Tree, profiler: Profiler | None) -> BenchSession:
+    session = BenchSession(rig, profiler)
     engine = session.engine
 
     def branch(base: int, add: Sequence[int], seconds: Sequence[Sequence[int]]) -> None:

@@ -133,7 +133,7 @@ def chains(
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class ForkWork:
     """`rows` continuations of one prefix, `out` tokens each."""
 
     prefix: tuple[int, ...]
@@ -141,9 +141,9 @@ class Fork:
     out: int
 
 
-def fork(seed: int = 5, prefix: int = 4096, rows: int = 64, out: int = 256) -> Fork:
+def fork(seed: int = 5, prefix: int = 4096, rows: int = 64, out: int = 256) -> ForkWork:
     """One prefix, and how many rows go on behind it."""
-    return Fork(_ids(random.Random(seed), prefix), rows, out)
+    return ForkWork(_ids(random.Random(seed), prefix), rows, out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sglc.bench.options import Options
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
-    from sglc.bench.result import Result
+    from sglc.bench.result import BenchResult
 
 WORKLOADS = {
     "offline": "independent requests, all there at the start",
@@ -90,7 +90,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _runner(arguments: argparse.Namespace) -> Callable[[Options], Result]:
+def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
     """What measures the workload. Torch comes in with it, but for `host`."""
     match arguments.workload:
         case "programs":

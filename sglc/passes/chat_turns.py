@@ -56,7 +56,7 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPlace:
     """Where a stream stands. `role` is whose turn is open, "" outside turns.
 
     `raw` and `begun` say whether there may be text outside turns, and turns; `filled` and `generated` whether
@@ -71,8 +71,8 @@ class Place:
     generated: bool = False
 
 
-def _either(places: Sequence[Place]) -> Place:
-    return Place(
+def _either(places: Sequence[StreamPlace]) -> StreamPlace:
+    return StreamPlace(
         places[0].role,
         *(any(getattr(p, name) for p in places) for name in ("raw", "begun", "filled", "generated")),
     )
@@ -82,7 +82,7 @@ class _Walk:
     def __init__(self, target: Target, remarks: dict[str, Remark]) -> None:
         self.target = target
         self.remarks = remarks
-        self.places: dict[Value, Place] = {}
+        self.places: dict[Value, StreamPlace] = {}
 
     def ops(self, ops: Iterable[Op]) -> None:
         for op in ops:
@@ -92,18 +92,18 @@ class _Walk:
         places = self.places
         match op:
             case Root():
-                places[op.results[0]] = Place()
+                places[op.results[0]] = StreamPlace()
             case Resume():
-                places.setdefault(op.results[0], Place(op.role, begun=bool(op.turns or op.role)))
+                places.setdefault(op.results[0], StreamPlace(op.role, begun=bool(op.turns or op.role)))
             case Append() | Image():
                 empty = isinstance(op, Append) and op.text == ""
                 places[op.results[0]] = places[op.stream] if empty else self.written(places[op.stream], op.loc)
             case RoleOpen():
                 if places[op.stream].raw:
                     raise self.outside(op.loc, "text stands before the first turn")
-                places[op.results[0]] = Place(op.role, begun=True)
+                places[op.results[0]] = StreamPlace(op.role, begun=True)
             case RoleClose():
-                places[op.results[0]] = Place(begun=True)
+                places[op.results[0]] = StreamPlace(begun=True)
             case Gen() | Select():
                 places[op.results[0]] = self.generated(places[op.stream], op)
             case Fork() | ScopeBegin() | ScopeEnd():
@@ -120,12 +120,12 @@ class _Walk:
             case Call():
                 self.call(op)
 
-    def written(self, here: Place, loc: Loc) -> Place:
+    def written(self, here: StreamPlace, loc: Loc) -> StreamPlace:
         if not here.role and here.begun:
             raise self.outside(loc, "text stands between turns or behind them")
         return replace(here, filled=True, raw=here.raw or not here.role)
 
-    def generated(self, here: Place, op: Gen | Select) -> Place:
+    def generated(self, here: StreamPlace, op: Gen | Select) -> StreamPlace:
         name = op.site.name
         ahead = isinstance(op, Gen) and op.ahead > 0
         if here.role != ASSISTANT and (here.role or here.begun):
@@ -164,12 +164,12 @@ class _Walk:
 
     # -- blocks --------------------------------------------------------------------------------------
 
-    def region(self, region: Region) -> list[Place]:
+    def region(self, region: Region) -> list[StreamPlace]:
         """Where the streams stand that it yields."""
         self.ops(region.ops)
         return [self.places[value] for value in region.results if value in self.places]
 
-    def results(self, op: Op, left: Sequence[Sequence[Place]]) -> None:
+    def results(self, op: Op, left: Sequence[Sequence[StreamPlace]]) -> None:
         streams = [value for value in op.results if value.type is Type.STREAM]
         for value, places in zip(streams, zip(*left, strict=True), strict=False):
             self.places[value] = _either(places)

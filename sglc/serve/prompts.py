@@ -36,7 +36,7 @@ class ServedTokenizer(Tokenizer, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ServedPrompt:
     """What the model reads: `ids`, which `text` spells."""
 
     text: str
@@ -48,7 +48,7 @@ class Prompt:
         return ControlText(self.text, self.ids)
 
 
-def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> list[Prompt]:
+def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> list[ServedPrompt]:
     """Prompts that are texts or lists of token ids.
 
     Raises:
@@ -63,22 +63,22 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> li
         else:
             if unknown := [id_ for id_ in item if not 0 <= id_ < vocabulary]:
                 raise bad(param, f"has the token id {unknown[0]}, the model has ids up to {vocabulary - 1}")
-            prompt = Prompt(_spelled(tokenizer, item), tuple(item))
+            prompt = ServedPrompt(_spelled(tokenizer, item), tuple(item))
         if not prompt.ids:
             raise bad(param, "is empty, and this model has no token that begins an empty text")
         prompts.append(prompt)
     return prompts
 
 
-def of_text(tokenizer: Tokenizer, text: str) -> Prompt:
+def of_text(tokenizer: Tokenizer, text: str) -> ServedPrompt:
     """A raw prompt, behind the begin token where the model has one. Control tokens may be written in it."""
     ids = _encoded(tokenizer, tokenizer.split_control(text))
     if tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids = [tokenizer.bos_id, *ids]
-    return Prompt(text, tuple(ids))
+    return ServedPrompt(text, tuple(ids))
 
 
-def of_chat(tokenizer: Tokenizer, body: ChatBody) -> Prompt:
+def of_chat(tokenizer: Tokenizer, body: ChatBody) -> ServedPrompt:
     """The conversation as the model's template writes it.
 
     What looks like a control token in the content of a message stays text.
@@ -118,7 +118,7 @@ def of_chat(tokenizer: Tokenizer, body: ChatBody) -> Prompt:
             shown += plain
     if not ids:
         raise Refusal(400, "`messages` make an empty prompt", param="messages", code="invalid_value")
-    return Prompt(shown, tuple(ids))
+    return ServedPrompt(shown, tuple(ids))
 
 
 def _hide(tokenizer: Tokenizer, content: str, hidden: list[str]) -> str:

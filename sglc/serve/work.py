@@ -18,7 +18,7 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import refusal_of
-from sglc.serve.prompts import Prompt
+from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sampling import seed_of
 
 _NO_USAGE = Usage()
@@ -55,7 +55,7 @@ class Work:
     """
 
     endpoint: str
-    prompts: Sequence[Prompt]
+    prompts: Sequence[ServedPrompt]
     sampling: Sampling
 
     @property
@@ -63,7 +63,7 @@ class Work:
         """Texts that come of it."""
         return len(self.prompts) * self.sampling.n
 
-    def prompt_of(self, choice: int) -> Prompt:
+    def prompt_of(self, choice: int) -> ServedPrompt:
         """What a choice continues."""
         return self.prompts[choice // self.sampling.n]
 
@@ -189,7 +189,7 @@ def end_of(sample: Sample | None) -> tuple[tuple[TokenLogprob, ...], Tops]:
     return (sample.end,), (sample.end_top,)
 
 
-def _begun(prompt: Prompt, at: int) -> tuple[Node, Node]:
+def _begun(prompt: ServedPrompt, at: int) -> tuple[Node, Node]:
     return OpenNode(), ExtendNode(at, (prompt.part,))
 
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from sglc.backends.local import LocalBackend
 from sglc.backends.with_passes import WithPasses
 from sglc.bench.programs.prefixes import fewest_computed
-from sglc.bench.programs.workload import Batch
+from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.result import Case, percentile
 from sglc.execution.result import Result
 from sglc.passes.pipelines import MINIMAL
@@ -31,7 +31,7 @@ class Round:
     texts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]  # by row: (site, what was made there)
 
 
-def run_round(batch: Batch, backend: LocalBackend, passes: bool) -> Round:
+def run_round(batch: WorkloadBatch, backend: LocalBackend, passes: bool) -> Round:
     """One batch on an empty cache.
 
     Raises:
@@ -80,7 +80,7 @@ def _round(results: Sequence[Result], seconds: float, counts: Mapping[str, int])
 
 
 def compare(
-    name: str, batch: Batch, warm_up: Batch, backend: LocalBackend, rounds: int
+    name: str, batch: WorkloadBatch, warm_up: WorkloadBatch, backend: LocalBackend, rounds: int
 ) -> tuple[list[Round], list[Round]]:
     """`rounds` rounds with passes and as many without, in turns, behind a batch that nobody measures."""
     for passes in (True, False):

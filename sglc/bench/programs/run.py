@@ -12,10 +12,10 @@ from sglc import knobs
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.bench.options import Options
 from sglc.bench.programs.measure import Round, case, compare, equal_share
-from sglc.bench.programs.vocabulary import Words, shape_folder
-from sglc.bench.programs.workload import Batch, Workload
+from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
+from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
-from sglc.bench.result import Case, Result
+from sglc.bench.result import BenchResult, Case
 from sglc.bench.rig import PAGE_SIZE, Needs, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, repeat
 from sglc.bench.setting import commit, model_setting
@@ -27,7 +27,7 @@ from sglc.runtime.engine.loading import limits, placed
 _ON_CUDA = "qwen3-0.6b"
 
 
-def programs(options: Options, names: Sequence[str]) -> Result:
+def programs(options: Options, names: Sequence[str]) -> BenchResult:
     """Every program of `names` (none: all) on a runtime of its own, as users have it.
 
     Raises:
@@ -60,7 +60,7 @@ def programs(options: Options, names: Sequence[str]) -> Result:
         "rows": {w.name: _rows(_in_flight(w), options, device) for w in chosen},
         "token_budget": limits(_local(options, None, model), device)[1],
     }
-    return Result(
+    return BenchResult(
         workload="programs",
         what="whole programs, passes on and off",
         model=model,
@@ -79,8 +79,8 @@ def _known(name: str) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    batch: Batch
-    warm_up: Batch
+    batch: WorkloadBatch
+    warm_up: WorkloadBatch
     on: Sequence[Round]
     off: Sequence[Round]
 
@@ -88,7 +88,7 @@ class _Sides:
 def _measured(workload: Workload, backend: LocalBackend, options: Options, device: str) -> _Sides:
     tokenizer = backend.target.tokenizer
     assert tokenizer is not None
-    words = Words(tokenizer)
+    words = DrawnWords(tokenizer)
     batch = workload.batch(words, options.seed, device)
     warm_up = workload.batch(words, WARM_UP_SEED + options.seed, device)
     return _Sides(batch, warm_up, *compare(workload.name, batch, warm_up, backend, options.rounds))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 
 from sglc.api.function import function
-from sglc.bench.programs.vocabulary import Words
-from sglc.bench.programs.workload import Batch
+from sglc.bench.programs.vocabulary import DrawnWords
+from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.work import Shared
 from sglc.frontend.language.expr import gen, select
 from sglc.frontend.program.state import State
 
 
 def mmlu(
-    words: Words, generator: random.Random, *, groups: int, questions: int, prefix: int, question: int
-) -> Batch:
+    words: DrawnWords, generator: random.Random, *, groups: int, questions: int, prefix: int, question: int
+) -> WorkloadBatch:
     """Groups of questions behind examples of their own: nothing but the texts, so that counts are exact."""
     examples = [words.text(generator, prefix) for _ in range(groups)]
     asked = [[words.text(generator, question) for _ in range(questions)] for _ in examples]
@@ -28,13 +28,13 @@ def mmlu(
     pairs = zip(examples, asked, strict=True)
     rows = tuple({"examples": shared, "question": text} for shared, texts in pairs for text in texts)
     ids = tuple(tuple(words.ids(text) for text in texts) for texts in asked)
-    return Batch(function=answer, rows=rows, same=Shared(tuple(map(words.ids, examples)), ids))
+    return WorkloadBatch(function=answer, rows=rows, same=Shared(tuple(map(words.ids, examples)), ids))
 
 
 def few_shot(
-    words: Words, generator: random.Random, *, subjects: int, questions: int, example: int,
+    words: DrawnWords, generator: random.Random, *, subjects: int, questions: int, example: int,
     question: tuple[int, int],
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """Five examples of a subject and a question, as a benchmark of subjects asks them; rows are shuffled."""
 
     @function
@@ -52,12 +52,13 @@ def few_shot(
             text = words.text(generator, generator.randint(*question))
             rows.append({"subject": subject, "examples": "".join(shots), "question": text})
     generator.shuffle(rows)
-    return Batch(function=answer, rows=tuple(rows))
+    return WorkloadBatch(function=answer, rows=tuple(rows))
 
 
 def hellaswag(
-    words: Words, generator: random.Random, *, rows: int, example: int, context: tuple[int, int], ending: int
-) -> Batch:  # fmt: skip
+    words: DrawnWords, generator: random.Random, *,
+    rows: int, example: int, context: tuple[int, int], ending: int,
+) -> WorkloadBatch:  # fmt: skip
     """Twenty examples that all rows share, a beginning, and which of four endings is the likeliest."""
     shots = "".join(f"Story:{words.text(generator, example)}\n" for _ in range(20))
 
@@ -74,4 +75,4 @@ def hellaswag(
         }
         for _ in range(rows)
     )
-    return Batch(function=finish, rows=made)
+    return WorkloadBatch(function=finish, rows=made)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 
 from sglc.api.function import function
-from sglc.bench.programs.vocabulary import Words
-from sglc.bench.programs.workload import Batch
+from sglc.bench.programs.vocabulary import DrawnWords
+from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.work import Tree
 from sglc.frontend.language.expr import gen, select
 from sglc.frontend.program.state import State
@@ -16,9 +16,9 @@ TEMPERATURE = 0.6
 
 
 def tree_of_thought(
-    words: Words, generator: random.Random, *, programs: int, prefix: int, branches: tuple[int, int],
+    words: DrawnWords, generator: random.Random, *, programs: int, prefix: int, branches: tuple[int, int],
     adds: tuple[int, int], outs: tuple[int, int],
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """Thoughts on a problem, and thoughts on each of those; nothing but the texts, so that counts are exact."""
     ways = [words.text(generator, adds[0]) for _ in range(branches[0])]
     steps = [[words.text(generator, adds[1]) for _ in range(branches[1])] for _ in ways]
@@ -40,13 +40,13 @@ def tree_of_thought(
     seconds = tuple(tuple(map(words.ids, below)) for below in steps)
     same = Tree(tuple(map(words.ids, problems)), (firsts,) * programs, (seconds,) * programs, outs)
     rows = tuple({"problem": problem} for problem in problems)
-    return Batch(function=think, rows=rows, same=same, sampled=True)
+    return WorkloadBatch(function=think, rows=rows, same=same, sampled=True)
 
 
 def skeleton_of_thought(
-    words: Words, generator: random.Random, *, rows: int, shared: int, question: int, points: int,
+    words: DrawnWords, generator: random.Random, *, rows: int, shared: int, question: int, points: int,
     outs: tuple[int, int],
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """A short skeleton of an answer, every point of it worked out by itself, and the points put together."""
     manner = words.text(generator, shared)
 
@@ -63,12 +63,14 @@ def skeleton_of_thought(
             s += f"\n{number}." + detail
         s += "\nIn short:" + gen("answer", max_tokens=outs[0], temperature=0, ignore_eos=True)
 
-    return Batch(function=tips, rows=tuple({"question": words.text(generator, question)} for _ in range(rows)))
+    return WorkloadBatch(
+        function=tips, rows=tuple({"question": words.text(generator, question)} for _ in range(rows))
+    )
 
 
 def judge(
-    words: Words, generator: random.Random, *, rows: int, essay: int, aspects: int, outs: tuple[int, int]
-) -> Batch:  # fmt: skip
+    words: DrawnWords, generator: random.Random, *, rows: int, essay: int, aspects: int, outs: tuple[int, int]
+) -> WorkloadBatch:  # fmt: skip
     """Branch, solve, merge: an essay is judged in several aspects, then as a whole."""
     looked_at = [words.text(generator, 8) for _ in range(aspects)]
 
@@ -85,7 +87,9 @@ def judge(
         s += "Summary:" + gen("summary", max_tokens=outs[1], temperature=0, ignore_eos=True)
         s += "\nVerdict:" + select("verdict", choices=[" weak", " fair", " strong"])
 
-    return Batch(function=grade, rows=tuple({"essay": words.text(generator, essay)} for _ in range(rows)))
+    return WorkloadBatch(
+        function=grade, rows=tuple({"essay": words.text(generator, essay)} for _ in range(rows))
+    )
 
 
 _FIELDS: Mapping[str, str] = {
@@ -97,7 +101,7 @@ _FIELDS: Mapping[str, str] = {
 }
 
 
-def json_fields(words: Words, generator: random.Random, *, rows: int, document: int) -> Batch:
+def json_fields(words: DrawnWords, generator: random.Random, *, rows: int, document: int) -> WorkloadBatch:
     """Fields of a long document, each held to its form and asked for by itself, as one JSON object."""
 
     @function
@@ -111,6 +115,6 @@ def json_fields(words: Words, generator: random.Random, *, rows: int, document: 
         s += "{" + ", ".join(f'"{name}": {value}' for name, value in zip(_FIELDS, values, strict=True)) + "}\n"
         s += "Checked:" + select("checked", choices=[" yes", " no"])
 
-    return Batch(
+    return WorkloadBatch(
         function=fields, rows=tuple({"document": words.text(generator, document)} for _ in range(rows))
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 
 from sglc.api.function import function
-from sglc.bench.programs.vocabulary import Words
-from sglc.bench.programs.workload import Batch
+from sglc.bench.programs.vocabulary import DrawnWords
+from sglc.bench.programs.workload import WorkloadBatch
 from sglc.frontend.language.expr import assistant, gen, system, user
 from sglc.frontend.program.state import State
 
 
 def react(
-    words: Words, generator: random.Random, *, rows: int, examples: int, question: int, rounds: int,
+    words: DrawnWords, generator: random.Random, *, rows: int, examples: int, question: int, rounds: int,
     outs: tuple[int, int], observation: int,
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """Think, act, observe: what the tool says was recorded before, and waits for the action all the same."""
     shots = words.text(generator, examples)
     replies: dict[tuple[str, int], str] = {}
@@ -39,13 +39,13 @@ def react(
         asked = words.text(generator, question)
         replies.update({(asked, number): words.text(generator, observation) for number in range(rounds)})
         made.append({"question": asked})
-    return Batch(function=agent, rows=tuple(made))
+    return WorkloadBatch(function=agent, rows=tuple(made))
 
 
 def chat(
-    words: Words, generator: random.Random, *, rows: int, shared: int, turns: int, said: tuple[int, int],
+    words: DrawnWords, generator: random.Random, *, rows: int, shared: int, turns: int, said: tuple[int, int],
     answers: tuple[int, int],
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """A conversation whose user's side is known: every turn waits for the answer before it."""
     manner = words.text(generator, shared)
 
@@ -63,13 +63,14 @@ def chat(
         }
         for _ in range(rows)
     )
-    return Batch(function=talk, rows=made)
+    return WorkloadBatch(function=talk, rows=made)
 
 
 def rag(
-    words: Words, generator: random.Random, *, rows: int, examples: int, library: int, passage: int, found: int,
+    words: DrawnWords, generator: random.Random, *,
+    rows: int, examples: int, library: int, passage: int, found: int,
     question: int, outs: tuple[int, int, int],
-) -> Batch:  # fmt: skip
+) -> WorkloadBatch:  # fmt: skip
     """A query, the passages that it finds (recorded before), reasoning, and an answer."""
     passages = [words.text(generator, passage) for _ in range(library)]
     shots = words.text(generator, examples)
@@ -94,4 +95,4 @@ def rag(
         asked = words.text(generator, question)
         hits[asked] = generator.sample(range(library), found)
         made.append({"question": asked})
-    return Batch(function=answer, rows=tuple(made))
+    return WorkloadBatch(function=answer, rows=tuple(made))

@@ -35,7 +35,7 @@ _TEMPLATE = (
 )
 
 
-class Words:
+class DrawnWords:
     """Words of a tokenizer that are one token each, wherever they stand behind another word."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglc.api.function import Function
-from sglc.bench.programs.vocabulary import Words
+from sglc.bench.programs.vocabulary import DrawnWords
 
 if TYPE_CHECKING:
     from sglc.bench.work import Shared, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class WorkloadBatch:
     """A function and the rows of one batch.
 
     `same`: the ids of the same work, for a run through the KV API. `sampled`: not every generation has
@@ -28,7 +28,7 @@ class Batch:
     sampled: bool = False
 
 
-Make = Callable[..., Batch]  # (words, generator, **sizes)
+Make = Callable[..., WorkloadBatch]  # (words, generator, **sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,6 @@ class Workload:
     sizes: Mapping[str, Mapping[str, Any]]
     in_flight: int | None = None
 
-    def batch(self, words: Words, seed: int, device: str) -> Batch:
+    def batch(self, words: DrawnWords, seed: int, device: str) -> WorkloadBatch:
         """The batch of a seed, in the sizes of a device."""
         return self.make(words, random.Random(f"{self.name} {seed}"), **self.sizes[device])

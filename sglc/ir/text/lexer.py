@@ -43,7 +43,7 @@ class Line:
     call: CallText
     comment: str
     binding: tuple[Token, ...] = ()
-    body: tuple[Block | Arm | Source | Token, ...] = ()
+    body: tuple[LexedBlock | Arm | Source | Token, ...] = ()
 
     @property
     def first(self) -> Token:
@@ -51,7 +51,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LexedBlock:
     lines: tuple[Line, ...]
     end: Token  # `yield`
     results: tuple[Token, ...]
@@ -62,7 +62,7 @@ class Block:
 class Arm:
     start: Token  # `case`
     case: str
-    block: Block
+    block: LexedBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class _Cut(Transformer[Token, Any]):
         start, case, _, block = parts
         return Arm(start, _string(case), block)
 
-    def block(self, parts: list[Any]) -> Block:
+    def block(self, parts: list[Any]) -> LexedBlock:
         *lines, end, results, comment = parts
-        return Block(tuple(lines), end, results or (), comment)
+        return LexedBlock(tuple(lines), end, results or (), comment)
 
     def trailer(self, parts: list[Token]) -> str:
         return str(parts[0]) if parts else ""

@@ -17,7 +17,7 @@ from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
 from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
 from sglc.ir.ops import GIVES, Arg, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
-from sglc.ir.text.lexer import MAX_DIGITS, Arm, Block, CallText, Digits, Line, Source, cut
+from sglc.ir.text.lexer import MAX_DIGITS, Arm, CallText, Digits, LexedBlock, Line, Source, cut
 from sglc.ir.text.syntax import IR_VERSION, loc_of, required
 
 
@@ -227,17 +227,17 @@ class _Builder:
         if line.body and self.depth >= MAX_DEPTH:
             raise self.error("SGLC217", f"`{at}` stands in more than {MAX_DEPTH} blocks", at)
         match kind.mnemonic, line.body:
-            case "cond", (Block() as then, Token() as middle, Block() as orelse):
+            case "cond", (LexedBlock() as then, Token() as middle, LexedBlock() as orelse):
                 self.beside(middle, line.first)
                 return {"then": self.block(then, line.first), "orelse": self.block(orelse, line.first)}
-            case "switch", (*arms, Token(type="CASE") as last, Block() as default):
+            case "switch", (*arms, Token(type="CASE") as last, LexedBlock() as default):
                 return self.arms(arms, line.first, last) | {"default": self.block(default, last)}
             case "switch", (Arm(), *_) as arms:
                 return self.arms(arms, line.first)
-            case "loop", (Block() as body,):
+            case "loop", (LexedBlock() as body,):
                 types = tuple(value.type for value in made["init"])
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
-            case "map", (Block() as body,):
+            case "map", (LexedBlock() as body,):
                 types = (Type.TEXT,)
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
             case "call", (Source() as program,):
@@ -269,7 +269,7 @@ class _Builder:
         return line.binding
 
     def block(
-        self, block: Block, above: Token, names: tuple[Token, ...] = (), types: tuple[Type, ...] = ()
+        self, block: LexedBlock, above: Token, names: tuple[Token, ...] = (), types: tuple[Type, ...] = ()
     ) -> Region:
         self.column([*(line.first for line in block.lines), block.end], above)
         outside = len(self.scope)

@@ -30,7 +30,7 @@ from sglc.ir.ops import (
 from sglc.ir.plan.plan import Block, Named, OutputTree, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
-from sglc.passes.lowering.segments import Nodes, Scope, StreamOp
+from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
 from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
 
@@ -47,12 +47,12 @@ class Lowering:
 
     def program(self, program: Program) -> Block:
         """The plan's own steps; the only result is the return value."""
-        scope = Scope(program)
+        scope = LoweringScope(program)
         return _BlockLowering(self, scope, program.ops).block((), (program.returns,), keep_returns=True)
 
     def called(self, program: Program) -> int:
         """The block of a called program; its results are the values that it returns."""
-        scope = Scope(program)
+        scope = LoweringScope(program)
         params = tuple(
             Slot(op.name) if isinstance(op, Arg) else Held(op.name)
             for op in program.params
@@ -62,7 +62,7 @@ class Lowering:
         block = lowering.block(params, tuple(values_in(program.returns)))
         return self.add(Block(block.params, block.steps, block.results))  # its variables are its own
 
-    def region(self, scope: Scope, region: Region) -> int:
+    def region(self, scope: LoweringScope, region: Region) -> int:
         """The block of a region, in the scope of the program that it belongs to."""
         params = tuple(named(scope, value) for value in region.params)
         whole, scope.whole = scope.whole, {}  # what is put together here is not seen elsewhere
@@ -75,7 +75,7 @@ class Lowering:
         return len(self.blocks) - 1
 
 
-def named(scope: Scope, value: Value) -> Slot | Held:
+def named(scope: LoweringScope, value: Value) -> Slot | Held:
     """Enter a value that comes from the environment; its name there."""
     name = scope.name(value)
     if value.type is Type.TEXT:
@@ -87,7 +87,7 @@ def named(scope: Scope, value: Value) -> Slot | Held:
 class _BlockLowering:
     """One block. Masks are sets of decisions, as bits of an integer."""
 
-    def __init__(self, lowering: Lowering, scope: Scope, ops: Iterable[Op]) -> None:
+    def __init__(self, lowering: Lowering, scope: LoweringScope, ops: Iterable[Op]) -> None:
         self.lowering = lowering
         self.scope = scope
         self.flat = list(self.flattened(ops))

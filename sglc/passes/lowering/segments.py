@@ -43,7 +43,7 @@ _Extension = Append | Control | Image | RoleOpen | RoleClose
 Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
 
 
-class Scope:
+class LoweringScope:
     """What one program's values are called, and where they are found; shared by all of its blocks."""
 
     def __init__(self, program: Program) -> None:
@@ -143,7 +143,9 @@ class Nodes:
         uses: how often each stream of the block is read, by whatever reads it.
     """
 
-    def __init__(self, scope: Scope, target: Target, ops: Sequence[StreamOp], uses: Counter[Value]) -> None:
+    def __init__(
+        self, scope: LoweringScope, target: Target, ops: Sequence[StreamOp], uses: Counter[Value]
+    ) -> None:
         self.scope = scope
         self.target = target
         self.nodes: list[Node] = []

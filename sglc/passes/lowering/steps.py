@@ -39,11 +39,14 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Slot
-from sglc.passes.lowering.segments import Scope
+from sglc.passes.lowering.segments import LoweringScope
 
 
 def decision(
-    op: Op, scope: Scope, region: Callable[[Scope, Region], int], called: Callable[[Program], int]
+    op: Op,
+    scope: LoweringScope,
+    region: Callable[[LoweringScope, Region], int],
+    called: Callable[[Program], int],
 ) -> Step:
     """The step of an op that is no part of a segment.
 
@@ -89,7 +92,7 @@ def decision(
             raise AssertionError(op.mnemonic)
 
 
-def put_together(value: Value, scope: Scope, reader: Op) -> Step:
+def put_together(value: Value, scope: LoweringScope, reader: Op) -> Step:
     """The step that makes one text of several parts, for `reader`, whose node takes only a whole one."""
     name = scope.name(value)
     assert isinstance(name, Slot)
@@ -117,7 +120,7 @@ def has_to_run(op: Op) -> bool:
     )
 
 
-def _value(op: Op, scope: Scope, items: Iterable[Tree]) -> Step:
+def _value(op: Op, scope: LoweringScope, items: Iterable[Tree]) -> Step:
     operands = tuple(map(scope.tree, items))
     return ValueStep(_only([scope.name(value) for value in op.results]), op.mnemonic, operands, op.loc)
 
