@@ -8,13 +8,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from random_programs import random_program
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from tests.random_programs import random_program
 
 S, T = Type.STREAM, Type.TEXT
 

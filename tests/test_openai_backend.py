@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import Api, Fault, serving
 
 import sglc as sgl
 from sglc.backends.openai.models import model_of
@@ -25,6 +24,7 @@ from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import SelectNode
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from tests.openai_server import Api, Fault, serving
 
 QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -24,8 +24,6 @@ from pass_checks import (
     raw_program,
     swept,
 )
-from random_programs import random_program
-from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
@@ -38,7 +36,9 @@ from sglc.passes.base import PASSES, Exactness, run_pipeline
 from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.random_programs import random_program
 from tests.soak_ir import PLAIN, means
+from tests.templates import TEMPLATES, ByteTokenizer
 
 
 def programs(count: int = 100) -> Iterator[Program]:

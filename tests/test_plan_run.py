@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_programs import ARGS, random_program
 
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
@@ -38,6 +37,7 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
+from tests.random_programs import ARGS, random_program
 from tests.reference.interpret import Model, meaning
 from tests.soak_ir import declared
 

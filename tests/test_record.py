@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import serving
-from random_programs import ARGS, random_program
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
@@ -31,7 +29,9 @@ from sglc.observe.observer import open_watch
 from sglc.observe.replay import player, prompts, tape
 from sglc.observe.replay.tape import FILE, read_recording
 from sglc.passes.compile import compile_program
+from tests.openai_server import serving
 from tests.oracle_backend import OracleBackend
+from tests.random_programs import ARGS, random_program
 from tests.serving import serving as server_of
 from tests.test_plan_run import Recorded, begun, plain
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from random_programs import random_program
 
 from benchmarks.compile_time import deep_text, stages
 from sglc.errors import RunError, VerifyError
@@ -41,7 +40,7 @@ from sglc.ir.text.printer import canonical, from_text, identity, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
-from tests.random_programs import ARGS, STREAMS
+from tests.random_programs import ARGS, STREAMS, random_program
 from tests.reference.interpret import Meaning, Model, meaning
 from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import (
@@ -270,7 +269,9 @@ def nested(depth: int) -> Program:
     return Program("f", (), (TRUE, op))
 
 
-@pytest.mark.parametrize("walk_it", [verify, to_text, identity, canonical, means, waves, to_dot], ids=str)
+@pytest.mark.parametrize(
+    "walk_it", [verify, to_text, identity, canonical, means, waves, to_dot], ids=lambda walk: walk.__name__
+)
 def test_no_walk_meets_the_recursion_limit(walk_it: Callable[[Program], object]) -> None:
     """Not on the deepest program, and not on one that is far too deep; the limit is as before."""
     limit = sys.getrecursionlimit()

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from random_programs import random_program
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Site, Type, Value
@@ -14,6 +13,7 @@ from sglc.ir.ops import Append, Arg, Control, Fork, Format, Gen, Join, Resume, R
 from sglc.ir.sampling import Sampling
 from sglc.ir.verify.fields import sampling_problem
 from sglc.ir.verify.verify import verify
+from tests.random_programs import random_program
 
 S, T, L = Type.STREAM, Type.TEXT, Type.LIST
 s0, s1, s2, t0, t1 = Value(0, S), Value(1, S), Value(2, S), Value(3, T), Value(4, T)

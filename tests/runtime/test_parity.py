@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sglc.backends.local import LocalBackend
 from sglc.ir.sampling import Sampling
@@ -26,6 +26,9 @@ from sglc.runtime.scheduler.requests import RequestDone, SampleDone, Scored
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.reference_models import tiny_model
 from tests.runtime.test_constrained import answer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TIE = 1e-3
 TOLERANCE = 1e-4
@@ -160,6 +163,8 @@ def compare_scores(
 
 @pytest.fixture(scope="module")
 def default_reference(smollm2: Path) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
 
 

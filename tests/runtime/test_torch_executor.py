@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from sglc.errors import BackendError
 from sglc.runtime.executor.torch_executor import TorchExecutor
@@ -16,6 +16,9 @@ from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import SAMPLED, Step, StepResult
 from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Model = tuple[PreTrainedModel, ModelConfig]
 
