@@ -29,6 +29,7 @@ from sglc.observe.observer import open_watch
 from sglc.observe.replay import player, prompts, tape
 from sglc.observe.replay.tape import FILE, read_recording
 from sglc.passes.compile import compile_program
+from tests.depth import at_depth
 from tests.openai_server import serving
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import ARGS, random_program
@@ -708,7 +709,7 @@ def check_random(seeds: range, folder: Path) -> int:
 
 
 def test_random_programs_are_replayed(tmp_path: Path) -> None:
-    assert check_random(range(60), tmp_path) > 200
+    assert check_random(range(at_depth(20, 40, 200)), tmp_path) > at_depth(60, 130, 660)
 
 
 # -- the tests find what they should ---------------------------------------------------------------------

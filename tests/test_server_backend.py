@@ -46,7 +46,7 @@ def endpoint(api: Api, **options: Any) -> sgl.RuntimeEndpoint:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(smollm2: Path) -> Iterator[Server]:
     with serving("--max-rows", "16") as server:
         yield server
 

@@ -184,6 +184,7 @@ PEOPLE = (
 )
 
 
+@pytest.mark.model
 def test_a_real_model_gives_the_same_for_a_third_of_the_tokens() -> None:
     def extract(s: Any, text: str) -> None:
         s += SHOTS + text + "\nName:" + sgl.gen("name", stop="\n", max_tokens=16)

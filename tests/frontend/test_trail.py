@@ -15,6 +15,7 @@ from sglc.execution.session import Run
 from sglc.frontend.recorder.replay_cache import TrailRecorder, Tree
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.sampling import Sampling
+from tests.depth import at_depth
 
 ANSWERS = ("yes", "no", "so it is")
 
@@ -91,7 +92,7 @@ def differs(monkeypatch: pytest.MonkeyPatch) -> int | None:
     for again in (False, True):
         if again:
             known = shared.recorded
-        for seed in range(250):
+        for seed in range(at_depth(60, 250, 1000)):
             if walk(seed, shared, monkeypatch) != walk(seed, Tree(), monkeypatch):
                 return seed
     assert shared.recorded == known  # the second time every step was on the trail

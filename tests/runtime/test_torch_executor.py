@@ -20,7 +20,7 @@ from tests.runtime.reference_models import tiny_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Model = tuple[PreTrainedModel, ModelConfig]
+    Model = tuple[PreTrainedModel, ModelConfig]
 
 
 @pytest.fixture(scope="module")
