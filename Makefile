@@ -1,24 +1,33 @@
 # Every target sets up what it needs in .venv, from nothing but Python 3.11+ with pip.
-# Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), STEPS, PROGRAMS and SEED (for `make soak`).
+# Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), WORKERS and ORDER (for the tests),
+# STEPS, PROGRAMS and SEED (for `make soak`).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bless bench soak
+.PHONY: help run quick test nightly check bless bench soak
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
 STEPS ?= 1000000
 PROGRAMS ?= 2000
 SEED ?= 0
+# Processes that run tests; the tests of one file stay together as long as no worker is idle.
+WORKERS ?= 2
+# Of the tests: nothing for that of the files, `random` for another one every time, a number for that one again.
+ORDER ?=
 export QUESTION
 
 VENV := .venv
 PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal \
+  $(if $(ORDER),-p randomly $(if $(filter-out random,$(ORDER)),--randomly-seed $(ORDER)))
 INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt
 
 help:
 	@echo "make run     set up, fetch the default model, answer a question (QUESTION=\"...\" for another)"
+	@echo "make quick   the tests of a minute: no model, no GPU kernel, few cases of what is random"
 	@echo "make test    set up, run the CPU tests"
+	@echo "make nightly all tests with all their cases, and the soaks; takes hours"
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
@@ -28,14 +37,23 @@ run: $(VENV)/.stamp
 	$(VENV)/bin/sglc models pull smollm2
 	$(VENV)/bin/sglc run examples/quickstart.py --arg "question=$$QUESTION"
 
+# What is left out here is not even imported: Triton and torch take seconds.
+quick: $(VENV)/.stamp-test
+	TEST_DEPTH=quick $(PYTEST) -m "not (kernel or model or browser or slow or nightly)" \
+	  --ignore tests/runtime/kernels --ignore tests/gpu
+
 test: $(VENV)/.stamp-test
-	$(PY) -m pytest
+	$(PYTEST) -m "not nightly"
+
+nightly: $(VENV)/.stamp-test
+	TEST_DEPTH=nightly $(PYTEST) --timeout 3600
+	$(MAKE) soak
 
 check: $(VENV)/.stamp-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest
+	$(PYTEST) -m "not nightly"
 
 bless: $(VENV)/.stamp-test
 	$(PY) -m pytest tests/test_golden.py --bless

@@ -1,4 +1,7 @@
-"""What tests of several folders share."""
+"""What tests of several folders share.
+
+Nothing here imports torch: a test of the compiler is collected and run without it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,20 @@ from sglc.runtime.model.registry import prepare
 # before the first import of one, whichever test that is in.
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Several workers, or a model in a process of its own beside the test's: with a thread for every core each, they
+# wait for each other more than they compute. torch reads it when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+REAL_MODEL = {"smollm2", "local"}  # the fixtures with it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test with the real model is marked as one, before the marks are looked at."""
+    for item in items:
+        if isinstance(item, pytest.Function) and not REAL_MODEL.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.model)
 
 
 @pytest.fixture(scope="session")

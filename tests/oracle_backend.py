@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import ControlText, Target
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
@@ -19,6 +22,7 @@ from sglc.runtime.step import Step
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 from tests.reference.oracle import Oracle
 from tests.templates import CHATML
+from tests.waiting import until
 
 _CONTROL = ("<eos>", "<|im_start|>", "<|im_end|>")
 _CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
@@ -56,18 +60,25 @@ class Characters:
 
 
 class PacedOracle(Oracle):
-    """An oracle that waits: `step_s` before every step, and at a closed `gate`; `broken` steps fail."""
+    """An oracle that waits: `step_s` before every step, and at a closed `gate`; `broken` steps fail.
+
+    It closes the gate itself before the first step at which `holds` is so.
+    """
 
     def __init__(self, *, pages: int, page_size: int, vocab_size: int) -> None:
         super().__init__(pages=pages, page_size=page_size, vocab_size=vocab_size, eos_ids=(0,))
         self.step_s = 0.0
         self.gate = threading.Event()
         self.gate.set()
+        self.holds: Callable[[], bool] = lambda: False
         self.broken: Callable[[Step], bool] = lambda step: False
         self.launched = 0
 
     def launch(self, step: Step) -> int:
         time.sleep(self.step_s)
+        if self.holds():
+            self.holds = lambda: False
+            self.gate.clear()
         self.gate.wait()
         if self.broken(step):
             raise RuntimeError("the accelerator is on fire")
@@ -84,6 +95,7 @@ class OracleBackend(LocalBackend):
         super().__init__(LocalOptions("oracle", device="cpu", max_rows=max_rows))
         self.oracle = PacedOracle(pages=pages, page_size=page_size, vocab_size=len(_CONTROL) + len(_CHARACTERS))
         self.oracle.step_s = step_s
+        self.submitted: list[str] = []  # the names of the generations that were handed over
 
     @cached_property
     def target(self) -> Target:
@@ -95,18 +107,25 @@ class OracleBackend(LocalBackend):
         limits = EngineConfig(max_rows=self.options.max_rows, max_len=4_000)
         return Machine(Engine(self.oracle, limits), Characters())
 
+    def submit(self, segment: Segment, **options: Any) -> AsyncIterator[Event]:
+        self.submitted += [node.site.name for node in segment.nodes if isinstance(node, GenNode)]
+        return super().submit(segment, **options)
+
     @property
     def idle(self) -> bool:
         """Whether nothing runs."""
         return self.machine is None or self.machine.idle
 
+    @property
+    def held(self) -> bool:
+        """Whether a step waits at the closed gate."""
+        return not self.oracle.gate.is_set()
+
     def settle(self) -> None:
-        """Wait until nothing runs; fails if that takes long.
+        """Open the gate, and wait until nothing runs.
 
         Raises:
-            AssertionError: something still runs.
+            AssertionError: something goes on without an end.
         """
-        deadline = time.perf_counter() + 10
-        while not self.idle:
-            assert time.perf_counter() < deadline, "the machine does not come to rest"
-            time.sleep(0.005)
+        self.oracle.gate.set()
+        until(lambda: self.idle, "the machine does not come to rest")

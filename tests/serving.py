@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
 _READY = re.compile(r"^sglc: serving (.*) at (http://\S+)$", re.MULTILINE)
@@ -86,25 +87,13 @@ def serving(*options: str) -> Iterator[Server]:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
         try:
-            wait(
-                lambda: process.poll() is not None or _READY.search(log.read_text()) is not None,
-                "not ready",
-                60,
-            )
+            until(lambda: process.poll() is not None or _READY.search(log.read_text()) is not None, "not ready")
             ready = _READY.search(log.read_text())
             assert ready is not None, log.read_text()
             yield Server(ready[2], ready[1], process, log)
             process.send_signal(signal.SIGTERM)
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=HANG_S)
             assert (process.returncode, out) == (0, b""), log.read_text()
         finally:
             process.kill()
             process.communicate()
-
-
-def wait(until: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

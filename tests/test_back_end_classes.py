@@ -122,6 +122,7 @@ def test_a_runtime_loads_nothing_before_its_use() -> None:
     runtime.shutdown()
 
 
+@pytest.mark.usefixtures("smollm2")
 def test_an_engine_with_the_real_model() -> None:
     with sgl.Engine(model_path="smollm2", chat_template="chatml") as engine:
         made = engine.generate("The capital of France is", {"max_new_tokens": 3, "temperature": 0})
@@ -177,6 +178,7 @@ def test_a_template_says_the_same_as_jinja(name: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("smollm2")
 def test_a_registered_template_is_used_by_its_name() -> None:
     template = ChatTemplate(
         "test-arrows", None, {"user": (">> ", "\n"), "assistant": ("<< ", "\n")}, stop_str=["\n"],

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from backend_matrix import table
 
 import sglc
+from tests.backend_matrix import table
 
 PAGE = Path(__file__).parent.parent / "docs" / "backends.md"
 _TABLE = re.compile(r"(<!-- made by tests/backend_matrix.py -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sglc.bench import chain, fork, host, mixed, rig, shapes, throughput, work
 from sglc.bench.floor import (
@@ -18,13 +17,13 @@ from sglc.bench.floor import (
 from sglc.bench.options import Options
 from sglc.cli.main import main
 from sglc.errors import UsageError
-from sglc.runtime.executor.torch_executor import TorchExecutor
-from sglc.runtime.model.weights import dummy_weights
 
 
 @pytest.fixture
 def few_threads() -> Iterator[None]:
     """Products as tiny as these are faster on one thread."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -147,41 +146,45 @@ def test_tree_and_few_shot_compute_what_is_shared_once_whatever_the_seed(
     assert work.few_shot(1) != work.few_shot(2)
 
 
-class _CudaLike(TorchExecutor):
-    """Takes what `CudaExecutor` takes; `made` has the arguments of every one."""
-
-    made: list[dict[str, Any]] = []  # noqa: RUF012
-    signature: inspect.Signature  # the real one's
-
-    def __init__(self, config: Any, weights: Any, **arguments: Any) -> None:
-        self.signature.bind(config, weights, **arguments)
-        self.made.append(arguments)
-        super().__init__(config, weights, pages=arguments["pages"] or 512, page_size=arguments["page_size"])
-
-    def warm_up(self, rows: int) -> None:
-        assert rows == self.made[-1]["max_rows"]
-
-
 @pytest.fixture
-def cuda_like(monkeypatch: pytest.MonkeyPatch, few_threads: None) -> None:
-    """The CUDA side of the rig, with the torch executor in the place of the device's."""
-    from sglc.runtime.executor import cuda_executor  # kernels: only once tests of these have said how they run
+def cuda_like(monkeypatch: pytest.MonkeyPatch, few_threads: None) -> list[dict[str, Any]]:
+    """The CUDA side of the rig, with the torch executor in the place of the device's.
 
-    monkeypatch.setattr(_CudaLike, "signature", inspect.signature(cuda_executor.CudaExecutor), raising=False)
-    monkeypatch.setattr(_CudaLike, "made", [])
-    monkeypatch.setattr(cuda_executor, "CudaExecutor", _CudaLike)
+    Gives the arguments of every executor that is made.
+    """
+    from sglc.runtime.executor import cuda_executor
+    from sglc.runtime.executor.torch_executor import TorchExecutor
+    from sglc.runtime.model.weights import dummy_weights
+
+    made: list[dict[str, Any]] = []
+    signature = inspect.signature(cuda_executor.CudaExecutor)
+
+    class CudaLike(TorchExecutor):
+        """Takes what `CudaExecutor` takes."""
+
+        def __init__(self, config: Any, weights: Any, **arguments: Any) -> None:
+            signature.bind(config, weights, **arguments)
+            made.append(arguments)
+            super().__init__(config, weights, pages=arguments["pages"] or 512, page_size=arguments["page_size"])
+
+        def warm_up(self, rows: int) -> None:
+            assert rows == made[-1]["max_rows"]
+
+    monkeypatch.setattr(cuda_executor, "CudaExecutor", CudaLike)
     monkeypatch.setattr(rig, "placed", lambda options: ("cuda", "float32"))
     monkeypatch.setattr(rig, "model_setting", lambda device: {"device": "NVIDIA H200", "cpu": "", "commit": ""})
     monkeypatch.setattr(
         rig, "_weights", lambda model, config, dtype, device: dummy_weights(config, dtype, "cpu")
     )
+    return made
 
 
-@pytest.mark.usefixtures("cuda_like")
-def test_fork_on_cuda_runs_with_and_without_the_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_on_cuda_runs_with_and_without_the_cascade(
+    monkeypatch: pytest.MonkeyPatch, cuda_like: list[dict[str, Any]]
+) -> None:
     monkeypatch.setitem(fork.SIZES, "cuda", fork.SIZES["cpu"])
     result = fork.fork(Options(model="tiny", rounds=1))
-    assert [made["cascade"] for made in _CudaLike.made] == [True, False]
+    assert [made["cascade"] for made in cuda_like] == [True, False]
     on, off = result.cases
     assert (on.name, off.name) == ("cascade", "no cascade")
     assert on.figures["times_no_cascade"] == pytest.approx(on.value / off.value, abs=1e-3)
@@ -190,14 +193,13 @@ def test_fork_on_cuda_runs_with_and_without_the_cascade(monkeypatch: pytest.Monk
     assert alone.setting["cascade"] is False
 
 
-@pytest.mark.usefixtures("cuda_like")
-def test_limits_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_on_cuda(monkeypatch: pytest.MonkeyPatch, cuda_like: list[dict[str, Any]]) -> None:
     for sizes in (throughput.OFFLINE, throughput.OFFLINE_WARM_UP, throughput.TREE, throughput.FEW_SHOT):
         monkeypatch.setitem(sizes, "cuda", sizes["cpu"])
     for run in (throughput.offline, throughput.tree, throughput.few_shot):
         run(Options(model="tiny", rounds=1))
     throughput.tree(Options(model="tiny", rounds=1, rows=32, token_budget=64))
-    assert [(made["max_rows"], made["max_tokens"]) for made in _CudaLike.made] == [
+    assert [(made["max_rows"], made["max_tokens"]) for made in cuda_like] == [
         (256, 16_384), (1024, 8192), (512, 8192), (32, 64),
     ]  # fmt: skip
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sglc.bench import shapes, throughput, work
 from sglc.bench.floor import (
@@ -30,8 +29,6 @@ from sglc.bench.setting import ROOT
 from sglc.cli.bench import WORKLOADS
 from sglc.cli.main import main
 from sglc.runtime.engine.engine import Engine, EngineConfig
-from sglc.runtime.executor.torch_executor import TorchExecutor
-from sglc.runtime.model.weights import dummy_weights
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -107,6 +104,11 @@ def test_percentiles() -> None:
 
 
 def _session() -> BenchSession:
+    import torch
+
+    from sglc.runtime.executor.torch_executor import TorchExecutor
+    from sglc.runtime.model.weights import dummy_weights
+
     config = shapes.shape("tiny")
     executor = TorchExecutor(config, dummy_weights(config, torch.float32, "cpu"), pages=8)
 

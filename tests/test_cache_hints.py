@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai_server import Api, serving
 
 import sglc as sgl
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
@@ -19,6 +18,7 @@ from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.target import Takes
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
+from tests.openai_server import Api, serving
 
 MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
 TAKES = replace(model_of("gpt-4o", own_server=False).takes, prompt_logprobs=False)

@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,26 @@ from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.result import Result
 from sglc.ir.plan.segment import ReleaseNode, Segment
 from tests.oracle_backend import OracleBackend
+from tests.waiting import Gate, HandClock, let_the_loop_run, somebody_at, until
 
 FILE = Path(__file__)
-GATE = threading.Event()  # what hangs, hangs until the end of the test
+GATE = Gate()  # what hangs, hangs until the end of the test
 WOKEN: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def gate() -> Iterator[None]:
-    GATE.clear()
+    GATE.shut()
     WOKEN.clear()
     yield
-    GATE.set()
-    settled(lambda: not {"sglc-sleeper", "sglc-program"} & {thread.name for thread in threading.enumerate()})
-    time.sleep(0.05)  # tools come back
+    GATE.open()
+    until(lambda: not {"sglc-sleeper", "sglc-program"} & {thread.name for thread in threading.enumerate()})
+    until(lambda: GATE.waiting == 0 and not somebody_at(str(FILE)))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    return HandClock(monkeypatch)
 
 
 def line_of(text: str) -> int:
@@ -55,11 +60,14 @@ def place(result: Result) -> tuple[str, int]:
     return error.code, error.loc.line
 
 
-def settled(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def is_at(where: str, result: Result) -> bool:
+    """Whether a run is where it stays until its deadline."""
+    ready = [output.ready for output in result.outputs.generations.values()]  # of two generations at most
+    if where == "awaits":
+        return GATE.waiting > 0
+    if where == "generates":
+        return ready == [True, False] and not any(t.name == "sglc-leaver" for t in threading.enumerate())
+    return ready[:1] == [True] and somebody_at(str(FILE), line_of(where))
 
 
 def answering(asked: ScriptedCall) -> str:
@@ -103,7 +111,7 @@ def leaver(s: Any) -> None:
 async def awaiter(s: Any) -> None:
     s += "a" + sgl.gen("x")
     assert s["x"]
-    await asyncio.sleep(60)  # awaits
+    await GATE.awaited()  # awaits
 
 
 @sgl.function
@@ -118,18 +126,22 @@ def caller(s: Any) -> None:
     [(sleeper, "asleep"), (reader, "reads"), (leaver, "generates"), (awaiter, "awaits"), (caller, "calls")],
     ids=lambda item: item if isinstance(item, str) else "",
 )
-def test_a_late_run_says_where_it_is_and_keeps_what_it_has(program: sgl.Function, where: str) -> None:
+def test_a_late_run_says_where_it_is_and_keeps_what_it_has(
+    program: sgl.Function, where: str, clock: HandClock
+) -> None:
     backend = slow()
     result = program.run(backend=backend, timeout=1.5)
+    clock.advance(1.5, lambda: is_at(where, result))
     assert place(result) == ("SGLC411", line_of(where))
     assert result["x"] == " x"
     assert result.partial_text.startswith("a x")
-    settled(lambda: backend.kept == 0)
+    until(lambda: backend.kept == 0)
     with pytest.raises(RunError, match=r"did not end within 1.5 s"):
         result.text()
 
 
-def test_what_a_late_run_looks_like() -> None:
+def test_what_a_late_run_looks_like(clock: HandClock) -> None:
+    clock.advance(1.5, lambda: GATE.waiting)
     error = sleeper.run(backend=slow(), timeout=1.5).error()
     assert isinstance(error, SglcError)
     lines = render(error).splitlines()
@@ -140,22 +152,23 @@ def test_what_a_late_run_looks_like() -> None:
     ]  # fmt: skip
 
 
-def test_a_body_that_wakes_up_late_changes_nothing() -> None:
+def test_a_body_that_wakes_up_late_changes_nothing(clock: HandClock) -> None:
     backend = ScriptedBackend(answering)
+    clock.advance(1.5, lambda: GATE.waiting)
     result = sleeper.run(backend=backend, timeout=1.5)
     assert result.error() is not None
     before, calls = dict(result.variables), backend.calls
-    GATE.set()
-    settled(lambda: bool(WOKEN))
-    settled(lambda: not any(t.name == "sglc-sleeper" for t in threading.enumerate()))
+    GATE.open()
+    until(lambda: bool(WOKEN))
+    until(lambda: not any(t.name == "sglc-sleeper" for t in threading.enumerate()))
     assert WOKEN == ["body"]  # nothing was generated for it
     assert dict(result.variables) == before == {"x": " x"}
     assert "late" not in result
     assert backend.calls == calls
-    settled(lambda: backend.kept == 0)
+    until(lambda: backend.kept == 0)
 
 
-def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
+def test_a_body_that_wakes_up_late_can_begin_nothing(clock: HandClock) -> None:
     errors: list[BaseException] = []
 
     @sgl.tool
@@ -181,12 +194,13 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
 
     backend = slow()
     plan = LoadedPlan(leaver.compile(backend).plan)
+    clock.advance(1.0, lambda: GATE.waiting)
     assert program.run(backend=backend, timeout=1.0).error() is not None
     calls = backend.calls
     sgl.set_default_backend(backend)  # a batch in a body goes there
     try:
-        GATE.set()
-        settled(lambda: bool(WOKEN))
+        GATE.open()
+        until(lambda: bool(WOKEN))
     finally:
         sgl.set_default_backend(None)
     assert WOKEN == ["over"]
@@ -194,8 +208,10 @@ def test_a_body_that_wakes_up_late_can_begin_nothing() -> None:
     assert backend.calls == calls
 
 
-def test_the_model_stops_at_the_deadline() -> None:
+def test_the_model_stops_at_the_deadline(clock: HandClock) -> None:
     oracle = OracleBackend(step_s=0.002)
+    oracle.oracle.holds = lambda: "x" in oracle.submitted
+    clock.advance(0.3, lambda: oracle.held)
 
     @sgl.function
     def program(s: Any) -> None:
@@ -209,15 +225,17 @@ def test_the_model_stops_at_the_deadline() -> None:
     oracle.close()
 
 
-def test_a_run_in_the_caller_s_thread_has_its_deadline_too() -> None:
+def test_a_run_in_the_caller_s_thread_has_its_deadline_too(clock: HandClock) -> None:
     @sgl.function
     def program(s: Any) -> None:
         s += "a" + sgl.gen("x")
         assert s["x"]
-        settled(lambda: ended.is_set())
+        inside.set()
+        until(lambda: clock.running == 0)  # the run is over, and its body is not
+        ended.set()
 
-    ended = threading.Event()
-    threading.Timer(0.8, ended.set).start()
+    inside, ended = threading.Event(), threading.Event()
+    clock.advance(0.3, inside.is_set)
     result = program.run(backend=slow(), timeout=0.3, use_thread=False)
     assert ended.is_set()
     error = result.error()
@@ -232,23 +250,25 @@ class Stuck(ScriptedBackend):
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
         try:
-            await asyncio.sleep(60)
+            await GATE.awaited()
         except asyncio.CancelledError:
             if not any(isinstance(node, ReleaseNode) for node in segment.nodes):
-                await asyncio.sleep(30)
+                await GATE.awaited()
                 self.let_go = True
             raise
         yield
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_a_back_end_that_does_not_let_go_holds_up_nobody(planned: bool) -> None:
+def test_a_back_end_that_does_not_let_go_holds_up_nobody(planned: bool, clock: HandClock) -> None:
     backend = Stuck(answering)
+    clock.advance(0.3, lambda: GATE.waiting)
     program = LoadedPlan(leaver.compile(backend).plan) if planned else leaver
     assert program.run(backend=backend, timeout=0.3).error() is not None
     assert not backend.let_go
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_run_in_time_is_as_without_a_deadline() -> None:
     backend = ScriptedBackend(answering)
 
@@ -312,9 +332,10 @@ def with_tool(s: Any, word: str) -> None:
     s += after(s["x"]) + sgl.gen("y")
 
 
-def test_a_late_plan_says_what_it_waits_for() -> None:
+def test_a_late_plan_says_what_it_waits_for(clock: HandClock) -> None:
     backend = slow()
     plan = LoadedPlan(with_tool.compile(backend).plan)
+    clock.advance(1.5, lambda: GATE.waiting)
     result = plan.run(word="a", backend=backend, timeout=1.5)
     assert place(result) == ("SGLC411", line_of("the tool"))
     error = result.error()
@@ -323,13 +344,14 @@ def test_a_late_plan_says_what_it_waits_for() -> None:
     assert error.note.endswith("hanging`; what was computed before is kept")
     assert result.variables == {"x": " x"}
     calls = backend.calls
-    GATE.set()
-    settled(lambda: bool(WOKEN))
-    settled(lambda: backend.kept == 0)
-    time.sleep(0.05)
+    GATE.open()
+    until(lambda: bool(WOKEN))
+    until(lambda: backend.kept == 0)
+    let_the_loop_run()
     assert WOKEN == [" x"]  # the next tool is not called
     assert backend.calls == calls
     late = LoadedPlan(leaver.compile(backend).plan).run(backend=backend, timeout=1.5)
+    clock.advance(1.5, lambda: is_at("generates", late))
     assert place(late) == ("SGLC411", line_of("generates"))
     assert late.variables == {"x": " x"}
 
@@ -338,7 +360,7 @@ def test_a_late_plan_says_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_a_late_row_gives_up_its_place(window: int) -> None:
+def test_a_late_row_gives_up_its_place(window: int, clock: HandClock) -> None:
     @sgl.function
     def program(s: Any, number: int) -> int:
         s += f"{number}" + sgl.gen("x")
@@ -348,6 +370,7 @@ def test_a_late_row_gives_up_its_place(window: int) -> None:
         return number
 
     rows = [(i,) for i in range(9)]
+    clock.advance(0.5, lambda: GATE.waiting - clock.rung == window, times=3 // window)
     results = program.run_batch(rows, backend=slow(), num_threads=window, row_timeout=0.5)
     codes = [getattr(result.error(), "code", None) for result in results]
     assert codes == ["SGLC411", None, None] * 3
@@ -356,8 +379,9 @@ def test_a_late_row_gives_up_its_place(window: int) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_rows_that_a_batch_has_no_time_for_do_not_begin(planned: bool) -> None:
+def test_rows_that_a_batch_has_no_time_for_do_not_begin(planned: bool, clock: HandClock) -> None:
     backend = slow()
+    clock.advance(0.5, lambda: clock.running == 4)
     program = LoadedPlan(leaver.compile(backend).plan) if planned else leaver
     results = program.run_batch([{}] * 12, backend=backend, num_threads=4, timeout=0.5)
     codes = [getattr(result.error(), "code", None) for result in results]
@@ -367,7 +391,7 @@ def test_rows_that_a_batch_has_no_time_for_do_not_begin(planned: bool) -> None:
     assert isinstance(error, SglcError)
     assert error.message == "the batch ended before this row began: its 0.5 s were over"
     assert error.loc is not None
-    settled(lambda: backend.kept == 0)
+    until(lambda: backend.kept == 0)
 
 
 # -- a thousand rows, three of which go wrong --------------------------------------------------------
@@ -383,7 +407,7 @@ def look(word: str) -> str:
     if word == "broken":
         raise LookupError("no such page")
     if word == "hanging":
-        time.sleep(600)
+        time.sleep(60)
     return f" {word}."
 
 
@@ -395,7 +419,7 @@ def ask(s, word):
     return s["more"]
 """
 ODD = {123: "broken", 456: "hanging", 789: "wordy"}
-SECONDS = 4.0  # of a row; all but the hanging one take much less
+SECONDS = 10.0  # of a row; all but the hanging one take much less
 
 
 def words(count: int) -> list[dict[str, str]]:
@@ -429,13 +453,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path) -> None:
+def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path, clock: HandClock) -> None:
     program = open_function(str(folder / "ask.py"))
     backend = ScriptedBackend(told)
     runs: Any = program
     if planned:
         program.compile(backend).save(folder / "thousand.json")
         runs = sgl.load_plan(folder / "thousand.json")
+    clock.advance(SECONDS, lambda: clock.begun == 1_000 and clock.running == 1)
     results = runs.run_batch(
         words(1_000), backend=backend, seed=1, max_tokens=20, row_timeout=SECONDS, timeout=60
     )
@@ -449,7 +474,7 @@ def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path) ->
         shown.append((result.row, None if error else result.ret_value, code, loc))
     check(shown, 1_000, {123: "SGLC409", 456: "SGLC411", 789: "SGLC408"})
     assert results[789]["answer"] == " fine"  # what was computed before is kept
-    settled(lambda: backend.kept == 0)
+    until(lambda: backend.kept == 0)
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -517,10 +542,10 @@ def country(s: Any, word: str) -> Any:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_rows_that_go_wrong_on_a_real_model(planned: bool, local: LocalBackend) -> None:
-    country.run("Norway", backend=local).sync()  # a deadline counts the time in which a model is loaded
+def test_rows_that_go_wrong_on_a_real_model(planned: bool, local: LocalBackend, clock: HandClock) -> None:
     given = ["France", "broken", "Spain", "hanging", "Italy", "wordy", "Greece", "Japan"]
     program: Any = LoadedPlan(country.compile(local).plan) if planned else country
+    clock.advance(12, lambda: clock.begun == len(given) and clock.running == 1)
     results = program.run_batch([{"word": w} for w in given], backend=local, max_tokens=12, row_timeout=12)
     codes = [type(e).__name__ if (e := r.error()) and not hasattr(e, "code") else getattr(e, "code", None)
              for r in results]  # fmt: skip
@@ -531,4 +556,4 @@ def test_rows_that_go_wrong_on_a_real_model(planned: bool, local: LocalBackend) 
     assert " Paris" in good[0].ret_value
     assert results[5]["answer"]
     assert local.machine is not None
-    settled(lambda: local.machine is not None and local.machine.idle)
+    until(lambda: local.machine is not None and local.machine.idle)

@@ -6,9 +6,7 @@ before is kept, the other rows are whole, and nothing stays behind: no stream, n
 
 from __future__ import annotations
 
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,19 +18,19 @@ from sglc.backends.scripted import ScriptedBackend, ScriptedCall
 from sglc.errors import RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
-from sglc.ir.plan.segment import ExtendNode, Segment
+from sglc.ir.plan.segment import ExtendNode, GenNode, Segment
 from tests.oracle_backend import OracleBackend
+from tests.waiting import HandClock, press_ctrl_c, until
 
 BAD, ROWS = 2, 5
 GATE = threading.Event()  # what hangs, hangs until the end of the test
-WAITING = threading.Semaphore(0)  # released by what hangs
+WAITING = threading.Event()  # set by what hangs
 
 
 @pytest.fixture(autouse=True)
 def gate() -> Iterator[None]:
     GATE.clear()
-    while WAITING.acquire(blocking=False):
-        pass
+    WAITING.clear()
     yield
     GATE.set()
 
@@ -42,7 +40,7 @@ def act(word: str) -> str:
     if word == "raises":
         raise LookupError("no such page")
     if word == "hangs":
-        WAITING.release()
+        WAITING.set()
         GATE.wait()
     return f"[{word}]"
 
@@ -61,6 +59,7 @@ class Scripted(ScriptedBackend):
 
     def __init__(self) -> None:
         super().__init__(self.say)
+        self.firsts = 0  # segments that gave their run its `first`
 
     def say(self, asked: ScriptedCall) -> str | None:
         if asked.site.name == "first":
@@ -75,6 +74,7 @@ class Scripted(ScriptedBackend):
             raise ConnectionError("gone")
         async for event in super().submit(segment, streams=streams):
             yield event
+        self.firsts += any(isinstance(node, GenNode) and node.site.name == "first" for node in segment.nodes)
 
 
 KINDS = {
@@ -113,11 +113,17 @@ def batch(program: Any, word: str, options: dict[str, Any]) -> list[Result]:
 @pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
 @pytest.mark.parametrize("way", [one, streamed, batch])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_row_that_fails(kind: str, way: Callable[..., list[Result]], planned: bool) -> None:
+def test_one_row_that_fails(
+    kind: str, way: Callable[..., list[Result]], planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = set(threading.enumerate())
     backend = Scripted()
     program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
     codes, options = KINDS[kind]
+    if kind == "hangs":  # its time is over when all others have ended, and it has its first text
+        clock = HandClock(monkeypatch)
+        count = ROWS if way is batch else 1
+        clock.advance(1.0, lambda: WAITING.is_set() and backend.firsts == count and clock.running == 1)
     results = way(program, kind, {"backend": backend, **options})
     bad = results[BAD if len(results) > 1 else 0]
     error = bad.error()
@@ -132,8 +138,8 @@ def test_one_row_that_fails(kind: str, way: Callable[..., list[Result]], planned
     assert [result.ret_value for result in good] == [" much much"] * (len(results) - 1)
     # Nothing stays behind, and the back end goes on.
     GATE.set()
-    settled(lambda: backend.kept == 0)
-    settled(lambda: not left(before))
+    until(lambda: backend.kept == 0)
+    until(lambda: not left(before))
     assert program.run(word="w", backend=backend).ret_value == " much much"
 
 
@@ -141,13 +147,6 @@ def left(before: set[threading.Thread]) -> list[str]:
     """Threads that were begun since, but the executor's own and those that wait for the next tool."""
     kept = {"sglc-executor", "sglc-tool"}
     return [t.name for t in threading.enumerate() if t not in before and t.name not in kept]
-
-
-def settled(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # -- stopped from outside ----------------------------------------------------------------------------
@@ -159,9 +158,9 @@ def test_a_run_that_is_stopped_in_a_tool(planned: bool, stream: bool) -> None:
     backend = Scripted()
     program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
     result = program.run(word="hangs", backend=backend, stream=stream)
-    assert WAITING.acquire(timeout=20)
-    settled(lambda: len(result.outputs.calls) == 1)  # a plan calls the tool beside the first generation
-    time.sleep(0.05)
+    until(WAITING.is_set)
+    until(lambda: len(result.outputs.calls) == 1)  # a plan calls the tool beside the first generation
+    until(lambda: backend.firsts == 1)
     result.stop()
     if not planned:  # a body ends when its Python does
         assert not result.ended
@@ -171,13 +170,7 @@ def test_a_run_that_is_stopped_in_a_tool(planned: bool, stream: bool) -> None:
     assert error.code == "SGLC407"
     assert dict(result.variables) == {"first": " one"}
     assert backend.calls == 1
-    settled(lambda: backend.kept == 0)
-
-
-def press_ctrl_c() -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, signal.SIGINT)
+    until(lambda: backend.kept == 0)
 
 
 @sgl.function
@@ -191,12 +184,13 @@ def endless(s: Any, word: str) -> Any:
 def test_ctrl_c_while_a_plan_runs() -> None:
     oracle = OracleBackend(step_s=0.001)
     plan = LoadedPlan(endless.compile(oracle).plan)
+    oracle.oracle.holds = lambda: "y" in oracle.submitted
     result = plan.run(word="long", backend=oracle)
-    threading.Timer(0.3, press_ctrl_c).start()
+    press_ctrl_c(lambda: oracle.held)
     with pytest.raises(KeyboardInterrupt):
         result.sync()
-    settled(lambda: result.ended)
     oracle.settle()
+    until(lambda: result.ended)
     assert oracle.oracle.launched < 2_000
     assert [call.usage.completion for call in result.calls] == [4]
     assert result.error() is not None
@@ -207,7 +201,8 @@ def test_ctrl_c_while_a_batch_of_a_plan_runs() -> None:
     oracle = OracleBackend(step_s=0.001)
     plan = LoadedPlan(endless.compile(oracle).plan)
     rows = [{"word": "short" if i < 3 else "long"} for i in range(9)]
-    threading.Timer(0.6, press_ctrl_c).start()
+    oracle.oracle.holds = lambda: oracle.submitted.count("y") == 4  # so the three short ones have ended
+    press_ctrl_c(lambda: oracle.held)
     with pytest.raises(Interrupted) as caught:
         plan.run_batch(rows, backend=oracle, num_threads=4)
     oracle.settle()
@@ -224,6 +219,7 @@ def test_closing_a_batch_of_a_plan_stops_its_rows() -> None:
     oracle = OracleBackend(step_s=0.001)
     plan = LoadedPlan(endless.compile(oracle).plan)
     rows = [{"word": "short" if i == 0 else "long"} for i in range(20)]
+    oracle.oracle.holds = lambda: oracle.submitted.count("y") == 4
     results = plan.stream_batch(rows, backend=oracle, num_threads=4)
     assert next(results).error() is None
     results.close()  # type: ignore[attr-defined]
@@ -240,7 +236,10 @@ def test_the_window_of_a_plan_is_bounded_and_kept_full() -> None:
         with lock:
             live[0] += 1
             most[0] = max(most[0], live[0])
-        time.sleep(0.2 if word == "w0" else 0.002)  # the first row delays no other
+        if word in {"w0", "w1", "w2", "w3"}:
+            until(lambda: most[0] >= 4)
+        if word == "w0":
+            until(lambda: len(done) >= 8)  # the first row delays no other
         with lock:
             live[0] -= 1
             done.append(word)

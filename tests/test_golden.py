@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from templates import TEMPLATES, ByteTokenizer
 
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.errors import SglcError, render
@@ -27,6 +26,7 @@ from sglc.passes.base import run_pipeline
 from sglc.passes.compile import Compiled
 from sglc.passes.lowering.lower_plan import lower_plan
 from tests.reference.interpret import Model, meaning
+from tests.templates import TEMPLATES, ByteTokenizer
 
 FOLDER = Path(__file__).parent / "golden"
 _PAIR = re.compile(

@@ -8,13 +8,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from random_programs import random_program
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from tests.random_programs import random_program
 
 S, T = Type.STREAM, Type.TEXT
 
@@ -226,20 +226,20 @@ def test_a_text_cut_short_is_refused_or_still_a_program(cut: int) -> None:
 
 
 def test_time_is_linear() -> None:
-    """20,000 ops in about a second; four times the ops take less than ten times as long."""
+    """Four times the ops take less than ten times as long."""
     chain = [f"    s{i + 1} = append(s{i}, 'line {i}')\n" for i in range(20_000)]
 
     def seconds(count: int) -> float:
+        """Of this thread alone, so that it does not matter what else the machine does."""
         text = "# sglir 2\ndef f():\n    s0 = root()\n" + "".join(chain[:count]) + f"    return s{count}\n"
-        begin = time.perf_counter()
+        begin = time.thread_time()
         program = from_text(text, "long.sglir")
         assert to_text(program) == text
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
 
     seconds(10)  # builds the parser
     short, long = min(seconds(5_000), seconds(5_000)), seconds(20_000)
     assert long < 10 * short
-    assert long < 20
 
 
 def test_printing_loads_no_parser() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import Api, Fault, serving
 
 import sglc as sgl
+from sglc.backends import retry
 from sglc.backends.openai.models import model_of
 from sglc.backends.openai.openai_wire import scored
 from sglc.backends.registry import connect, disconnect
@@ -25,8 +27,10 @@ from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import SelectNode
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from tests.openai_server import Api, Fault, serving
+from tests.waiting import until
 
-QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=5, total_s=20)
+QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=60, total_s=300)
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -484,9 +488,36 @@ def test_a_stream_that_breaks_keeps_its_pieces_and_is_not_asked_for_again() -> N
         assert len(api.bodies) == 1
 
 
-def test_time_is_bounded() -> None:
-    patience = Patience(attempts=2, first_wait_s=0.01, attempt_s=0.1, total_s=5)
-    with serving(said, delay_s=10) as api:
+class UntilAsked:
+    """`asyncio` for retries: an attempt's time is over as soon as the server has its request."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        asked = len(self._api.bodies)
+
+        async def end(limit: asyncio.Timeout) -> None:
+            while len(self._api.bodies) == asked:
+                await asyncio.sleep(0.002)
+            limit.reschedule(0)
+
+        async with asyncio.timeout(None) as limit:
+            ending = asyncio.create_task(end(limit))
+            try:
+                yield limit
+            finally:
+                ending.cancel()
+
+
+def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = Patience(attempts=2, first_wait_s=0.01, attempt_s=60, total_s=300)
+    with serving(said, delay_s=60) as api:
+        monkeypatch.setattr(retry, "asyncio", UntilAsked(api))
         model = backend(api, patience=patience)
         error = one.run(backend=model).error()
         assert isinstance(error, BackendError)
@@ -510,16 +541,14 @@ def test_nobody_at_the_other_end() -> None:
 
 
 def test_a_stopped_run_leaves_its_request() -> None:
-    with serving(said, delay_s=10) as api:
+    with serving(said, delay_s=60) as api:
         result = one.run(backend=backend(api))
-        while not api.in_flight:
-            pass
+        until(lambda: api.in_flight)
         result.stop()
         error = result.error()
         assert isinstance(error, RunError)
         assert error.code == "SGLC407"
-        while api.in_flight:
-            pass
+        until(lambda: not api.in_flight)
         assert api.gone == 1
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_programs import random_program
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan, tools_for
@@ -26,6 +25,7 @@ from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
 from sglc.passes.compile import compile_program
 from tests.oracle_backend import OracleBackend
+from tests.random_programs import random_program
 
 EVERYTHING = Target("scripted", Words(), continues_text=True, images=True)
 

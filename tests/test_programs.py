@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
@@ -26,6 +25,8 @@ def chat(s: Any, question: str) -> None:
 
 
 def test_roles_give_the_template_s_ids(local: LocalBackend) -> None:
+    from transformers import AutoTokenizer
+
     result = chat.run(QUESTION, backend=local)
     reference = AutoTokenizer.from_pretrained(local.folder)
     turns = result.messages()

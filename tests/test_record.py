@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import serving
-from random_programs import ARGS, random_program
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
@@ -31,7 +29,10 @@ from sglc.observe.observer import open_observer
 from sglc.observe.replay import player, prompts, tape
 from sglc.observe.replay.tape import FILE, read_tape
 from sglc.passes.compile import compile_program
+from tests.depth import at_depth
+from tests.openai_server import serving
 from tests.oracle_backend import OracleBackend
+from tests.random_programs import ARGS, random_program
 from tests.serving import serving as server_of
 from tests.test_plan_run import Recorded, begun, plain
 
@@ -708,7 +709,7 @@ def check_random(seeds: range, folder: Path) -> int:
 
 
 def test_random_programs_are_replayed(tmp_path: Path) -> None:
-    assert check_random(range(60), tmp_path) > 200
+    assert check_random(range(at_depth(20, 40, 200)), tmp_path) > at_depth(60, 130, 660)
 
 
 # -- the tests find what they should ---------------------------------------------------------------------

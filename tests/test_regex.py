@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import _utf8, compile_regex
+from tests.depth import at_depth
 
 LETTERS = "abAB01_ .\n\x00é\u017f\u212a한\uffff😀\U0010ffff"  # among them two that fold to ASCII letters
 CLASSES = (
@@ -33,7 +34,7 @@ def patterns() -> st.SearchStrategy[str]:
     return st.recursive(st.one_of(st.sampled_from("abAé한😀"), st.sampled_from(CLASSES)), larger, max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 100, 1000), deadline=None, derandomize=True)
 @given(patterns(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8), st.data())
 def test_the_automaton_takes_what_fullmatch_takes(pattern: str, texts: list[str], data: st.DataObject) -> None:
     compiled = re.compile(pattern, re.ASCII)
@@ -43,7 +44,7 @@ def test_the_automaton_takes_what_fullmatch_takes(pattern: str, texts: list[str]
         assert accepts(dfa, text.encode()) == bool(compiled.fullmatch(text)), (pattern, text)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 100, 1000), deadline=None, derandomize=True)
 @given(patterns())
 def test_no_state_is_dead_or_double(pattern: str) -> None:
     dfa = compile_regex(pattern)
@@ -62,7 +63,7 @@ def test_no_state_is_dead_or_double(pattern: str) -> None:
     assert len(set(zip(*dfa.moves, strict=True))) == len(dfa.moves[0]), "two classes that move alike"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=at_depth(20, 60, 500), deadline=None, derandomize=True)
 @given(st.binary(max_size=6))
 def test_only_utf8_is_text(data: bytes) -> None:
     """`.` with the flag `s` takes any character, so its repeat takes exactly what decodes."""

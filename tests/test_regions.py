@@ -14,7 +14,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from random_programs import random_program
 
 from benchmarks.compile_time import deep_text, stages
 from sglc.errors import RunError, VerifyError
@@ -41,7 +40,8 @@ from sglc.ir.text.printer import canonical, from_text, identity, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
-from tests.random_programs import ARGS, STREAMS
+from tests.depth import at_depth
+from tests.random_programs import ARGS, STREAMS, random_program
 from tests.reference.interpret import Meaning, Model, meaning
 from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import (
@@ -58,7 +58,7 @@ from tests.soak_ir import (
 )
 
 S, T, B, L = Type.STREAM, Type.TEXT, Type.BOOL, Type.LIST
-SEEDS = range(100)
+SEEDS = range(at_depth(30, 100, 400))
 
 
 def run(lines: str, **args: str) -> Meaning:
@@ -270,7 +270,9 @@ def nested(depth: int) -> Program:
     return Program("f", (), (TRUE, op))
 
 
-@pytest.mark.parametrize("walk_it", [verify, to_text, identity, canonical, means, waves, to_dot], ids=str)
+@pytest.mark.parametrize(
+    "walk_it", [verify, to_text, identity, canonical, means, waves, to_dot], ids=lambda walk: walk.__name__
+)
 def test_no_walk_meets_the_recursion_limit(walk_it: Callable[[Program], object]) -> None:
     """Not on the deepest program, and not on one that is far too deep; the limit is as before."""
     limit = sys.getrecursionlimit()
@@ -348,7 +350,7 @@ def _without_literals(node: Node) -> Node:
 def test_broken_plans_are_caught() -> None:
     """Of each kind of mistake some change what a program does, and then the plan means something else."""
     caught: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(at_depth(30, 60, 200)):
         program = without_turns(random_program(seed, regions=True))
         plan, expected = lower_plan(program, PLAIN), means(program)
         for kind, broken in broken_plans(plan):
@@ -365,15 +367,15 @@ def test_random_programs_hold_every_op() -> None:
         verify(program)
         found.update(op.mnemonic for op in walk((*program.params, *program.ops)))
     assert set(OPS) - found.keys() == {"control"}  # lowering makes it
-    assert min(found[name] for name in ("cond", "switch", "loop", "map", "call", "host_call")) > 25
+    assert min(found[name] for name in ("cond", "switch", "loop", "map", "call", "host_call")) > len(SEEDS) // 4
 
 
 def test_random_changes_of_a_text_are_programs_or_errors_with_a_place() -> None:
-    """2,000 texts, 20 of each of 100 programs."""
+    """20 texts of each of many programs."""
     random = Random(0)
     programs = [random_program(seed, regions=True, length=15) for seed in SEEDS]
     fine = sum(check_mutant(program, random) for program in programs for _ in range(20))
-    assert 50 < fine < 1_000
+    assert len(SEEDS) / 2 < fine < 10 * len(SEEDS)
 
 
 def test_operands_are_what_is_read_from_outside() -> None:
@@ -411,6 +413,7 @@ def test_time_is_linear() -> None:
     """Text, checks and passes on 4,000 small blocks: four times the blocks, less than ten times as long."""
 
     def seconds(count: int) -> float:
+        """Of this thread alone, so that it does not matter what else the machine does."""
         lines = ["# sglir 2", "def f(a):", "    b0 = eq(a, '')", "    s0 = root()"]
         for i in range(count):
             lines += [
@@ -422,17 +425,16 @@ def test_time_is_linear() -> None:
                 f"        yield s{3 * i + 2}",
             ]
         text = "\n".join([*lines, f"    return s{3 * count}", ""])
-        begin = time.perf_counter()
+        begin = time.thread_time()
         program = from_text(text, "long.sglir")
         assert to_text(program) == text
         assert canonical(program) == program
         run_pipeline(program, PLAIN, PASSES)
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
 
     seconds(10)  # builds the parser
     short, long = min(seconds(1_000), seconds(1_000)), seconds(4_000)
     assert long < 10 * short
-    assert long < 30
 
 
 # -- broken passes -----------------------------------------------------------------------------------

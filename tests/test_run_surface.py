@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +19,7 @@ from sglc.execution.result import Result
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from tests.oracle_backend import OracleBackend
+from tests.waiting import HANG_S, press_ctrl_c, until
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 ENDLESS: dict[str, Any] = {"max_tokens": 3_000, "ignore_eos": True}
@@ -65,8 +64,18 @@ def test_arun_that_is_cancelled_stops_the_run(oracle: OracleBackend) -> None:
     def endless(s: Any) -> None:
         s += "a" + sgl.gen("x", **ENDLESS)
 
+    async def end(limit: asyncio.Timeout) -> None:
+        while not oracle.held:
+            await asyncio.sleep(0.001)
+        limit.reschedule(0)
+
     async def cancelled() -> None:
-        await asyncio.wait_for(endless.arun(backend=oracle), 0.2)
+        async with asyncio.timeout(None) as limit:
+            ending = asyncio.create_task(end(limit))
+            await endless.arun(backend=oracle)
+        await ending
+
+    oracle.oracle.holds = lambda: "x" in oracle.submitted
 
     with pytest.raises(TimeoutError):
         asyncio.run(cancelled())
@@ -76,7 +85,7 @@ def test_arun_that_is_cancelled_stops_the_run(oracle: OracleBackend) -> None:
 
 def test_an_async_program_runs(oracle: OracleBackend) -> None:
     async def tool(text: str) -> str:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         return text.upper()
 
     @sgl.function
@@ -423,7 +432,7 @@ def test_a_row_that_sleeps_delays_no_other_and_threads_are_bounded(oracle: Oracl
             most_live = max(most_live, live)
             most_threads = max(most_threads, threading.active_count() - before)
         if number == 0:  # sleeps until all others have ended
-            assert all(others.acquire(timeout=20) for _ in range(count - 1))
+            assert all(others.acquire(timeout=HANG_S) for _ in range(count - 1))
         s += f"{number}:" + sgl.gen("x", **LONG)
         assert s["x"]
         with lock:
@@ -441,7 +450,7 @@ def test_a_row_that_sleeps_delays_no_other_and_threads_are_bounded(oracle: Oracl
 
 def test_the_window_is_kept_full(oracle: OracleBackend) -> None:
     """Work-conserving: with places free, no row waits for one that began before it."""
-    barrier = threading.Barrier(3, timeout=20)  # passes when rows 1, 2, 3, then 4, 5, 6 are live at once
+    barrier = threading.Barrier(3, timeout=HANG_S)  # passes when rows 1, 2, 3, then 4, 5, 6 are live at once
     passed = threading.Semaphore(0)
 
     @sgl.function
@@ -450,7 +459,7 @@ def test_the_window_is_kept_full(oracle: OracleBackend) -> None:
             barrier.wait()
             passed.release()
         else:
-            assert all(passed.acquire(timeout=20) for _ in range(6))  # row 0 ends last
+            assert all(passed.acquire(timeout=HANG_S) for _ in range(6))  # row 0 ends last
 
     results = program.run_batch([(i,) for i in range(7)], backend=oracle, num_threads=4)
     assert [result.error() for result in results] == [None] * 7
@@ -508,11 +517,12 @@ def test_a_stopped_run_launches_nothing_more(oracle: OracleBackend) -> None:
 
 def test_closing_a_batch_stops_its_rows(oracle: OracleBackend) -> None:
     oracle.oracle.step_s = 0.001
+    oracle.oracle.holds = lambda: oracle.submitted.count("y") == 4
 
     @sgl.function
     def program(s: Any, number: int) -> None:
         began.append(number)
-        s += "a" + sgl.gen("x", **(ENDLESS if number else LONG))
+        s += "a" + sgl.gen("y" if number else "x", **(ENDLESS if number else LONG))
 
     began: list[int] = []
     results = program.stream_batch([(i,) for i in range(20)], backend=oracle, num_threads=4)
@@ -523,18 +533,12 @@ def test_closing_a_batch_stops_its_rows(oracle: OracleBackend) -> None:
     assert len(began) < 10
 
 
-def press_ctrl_c() -> None:
-    """Interrupt the main thread in 0.3 s."""
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
-
-
 def test_ctrl_c_while_a_result_is_read_stops_the_run(oracle: OracleBackend) -> None:
     oracle.oracle.step_s = 0.001
+    oracle.oracle.holds = lambda: "y" in oracle.submitted
     result = two_parts.run("a", backend=oracle)
     assert result["x"]
-    press_ctrl_c()
+    press_ctrl_c(lambda: oracle.held)
     with pytest.raises(KeyboardInterrupt):
         result.text()
     oracle.settle()
@@ -545,24 +549,25 @@ def test_ctrl_c_while_a_result_is_read_stops_the_run(oracle: OracleBackend) -> N
 
 def test_ctrl_c_stops_a_batch_and_keeps_the_rows_that_had_ended(oracle: OracleBackend) -> None:
     oracle.oracle.step_s = 0.001
-    short = threading.Barrier(2, action=press_ctrl_c)
 
     @sgl.function
     def program(s: Any, number: int) -> int:
-        s += f"{number}" + sgl.gen("x", **(ENDLESS if number > 1 else LONG))
-        assert s["x"]
-        short.wait()  # both short rows are about to end
+        name = "x" if number < 2 else "y"
+        s += f"{number}" + sgl.gen(name, **(ENDLESS if number > 1 else LONG))
+        assert s[name]
         return number
 
+    oracle.oracle.holds = lambda: oracle.submitted.count("y") == 4  # both short rows have ended
+    press_ctrl_c(lambda: oracle.held)
     with pytest.raises(Interrupted) as caught:
         program.run_batch([(i,) for i in range(9)], backend=oracle, num_threads=4)
     oracle.settle()
     assert [result.ret_value for result in caught.value.results] == [0, 1]
     assert oracle.oracle.launched < 2_000
-    deadline = time.perf_counter() + 10
-    while any(thread.name == "sglc-program" for thread in threading.enumerate()):
-        assert time.perf_counter() < deadline, "rows of a stopped batch go on"
-        time.sleep(0.01)
+    until(
+        lambda: not any(thread.name == "sglc-program" for thread in threading.enumerate()),
+        "rows of a stopped batch go on",
+    )
 
 
 # -- on the real model -----------------------------------------------------------------------------

@@ -9,8 +9,6 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-from random_programs import ARGS, STREAMS, random_program
-from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import LegalizeError, VerifyError
 from sglc.ir.core import (
@@ -34,12 +32,15 @@ from sglc.passes.base import PASSES, run_pipeline
 from sglc.passes.chat.markup import ChatMarkup
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import CHAT, LOCAL
+from tests.depth import at_depth
+from tests.random_programs import ARGS, STREAMS, random_program
 from tests.reference.interpret import Meaning, Model, meaning
 from tests.reference.interpret_plan import plan_meaning
 from tests.soak_ir import declared, host
+from tests.templates import TEMPLATES, ByteTokenizer
 
 PLAIN = Target("plain")
-SEEDS = range(150)
+SEEDS = range(at_depth(100, 150, 600))
 # Templates that keep contents as they are, so that the whole text can be compared.
 STYLES = ("chatml", "smollm2", "moving", "countdown", "qwen3")
 # These write the last answer of a closed conversation as they write no other. Generations are compared.

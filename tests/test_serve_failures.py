@@ -16,9 +16,8 @@ import openai
 import pytest
 
 from tests.runtime.tiny_model import save_tiny_model
-from tests.serving import Server, serving, wait
-
-pytestmark = pytest.mark.timeout(120)
+from tests.serving import Server, serving
+from tests.waiting import HANG_S, until
 
 LONG = {"prompt": "once upon", "max_tokens": 3_500, "temperature": 0.0}
 FOREVER = {"extra_body": {"ignore_eos": True}}
@@ -104,7 +103,7 @@ def test_a_dead_runtime_is_replaced_by_a_look_at_the_server_s_health(server: Ser
     pid = server.runtime()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait(
+    until(
         lambda: server.ask("GET", "/health")[0] == 200 and server.runtime() not in (None, pid), "no new runtime"
     )
     assert server.idle()
@@ -142,8 +141,8 @@ def test_the_work_of_a_client_that_leaves_is_stopped(server: Server, stream: boo
             while received.count(b"data: ") < 3:
                 received += connection.recv(4096)
             assert received.startswith(b"HTTP/1.1 200")
-        wait(lambda: server.info()["running_rows"] == n, "it does not run")
-    wait(server.idle, "the work goes on")
+        until(lambda: server.info()["running_rows"] == n, "it does not run")
+    until(server.idle, "the work goes on")
     assert server.info()["submits"] == submits + 1
     assert complete(server)[0] == 200
 
@@ -151,13 +150,13 @@ def test_the_work_of_a_client_that_leaves_is_stopped(server: Server, stream: boo
 def test_a_client_that_leaves_before_its_turn_is_forgotten(server: Server) -> None:
     with connected(server) as first:
         first.sendall(request("/v1/completions", n=8, **LONG))  # all rows
-        wait(lambda: server.info()["running_rows"] == 8, "it does not run")
+        until(lambda: server.info()["running_rows"] == 8, "it does not run")
         for stream in (True, False):
             with connected(server) as second:
                 second.sendall(request("/v1/completions", stream=stream, **LONG))
-                wait(lambda: server.info()["requests"] == 2, "it does not wait")
-            wait(lambda: server.info()["requests"] == 1, "it still waits")
-    wait(server.idle, "the work goes on")
+                until(lambda: server.info()["requests"] == 2, "it does not wait")
+            until(lambda: server.info()["requests"] == 1, "it still waits")
+    until(server.idle, "the work goes on")
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_request_is_nothing(server: Server) -> None:
@@ -184,8 +183,8 @@ def test_a_client_that_stops_reading_is_left(server: Server, path: str) -> None:
     }  # fmt: skip
     with connected(server, received=4096) as connection:
         connection.sendall(request(path, stream=True, **asked[path]))
-        wait(lambda: server.info()["running_rows"] > 0, "it does not run")
-        wait(server.idle, "the work goes on", 60)
+        until(lambda: server.info()["running_rows"] > 0, "it does not run")
+        until(server.idle, "the work goes on")
         assert complete(server)[0] == 200
         received = b""
         try:
@@ -205,7 +204,7 @@ def test_a_client_that_reads_slowly_gets_all(server: Server) -> None:
         while b"[DONE]" not in received:
             received += connection.recv(4096)
     assert received.count(b'"finish_reason":"length"') == 8
-    wait(server.idle, "it goes on")
+    until(server.idle, "it goes on")
 
 
 def test_the_server_has_logged_no_fault_of_its_own(server: Server) -> None:
@@ -223,7 +222,7 @@ def test_a_server_that_is_told_to_end_ends_in_good_order(folder: Path, sent: sig
             connection.sendall(request("/v1/completions", stream=True, **LONG))
             connection.recv(64)
             server.process.send_signal(sent)
-            assert server.process.wait(30) == 0
+            assert server.process.wait(HANG_S) == 0
         assert not Path(f"/proc/{pid}").exists()
 
 

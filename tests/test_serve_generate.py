@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ GREEDY = {"max_new_tokens": 6, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(smollm2: Path) -> Iterator[Server]:
     with serving() as server:
         yield server
 

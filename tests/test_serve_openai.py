@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -21,7 +22,7 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(smollm2: Path) -> Iterator[Server]:
     with serving("--max-rows", "16") as server:
         yield server
 

@@ -34,7 +34,7 @@ def cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(smollm2: Path) -> Iterator[Server]:
     with serving() as server:
         yield server
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import Api, Fault
-from openai_server import serving as api_serving
-from serving import Server, serving
 
 import sglc as sgl
 from sglc.backends.http import server_info
@@ -24,6 +21,9 @@ from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
+from tests.openai_server import Api, Fault
+from tests.openai_server import serving as api_serving
+from tests.serving import Server, serving
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -46,7 +46,7 @@ def endpoint(api: Api, **options: Any) -> sgl.RuntimeEndpoint:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(smollm2: Path) -> Iterator[Server]:
     with serving("--max-rows", "16") as server:
         yield server
 

@@ -25,6 +25,7 @@ def named() -> set[str]:
     return {word for text in re.findall(r"`([^`\n]+)`", PAGE.read_text()) for word in re.split(r"[\s,]+", text)}
 
 
+@pytest.mark.model
 def test_every_example_prints_what_stands_below_it(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     examples = _EXAMPLE.findall(page)

@@ -21,8 +21,6 @@ from sglc.ir.core import walk
 from sglc.ir.ops import Gen, HostCall
 from tests.oracle_backend import OracleBackend
 
-pytestmark = pytest.mark.timeout(60)  # the watchdog: none of these may hang
-
 
 class Recording(ScriptedBackend):
     """Scripted answers, and every prompt that was asked with."""

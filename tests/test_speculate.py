@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from openai_server import Fault
-from openai_server import serving as serving_answers
-from serving import Server, serving
 
 import sglc as sgl
 from sglc.backends.openai.models import SERVER_CHAT
@@ -20,6 +17,9 @@ from sglc.errors import BackendError, LegalizeError
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
+from tests.openai_server import Fault
+from tests.openai_server import serving as serving_answers
+from tests.serving import Server, serving
 
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 # A server that goes on in the assistant's turn (`continue_final_message`).
@@ -184,6 +184,7 @@ PEOPLE = (
 )
 
 
+@pytest.mark.model
 def test_a_real_model_gives_the_same_for_a_third_of_the_tokens() -> None:
     def extract(s: Any, text: str) -> None:
         s += SHOTS + text + "\nName:" + sgl.gen("name", stop="\n", max_tokens=16)

@@ -67,6 +67,7 @@ def view(tab: Any, name: str) -> None:
     tab.get_by_role("tab", name=name, exact=True).click()
 
 
+@pytest.mark.browser
 def test_a_click_through_the_page(chromium: Any, tmp_path: Path) -> None:
     data = judged(analyze=True)
     with opened(chromium, tmp_path, page([data])) as tab:
@@ -121,6 +122,7 @@ def test_a_click_through_the_page(chromium: Any, tmp_path: Path) -> None:
         assert "examples/judge.py:22" in tab.inner_text("#view")
 
 
+@pytest.mark.browser
 def test_search_dims_what_does_not_fit(chromium: Any, tmp_path: Path) -> None:
     with opened(chromium, tmp_path, page([judged(analyze=False)])) as tab:
         tab.fill("#search", "creativity")
@@ -129,6 +131,7 @@ def test_search_dims_what_does_not_fit(chromium: Any, tmp_path: Path) -> None:
         assert tab.locator("#view g.node.dim").count() == 0
 
 
+@pytest.mark.browser
 def test_light_and_dark(chromium: Any, tmp_path: Path) -> None:
     """As the system has it, and the other way round by a click."""
 
@@ -147,6 +150,7 @@ def test_light_and_dark(chromium: Any, tmp_path: Path) -> None:
         assert min(paper(tab)) > 200
 
 
+@pytest.mark.browser
 def test_without_a_run_there_is_no_time_line_and_several_programs_have_tabs(
     chromium: Any, tmp_path: Path
 ) -> None:
@@ -170,6 +174,7 @@ def hostile() -> Explanation:
     return program.explain("scripted:tests/explain/answers.json")
 
 
+@pytest.mark.browser
 def test_texts_are_never_markup(chromium: Any, tmp_path: Path) -> None:
     html = page([hostile().to_json()])
     assert html.count("</script>") == 2  # the page's own

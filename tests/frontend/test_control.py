@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from oracle_backend import OracleBackend
-from stand_in import Answers, StandIn, interpreted, same_on_every_path
 
 import sglc as sgl
 from sglc.errors import RunError, SglcError, TraceError
@@ -18,6 +16,8 @@ from sglc.ir.core import Program, Type, walk
 from sglc.ir.ops import Call, Cond, Gen, HostCall, Loop, Map, PureCall, Switch, Tool
 from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
+from tests.frontend.stand_in import Answers, StandIn, interpreted, same_on_every_path
+from tests.oracle_backend import OracleBackend
 from tests.reference.interpret import Model, meaning
 
 BACKEND = OracleBackend()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from stand_in import same_on_every_path
 
 import sglc as sgl
 from sglc.errors import RunError, TraceError
@@ -15,6 +14,7 @@ from sglc.ir.core import Program, walk
 from sglc.ir.ops import Cond, Gen, HostCall, Select, Switch, Tool
 from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
+from tests.frontend.stand_in import same_on_every_path
 
 CALLED: list[str] = []
 COUNTER = {"n": 0}

@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from oracle_backend import OracleBackend
 
 import sglc as sgl
 from sglc.frontend.tracing.guards import changed, fingerprint, frozen
 from sglc.frontend.tracing.tools import pure
 from sglc.ir.text.printer import to_text
+from tests.oracle_backend import OracleBackend
 
 PROMPT = "first"
 CONFIG: dict[str, Any] = {"style": ["kind"]}

@@ -16,6 +16,7 @@ from sglc.execution.session import Session
 from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.sampling import Sampling
+from tests.depth import at_depth
 
 ANSWERS = ("yes", "no", "so it is")
 
@@ -94,7 +95,7 @@ def differs(monkeypatch: pytest.MonkeyPatch) -> int | None:
     for again in (False, True):
         if again:
             known = shared.recorded
-        for seed in range(250):
+        for seed in range(at_depth(60, 250, 1000)):
             if walk(seed, shared, monkeypatch) != walk(seed, ReplayCache(), monkeypatch):
                 return seed
     assert shared.recorded == known  # the second time every step was replayed

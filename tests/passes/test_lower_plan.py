@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from random_programs import random_program
-from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
@@ -51,6 +49,8 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
+from tests.random_programs import random_program
+from tests.templates import TEMPLATES, ByteTokenizer
 
 CHATML = Target("local", ByteTokenizer(TEMPLATES["chatml"]))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from templates import TEMPLATES, ByteTokenizer
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program, Site, Type, Value
@@ -17,6 +16,7 @@ from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
+from tests.templates import TEMPLATES, ByteTokenizer
 
 Turns = Sequence[tuple[str, str]]
 

@@ -1,35 +1,24 @@
-"""Tiny random models of transformers, and the same weights for the runtime."""
+"""Tiny random models of transformers, which takes seconds to import, and the same weights for the runtime."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from sglc.runtime.model.config import ModelConfig, load_config
 
-KINDS = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def tiny_model(folder: Path, kind: str = "llama", **fields: object) -> tuple[PreTrainedModel, ModelConfig]:
     """A float32 model whose weights are large enough that its distributions are far from flat."""
-    config_class, model_class = KINDS[kind]
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     values: dict[str, object] = {
         "vocab_size": 320,
         "hidden_size": 48,
@@ -48,11 +37,12 @@ def tiny_model(folder: Path, kind: str = "llama", **fields: object) -> tuple[Pre
     if kind == "mistral":
         values["sliding_window"] = None
     torch.manual_seed(0)
-    model = model_class(config_class(**(values | fields))).float().eval()
+    config = AutoConfig.for_model(kind, **(values | fields))
+    model = AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("norm.weight", "bias")):
                 weight.add_(torch.randn_like(weight) * 0.3)
-    model.config.architectures = [model_class.__name__]
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     return model, load_config(folder)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from tests.depth import at_depth, some_of
 from tests.runtime.faults import FAULTS, Fault
 from tests.runtime.soak import soak
 
 STEPS = 20_000
+PART = 5_000
+PARTS = at_depth(1, 2, 16)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_random_work_keeps_every_invariant(part: int) -> None:
     finished = cut = cached = matched = steered = scored = branched = preempted = forced = 0
-    for driver in soak(STEPS // 4, seed=10_000 * part):
+    for driver in soak(PART, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
         cached += driver.cached
@@ -35,7 +38,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert forced > 500
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", some_of(FAULTS, 8, len(FAULTS)), ids=lambda fault: fault.__name__)
 def test_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     with pytest.raises(AssertionError):

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sglc.errors import BackendError
 from sglc.runtime.model import gguf_model
@@ -31,6 +29,8 @@ def _converted(tmp_path: Path, file: Path) -> Path:
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_converted_file_is_the_model_it_was_made_from(tmp_path: Path, kind: str, tied: bool) -> None:
+    from transformers import AutoModelForCausalLM
+
     model = tiny_model(kind, tie_word_embeddings=tied, rms_norm_eps=1e-5)
     write_gguf(tmp_path / "m.gguf", model, kind)
     folder = _converted(tmp_path, tmp_path / "m.gguf")
@@ -57,6 +57,8 @@ def test_the_conversion_is_repeatable(tmp_path: Path) -> None:
 
 
 def test_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+
     monkeypatch.setattr(gguf_model, "_SHARD_BYTES", 10_000)
     model = tiny_model("llama")
     write_gguf(tmp_path / "m.gguf", model, "llama")
@@ -110,6 +112,8 @@ def test_pre_tokenizers(tmp_path: Path, pre: str) -> None:
 
 
 def test_llama_3_rope_factors_give_its_parameters_back(tmp_path: Path) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     rope = {
         "rope_type": "llama3",
         "rope_theta": 500000.0,
@@ -178,6 +182,8 @@ def source(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_default_model_equals_transformers_own_loading(smollm2: Path, source: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
     name = Path(REGISTRY["smollm2"].member).name
     theirs = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
     ours = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
@@ -195,6 +201,8 @@ def test_the_default_tokenizer_equals_transformers_but_for_spaces_before_digits(
     smollm2: Path, source: Path
 ) -> None:
     """transformers ignores the file's pre-tokenizer; the model was trained with digits cut off first."""
+    from transformers import AutoTokenizer
+
     theirs = AutoTokenizer.from_pretrained(source, gguf_file=Path(REGISTRY["smollm2"].member).name)
     ours = load_tokenizer(smollm2)
     for text in [

@@ -13,6 +13,7 @@ from sglc.bench.programs.vocabulary import shape_folder
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, long_pieces
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from tests.depth import at_depth
 
 # As in the tokenizers of Qwen and of Llama 3.
 _QWEN = (
@@ -58,7 +59,7 @@ def raw(request: pytest.FixtureRequest, smollm2: Path) -> Tokenizer:
     return raw
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=at_depth(30, 100, 1000), deadline=None, derandomize=True)
 @given(text=_TEXT, more=_TEXT)
 def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert cuts_into_words(raw)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.logit_masks import bias_of
@@ -47,6 +46,8 @@ def choice(
 
 def by_transformers(logits: torch.Tensor, row: dict[str, float]) -> torch.Tensor:
     """Probabilities of one row after transformers' processors, in its order."""
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
     scores = TemperatureLogitsWarper(row.get("temperature", 1.0))(None, logits[None].double())
     if row.get("top_k", -1) > 0:
         scores = TopKLogitsWarper(int(row["top_k"]))(None, scores)

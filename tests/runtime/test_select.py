@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
@@ -21,6 +21,9 @@ from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.step import Step
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Ids = tuple[int, ...]
 
@@ -91,6 +94,8 @@ def runtime(smollm2: Path, executor: Counting) -> Runtime:
 
 @pytest.fixture(scope="module")
 def transformers(smollm2: Path) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoTokenizer
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText
@@ -40,6 +39,8 @@ def tokenizer(smollm2: Path) -> LocalTokenizer:
 
 @pytest.fixture(scope="session")
 def reference(smollm2: Path):
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(smollm2)
 
 
@@ -274,6 +275,8 @@ _CHAT = [{"role": "user", "content": "a<b>&'é"}, {"role": "assistant", "content
     ],
 )  # fmt: skip
 def test_templates_find_what_they_expect(tmp_path: Path, template: str, text: str) -> None:
+    from transformers import AutoTokenizer
+
     folder = _folder(
         tmp_path, tiny_tokenizer(), chat_template=template, bos_token=CONTROL[1], eos_token=CONTROL[0]
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from sglc.errors import BackendError
 from sglc.runtime.executor.torch_executor import TorchExecutor
@@ -17,7 +17,10 @@ from sglc.runtime.step import SAMPLED, Step, StepResult
 from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
 
-Model = tuple[PreTrainedModel, ModelConfig]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    Model = tuple[PreTrainedModel, ModelConfig]
 
 
 @pytest.fixture(scope="module")

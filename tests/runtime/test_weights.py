@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sglc.errors import BackendError
 from sglc.runtime.model.config import RopeScaling, load_config, tensor_shapes
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.model.weights import dummy_weights, load_weights
-from tests.runtime.tiny_model import CONFIGS, save_tiny_model, tiny_model
+from tests.runtime.tiny_model import save_tiny_model, tiny_model
 
 _KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 
@@ -99,6 +98,8 @@ def test_rope_scaling(tmp_path: Path, fields: dict[str, object], scaling: RopeSc
 
 
 def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     rope = _YARN | {"mscale": 1.0, "mscale_all_dim": 0.707, "rope_theta": 10000.0}
     model = save_tiny_model(tmp_path, rope_parameters=rope)
     _, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](model.config, "cpu")
@@ -125,7 +126,9 @@ def test_a_sliding_window_limits_the_length(tmp_path: Path, kind: str, fields, m
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: str) -> None:
-    CONFIGS[kind]().save_pretrained(tmp_path)
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
     assert load_config(tmp_path).architecture == f"{kind.capitalize()}ForCausalLM"
 
 

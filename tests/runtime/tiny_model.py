@@ -1,20 +1,22 @@
-"""Model folders and GGUF files of a few kilobytes, with random weights and a byte-level tokenizer."""
+"""Model folders and GGUF files of a few kilobytes, with random weights and a byte-level tokenizer.
+
+torch and transformers take seconds to import, so the functions that need them do.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CONTROL = ("<|end|>", "<|start|>")
-CONFIGS = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 _INNER = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -46,6 +48,9 @@ def tiny_tokenizer(*added: AddedToken) -> Tokenizer:
 
 def tiny_model(kind: str, **changes: Any) -> PreTrainedModel:
     """A model with random weights, biases and norms included, so that none of them can be lost."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     fields: dict[str, Any] = {
         "vocab_size": 262,
         "hidden_size": 32,
@@ -60,7 +65,8 @@ def tiny_model(kind: str, **changes: Any) -> PreTrainedModel:
         "eos_token_id": 0,
     }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**(fields | changes)), dtype=torch.float32)
+    config = AutoConfig.for_model(kind, **(fields | changes))
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.5, 0.2)
     return model.eval()

@@ -14,10 +14,13 @@ from sglc.runtime.executor.cuda_executor import CudaExecutor
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, ScoreDone
 from sglc.runtime.step import Executor
+from tests.depth import at_depth, some_of
 from tests.runtime.reference_models import KINDS, tiny_model
 
 # In the interpreter the hashes of the noise are numpy scalars, which warn where they wrap around.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+pytestmark = [
+    pytest.mark.kernel, pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]  # fmt: skip
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPTS = [tuple((7 * i + 3 * j) % 300 + 5 for j in range(3 + 9 * i)) for i in range(4)]
@@ -26,7 +29,7 @@ GREEDY = Sampling(max_tokens=6, temperature=0.0, ignore_eos=True)
 
 def engines(folder: Path, kind: str, depth: int, **options: int) -> list[Engine]:
     """One on the CUDA executor, one on the torch executor, float32."""
-    model, config = tiny_model(folder, kind, num_hidden_layers=2)
+    model, config = tiny_model(folder, kind, num_hidden_layers=at_depth(1, 1, 2))
     made: list[Engine] = []
     held = {name: weight.detach().to(DEVICE) for name, weight in model.state_dict().items()}
     limits = EngineConfig(token_budget=48, max_rows=8, max_len=256)
@@ -69,7 +72,7 @@ def assert_equal(engines: list[Engine]) -> None:
             )
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", some_of(sorted(KINDS), 1, 2))
 def test_prompts_and_decoding(kind: str, tmp_path: Path) -> None:
     both = engines(tmp_path, kind, 2)
     for target in both:

@@ -15,6 +15,9 @@ from sglc.runtime.kernels import gemm, gemm_configs
 from sglc.runtime.kernels.gemm_configs import LIBRARY, M_BUCKETS, GemmConfig, best_config, rule_of_thumb
 from sglc.runtime.kernels.pointwise import Squares, embed, empty_squares
 from sglc.runtime.kernels.rope_store import rope_store, rotation_table
+from tests.depth import some_of
+
+pytestmark = pytest.mark.kernel
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -209,7 +212,7 @@ def qkv_case(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", QKV_CONFIGS)
+@pytest.mark.parametrize("name", some_of(list(QKV_CONFIGS), 2, 5))
 @pytest.mark.parametrize(("normed_heads", "biased", "m", "d"), [(True, False, 3, 32), (False, True, 1, 16)])
 def test_heads_are_normed_turned_and_stored(
     name: str, dtype: torch.dtype, normed_heads: bool, biased: bool, m: int, d: int

@@ -7,6 +7,8 @@ import torch
 
 from sglc.runtime.kernels.pages import copy_tokens
 
+pytestmark = pytest.mark.kernel
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAYERS, PAGES, KV_HEADS = 3, 7, 2
 

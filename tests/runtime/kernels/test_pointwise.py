@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from sglc.runtime.kernels.pointwise import embed, rms_norm, silu_mul
 
+pytestmark = pytest.mark.kernel
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Half a step of each type, but Triton's interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 2e-7, torch.float16: 5e-4, torch.bfloat16: 8e-3 if DEVICE == "cpu" else 2e-3}

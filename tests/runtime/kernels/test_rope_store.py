@@ -10,6 +10,8 @@ from sglc.runtime.kernels.rope_store import rope_store, rotation_table
 from sglc.runtime.model.config import RopeScaling
 from sglc.runtime.model.rope import rope_table
 
+pytestmark = pytest.mark.kernel
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PAGE, PAGES, LENGTH = 4, 6, 64
 # Half a step of each type, but Triton's interpreter cuts bfloat16 off.

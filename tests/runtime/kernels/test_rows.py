@@ -25,6 +25,8 @@ from sglc.runtime.kernels.rows import (
 )
 from sglc.runtime.step import SAMPLED, Opened, Step
 
+pytestmark = pytest.mark.kernel
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, COLUMNS, PAGE, DUMMY_PAGE = 600, 20, 4, 9999
 TOKENS_MOST, ROWS_MOST = 1024, 512

@@ -15,6 +15,8 @@ from sglc.runtime.kernels.rows import BatchLists, RowState, batch_lists, pack, r
 from sglc.runtime.kernels.sample import pack_masks, race_parts, sample, sample_scratch
 from sglc.runtime.step import Opened, Step
 
+pytestmark = pytest.mark.kernel
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter rounds to bfloat16 by cutting digits off; logits are only read here.
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
