@@ -85,7 +85,7 @@ def _picture(s: Any) -> None:
     s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
 
 
-FEATURES: Mapping[str, Callable[[Any], None] | sgl.api.Function] = {
+FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "chat turns": _turns,
     "forks and joins": _forked,
     "one text without turns, one `gen`": _gen(),
@@ -119,8 +119,8 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.api.Function] = {
 }
 
 
-def traced(body: Callable[[Any], None] | sgl.api.Function) -> Program:
-    return (body if isinstance(body, sgl.api.Function) else sgl.function(body)).trace()
+def traced(body: Callable[[Any], None] | sgl.Function) -> Program:
+    return (body if isinstance(body, sgl.Function) else sgl.function(body)).trace()
 
 
 def verdict(program: Program, target: Target) -> str:
