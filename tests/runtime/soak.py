@@ -387,11 +387,10 @@ class Driver:
         parts = self.engine._queue._parts
         orders = [(p.request.turn.place, -p.request.turn.left, p.request.id, p.index) for p in parts]
         assert orders == sorted(orders), "the queue is out of order"
-        holds = self.engine.reservations
-        assert all(hold.until >= self.engine.steps for hold in holds._reservations.values()), (
-            "a hold has no end"
-        )
-        assert all(hold.until <= self.engine.steps + holds.longest for hold in holds._reservations.values())
+        reservations = self.engine.reservations
+        ends = [hold.until for hold in reservations._reservations.values()]
+        assert all(end >= self.engine.steps for end in ends), "a hold has no end"
+        assert all(end <= self.engine.steps + reservations.longest for end in ends)
 
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
