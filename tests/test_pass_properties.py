@@ -14,16 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pass_checks import (
-    alike,
-    chat_program,
-    check_cache_hints,
-    check_dead_code,
-    check_ids,
-    check_reorder,
-    raw_program,
-    swept,
-)
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
@@ -37,6 +27,16 @@ from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.depth import at_depth
+from tests.pass_checks import (
+    alike,
+    chat_program,
+    check_cache_hints,
+    check_dead_code,
+    check_ids,
+    check_reorder,
+    raw_program,
+    swept,
+)
 from tests.random_programs import random_program
 from tests.soak_ir import PLAIN, means
 from tests.templates import TEMPLATES, ByteTokenizer

@@ -60,10 +60,10 @@ class Watched(ScriptedBackend):
         self.most_kept = 0
         self.at_once = self.most_at_once = 0  # segments
 
-    async def submit(self, segment: Segment) -> Any:
+    async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        async for event in super().submit(segment):
+        async for event in super().submit(segment, streams=streams):
             self.most_kept = max(self.most_kept, self.kept)
             yield event
         self.most_kept = max(self.most_kept, self.kept)
