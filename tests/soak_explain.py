@@ -115,7 +115,9 @@ def check(seed: int, estimate: Estimate = estimated, given: Mapping[str, str] = 
         used = made_.get(step.site, [])
         assert len(used) in step.counts.calls, (step.site, len(used), step.counts.calls, text)
         assert sum(one.prompt for one in used) in step.counts.prompt, (step.site, used, step.counts, text)
-    used = sum((call.usage for call in run.calls), Usage())
+    used = Usage()
+    for call in run.calls:
+        used += call.usage
     counts = forecast.counts
     assert len(run.calls) in counts.calls, (len(run.calls), counts, text)
     assert used.prompt in counts.prompt, (used, counts, text)

@@ -473,7 +473,7 @@ def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
-    original, turns = session.seeds_of, itertools.count()
+    original, turns = session.seeds_of, itertools.count()  # type: ignore[attr-defined]
     patch.setattr(session, "seeds_of", lambda seed, row: original(seed, next(turns)))
 
 

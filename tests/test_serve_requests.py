@@ -77,7 +77,9 @@ def test_nulls_are_absent_and_neutral_values_mean_nothing(
 
     kinds = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, "/generate": GenerateBody}
     nulls: dict[str, Any] = {
-        (field.alias or name): None for name, field in kinds[path].model_fields.items() if name not in body
+        (field.alias or name): None
+        for name, field in kinds[path].model_fields.items()
+        if name not in body  # type: ignore[attr-defined]
     }
     nulls |= dict.fromkeys(UNSUPPORTED) | {"no_such_field": None}
     neutral = {"tools": [], "tool_choice": "none", "repetition_penalty": 1.0, "suffix": "", "store": False}

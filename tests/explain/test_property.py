@@ -81,7 +81,7 @@ def silent(patch: pytest.MonkeyPatch) -> None:
 
 def half_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A generation is taken to make half of what it may."""
-    whole: Callable[..., Span] = walk_segment.completion
+    whole: Callable[..., Span] = walk_segment.completion  # type: ignore[attr-defined]
 
     def half(*args: Any) -> Span:
         span = whole(*args)

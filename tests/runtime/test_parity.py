@@ -212,7 +212,7 @@ def test_default_model_log_probabilities(local: LocalBackend, default_reference:
         truth = logits.log_softmax(-1)[:-1]
         whole = (*done.prompt_logprobs, *zip(sample.logprobs, sample.ids, sample.texts, strict=True))
         tops = (*done.prompt_top_logprobs, *sample.top_logprobs)
-        assert prompt.endswith("".join(text for _, _, text in done.prompt_logprobs))
+        assert prompt.endswith("".join(text for _, _, text in done.prompt_logprobs))  # type: ignore[misc]
         assert "".join(sample.texts) == sample.text
         assert [i for _, i, _ in whole] == [*done.prompt_ids[begin:], *sample.ids]
         assert (whole[0][0] is None) == (tops[0] is None) == (begin == 0)
