@@ -247,8 +247,8 @@ def main() -> int:
             print(
                 f"{work.name}: {json.dumps({k: part[k] for k in ('median_s', 'faster_than', 'disagreement')})}"
             )
-            good &= all(part["faster_than"].get(k, v) >= v for k, v in work.goals.items())
-            good &= not any(part["disagreement"].values())
+            good &= all(part["faster_than"].get(k, v) >= v for k, v in work.goals.items())  # type: ignore[attr-defined]
+            good &= not any(part["disagreement"].values())  # type: ignore[attr-defined]
     if not (arguments.workload or arguments.baseline):
         path = result_path("cpu")
         path.write_text(json.dumps(result, indent=1) + "\n")

@@ -174,7 +174,7 @@ async def _chunks(found: Any, body: dict[str, Any], chat: bool) -> AsyncIterator
         await asyncio.sleep(0.002)
     if isinstance(found, Fault):
         raise ConnectionAbortedError
-    end = {"delta": {}} if chat else {"text": ""}
+    end = {"delta": {}} if chat else {"text": ""}  # type: ignore[dict-item]
     yield chunk([{"index": 0, **end, "finish_reason": "stop"}])
     yield chunk([], usage=_usage(body, [said]))
     yield "data: [DONE]\n\n"

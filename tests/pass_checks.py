@@ -101,7 +101,7 @@ def check_cache_hints(program: Program, least_bytes: int) -> int:
     assert without_keys(after) == program, to_text(program)
     keyed: dict[str, list[str]] = {}
     for args, salt in ((ARGS, ""), (OTHERS, "other")):
-        model = replace(MODEL, generate=lambda site, prefix, salt=salt: f"{salt}{len(prefix)}", choose=choose)
+        model = replace(MODEL, generate=lambda site, prefix, salt=salt: f"{salt}{len(prefix)}", choose=choose)  # type: ignore[misc]
         spied = replace(with_keys(after), params=after.params)
         for site, (prefix, _) in meaning(spied, model, args, STREAMS).calls.items():
             if site.name.startswith("sglc-"):

@@ -453,7 +453,7 @@ def _loop(b: _Builder) -> None:
         body = Region(params, tuple(b.ops), (again, *carried))
     op = Loop(init, b.random.randrange(1, 5), body)
     results = b.emit(op, *types_of(op, 0))
-    for value, stream in zip(results, [*streams, *(None for _ in texts)], strict=True):
+    for value, stream in zip(results, [*streams, *(None for _ in texts)], strict=True):  # type: ignore[assignment]
         if stream is None:
             _play(b, value)
         else:

@@ -115,17 +115,17 @@ def check(seed: int, estimate: Estimate = estimated, given: Mapping[str, str] = 
         used = made_.get(step.site, [])
         assert len(used) in step.counts.calls, (step.site, len(used), step.counts.calls, text)
         assert sum(one.prompt for one in used) in step.counts.prompt, (step.site, used, step.counts, text)
-    used = sum((call.usage for call in run.calls), Usage())
+    whole = sum((call.usage for call in run.calls), start=Usage())
     counts = forecast.counts
     assert len(run.calls) in counts.calls, (len(run.calls), counts, text)
-    assert used.prompt in counts.prompt, (used, counts, text)
+    assert whole.prompt in counts.prompt, (whole, counts, text)
     sites = [
         (str(c.site), c.usage.prompt, c.usage.cached, str(forecast.step_of(base_site(str(c.site))).each.shared))
         for c in run.calls
     ]
-    assert used.computed in counts.computed, (sites, used, counts, text)
-    assert used.cached in counts.shared, (sites, used, counts, text)
-    assert used.completion in counts.new, (used, counts, text)
+    assert whole.computed in counts.computed, (sites, whole, counts, text)
+    assert whole.cached in counts.shared, (sites, whole, counts, text)
+    assert whole.completion in counts.new, (whole, counts, text)
     assert run.submits in counts.submits, (run.submits, counts, text)
     found["exact in all"] += counts.prompt.exact and counts.computed.exact
     return found

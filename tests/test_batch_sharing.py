@@ -20,6 +20,7 @@ from sglc.execution.batch.prefixes import beginnings, remark
 from sglc.execution.result import Result
 from sglc.frontend.tracing.guards import Memo
 from sglc.runtime.scheduler.scheduler import WORTH_WAITING_TOKENS
+from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend
 
 ONE: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "ignore_eos": True}
@@ -109,7 +110,7 @@ def test_beginnings_within_beginnings() -> None:
         backend.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(at_depth(4, 12, 60)))
 def test_random_batches(seed: int) -> None:
     """Whatever the beginnings, all prompts together take what their trie has, and the results are the same."""
     rng = random.Random(seed)
@@ -472,7 +473,7 @@ def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
-    original, turns = session.seeds_of, itertools.count()
+    original, turns = session.seeds_of, itertools.count()  # type: ignore[attr-defined]
     patch.setattr(session, "seeds_of", lambda seed, row: original(seed, next(turns)))
 
 

@@ -30,6 +30,7 @@ from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.depth import some_of
 from tests.reference.oracle import Oracle
 from tests.test_bench import cuda_like as cuda_like
 from tests.test_bench import few_threads as few_threads
@@ -77,7 +78,7 @@ CALLS = {
 HAND_OVERS = {"react": 3, "skeleton": 1, "judge": 1, "rag": 2}  # of a program; 1 where nothing is here
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", some_of(WORKLOADS, 2, len(WORKLOADS)), ids=lambda workload: workload.name)
 def test_passes_change_no_text_and_cost_no_token(
     workload: Workload, oracle: OnOracle, words: DrawnWords
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_row_that_fails_fails_the_round(oracle: OnOracle, words: DrawnWords) -
 
 
 @pytest.mark.usefixtures("few_threads")
+@pytest.mark.slow
 def test_in_a_process_of_its_own(words: DrawnWords) -> None:
     """As on CUDA: the figures come over the wire."""
     backend = LocalBackend(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu", process=True))
@@ -208,6 +210,7 @@ def test_fewest_computed(calls: list[Any], least: int) -> None:
 
 
 @pytest.mark.usefixtures("few_threads")
+@pytest.mark.slow
 def test_the_command_measures_the_programs_that_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def test_one_row_that_fails(
         clock = HandClock(monkeypatch)
         count = ROWS if way is batch else 1
         clock.advance(1.0, lambda: WAITING.is_set() and backend.firsts == count and clock.running == 1)
-    results = way(program, kind, {"backend": backend, **options})
+    results = way(program, kind, {"backend": backend, **options})  # type: ignore[dict-item]
     bad = results[BAD if len(results) > 1 else 0]
     error = bad.error()
     assert error is not None

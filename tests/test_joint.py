@@ -61,7 +61,8 @@ def text_of(rng: random.Random, most: int) -> str:
 
 def case_of(rng: random.Random) -> Case:
     """Texts that are made of what is asked for, and then spoilt now and then; stops overlap literals."""
-    steps, said = [], ""
+    steps: list[JointStep] = []
+    said = ""
     for number in range(rng.randint(1, 4)):
         before = "" if number == 0 and rng.random() < 0.7 else text_of(rng, 3)
         stops = [text_of(rng, 2) for _ in range(rng.randint(0, 2))]

@@ -288,7 +288,7 @@ def test_a_program_that_hides_its_devices_has_none(devices: str, monkeypatch: py
 def test_a_run_is_stopped_in_the_middle_and_others_go_on(shared: LocalBackend) -> None:
     async def main() -> list[Event]:
         other = asyncio.create_task(events(shared, asks("go on", max_tokens=60, ignore_eos=True)))
-        async with aclosing(shared.submit(asks("stop", max_tokens=3_000, ignore_eos=True))) as stopped:
+        async with aclosing(shared.submit(asks("stop", max_tokens=3_000, ignore_eos=True))) as stopped:  # type: ignore[type-var]
             async for event in stopped:
                 assert isinstance(event, Delta)
                 break

@@ -14,16 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pass_checks import (
-    alike,
-    chat_program,
-    check_cache_hints,
-    check_dead_code,
-    check_ids,
-    check_reorder,
-    raw_program,
-    swept,
-)
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
@@ -37,6 +27,16 @@ from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.depth import at_depth
+from tests.pass_checks import (
+    alike,
+    chat_program,
+    check_cache_hints,
+    check_dead_code,
+    check_ids,
+    check_reorder,
+    raw_program,
+    swept,
+)
 from tests.random_programs import random_program
 from tests.soak_ir import PLAIN, means
 from tests.templates import TEMPLATES, ByteTokenizer
@@ -158,7 +158,7 @@ def swap_tools(ops: list[Op]) -> list[Op]:
 
 def drop_arm(ops: list[Op]) -> list[Op]:
     """An arm that is thought dead runs what the other does."""
-    return [replace(op, orelse=replace(op.then, ops=())) if _simple(op) else op for op in ops]
+    return [replace(op, orelse=replace(op.then, ops=())) if _simple(op) else op for op in ops]  # type: ignore[attr-defined,call-arg]
 
 
 def _simple(op: Op) -> bool:
@@ -247,7 +247,7 @@ def swap_results(patch: pytest.MonkeyPatch) -> None:
 
 def drop_argument(patch: pytest.MonkeyPatch) -> None:
     """A literal argument is empty."""
-    right = inline_calls.Format
+    right = inline_calls.Format  # type: ignore[attr-defined]
     patch.setattr(inline_calls, "Format", lambda parts, **given: right((), **given))
 
 
@@ -365,13 +365,13 @@ def test_broken_sweeping_is_caught(break_it: Callable[[pytest.MonkeyPatch], None
 def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
     monkeypatch.setattr(cache_hints._Prefix, "closed", lambda self: self)
-    assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())
+    assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())  # type: ignore[misc]
 
 
 def test_wrong_ids_are_caught(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inlining that writes what it is given as a turn's own text would: text alike, other ids."""
     tokenizer = load_tokenizer(smollm2)
-    right = inline_calls.Format
+    right = inline_calls.Format  # type: ignore[attr-defined]
     monkeypatch.setattr(inline_calls, "Format", lambda parts, **given: right((*parts, " "), **given))
     found = (lambda seed=seed: check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(40))
     assert any(map(fails, found))

@@ -60,10 +60,10 @@ class Watched(ScriptedBackend):
         self.most_kept = 0
         self.at_once = self.most_at_once = 0  # segments
 
-    async def submit(self, segment: Segment) -> Any:
+    async def submit(self, segment: Segment, *, streams: bool = True) -> Any:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        async for event in super().submit(segment):
+        async for event in super().submit(segment, streams=streams):
             self.most_kept = max(self.most_kept, self.kept)
             yield event
         self.most_kept = max(self.most_kept, self.kept)
@@ -109,7 +109,7 @@ def begun(program: Program) -> Program:
                 case _:
                     yield with_regions(op, lambda region: replace(region, ops=tuple(block(region.ops))))
 
-    params = tuple(replace(op, role="") if hasattr(op, "role") else op for op in program.params)
+    params = tuple(replace(op, role="") if hasattr(op, "role") else op for op in program.params)  # type: ignore[call-arg]
     return replace(program, params=params, ops=tuple(block(program.ops)))
 
 
@@ -177,7 +177,7 @@ def check_run(seed: int, backend: OracleBackend) -> int:
         return 0
     texts = {site: output.text for site, output in run.outputs.generations.items()}
     choose = lambda site, _, choices: choices.index(texts[site])  # noqa: E731
-    expected = meaning(program, Model(lambda site, _: texts[site], choose, declared=declared), args)
+    expected = meaning(program, Model(lambda site, _: texts[site], choose, declared=declared), args)  # type: ignore[return-value]
     assert set(expected.calls) == set(texts)
     tokenizer = backend.target.tokenizer
     assert tokenizer is not None
@@ -595,7 +595,7 @@ def test_a_plan_of_a_stopped_run_does_not_begin() -> None:
 class Lost(ScriptedBackend):
     """Breaks down in its second segment."""
 
-    async def submit(self, segment: Segment) -> Any:
+    async def submit(self, segment: Segment) -> Any:  # type: ignore[override]
         if self.submits == 1:
             raise ConnectionError("gone")
         async for event in super().submit(segment):

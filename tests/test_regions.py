@@ -393,7 +393,7 @@ def test_a_change_in_a_block_changes_identity() -> None:
     seen = {identity(program)}
     for op in walk(program.ops):
         if isinstance(op, Append) and isinstance(op.text, str):
-            seen.add(identity(_each(program, lambda o, op=op: replace(o, text="?") if o is op else o)))
+            seen.add(identity(_each(program, lambda o, op=op: replace(o, text="?") if o is op else o)))  # type: ignore[misc]
     assert len(seen) > 2
 
 

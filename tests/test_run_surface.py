@@ -46,7 +46,7 @@ def pair(s: Any, left: str, right: str = "R") -> str:
 def test_arun_gives_the_ended_result(oracle: OracleBackend) -> None:
     oracle.oracle.step_s = 0.002
 
-    async def both() -> list[Result]:
+    async def both() -> tuple[Result, Result]:
         return await asyncio.gather(
             pair.arun("a", backend=oracle, seed=1), pair.arun("b", backend=oracle, seed=2)
         )

@@ -73,9 +73,13 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 def test_nulls_are_absent_and_neutral_values_mean_nothing(
     server: Server, path: str, body: dict[str, Any]
 ) -> None:
-    from sglc.serve.bodies import UNSUPPORTED, ChatBody, CompletionBody, GenerateBody
+    from sglc.serve.bodies import UNSUPPORTED, Body, ChatBody, CompletionBody, GenerateBody
 
-    kinds = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, "/generate": GenerateBody}
+    kinds: dict[str, type[Body]] = {
+        "/v1/completions": CompletionBody,
+        "/v1/chat/completions": ChatBody,
+        "/generate": GenerateBody,
+    }
     nulls: dict[str, Any] = {
         (field.alias or name): None for name, field in kinds[path].model_fields.items() if name not in body
     }

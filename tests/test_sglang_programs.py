@@ -338,10 +338,11 @@ def test_a_method_of_choosing_of_one_s_own() -> None:
     assert state["city"] == " a banana"
     assert state.text().startswith("The capital of France is a banana!")
     (scored,) = seen
-    means = [sum(lp for lp, _, _ in tokens) / len(tokens) for tokens in scored["input_token_logprobs"]]
+    means = [sum(lp for lp, _, _ in tokens) / len(tokens) for tokens in scored["input_token_logprobs"]]  # type: ignore[attr-defined]
     assert means == pytest.approx(scored["normalized_prompt_logprobs"])
-    assert [[id_ for _, id_, _ in tokens] for tokens in scored["unconditional_token_logprobs"]] == [
-        [id_ for _, id_, _ in tokens] for tokens in scored["input_token_logprobs"]
+    assert [[id_ for _, id_, _ in tokens] for tokens in scored["unconditional_token_logprobs"]] == [  # type: ignore[attr-defined]
+        [id_ for _, id_, _ in tokens]
+        for tokens in scored["input_token_logprobs"]  # type: ignore[attr-defined]
     ]
 
 

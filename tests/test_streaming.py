@@ -129,7 +129,7 @@ def test_readers_do_not_disturb_each_other(oracle: OracleBackend) -> None:
     for thread in threads:
         thread.start()
 
-    async def both() -> list[list[Any]]:
+    async def both() -> tuple[list[Any], list[Any]]:
         return await asyncio.gather(collected(result, None), collected(result, "b", 0.001))
 
     whole, second = asyncio.run(both())

@@ -703,7 +703,7 @@ def test_what_is_no_budget(budget: dict[str, Any]) -> None:
 
 
 def fields_of(program: sgl.Function, **kwargs: Any) -> list[Any]:
-    return [op.sampling for op in program.trace(**kwargs).ops if type(op).__name__ == "Gen"]
+    return [op.sampling for op in program.trace(**kwargs).ops if type(op).__name__ == "Gen"]  # type: ignore[attr-defined]
 
 
 def test_every_argument_of_gen_reaches_the_generation() -> None:

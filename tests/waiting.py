@@ -38,7 +38,9 @@ def press_ctrl_c(when: Callable[[], object]) -> None:
 
     def press() -> None:
         until(when)
-        while (before := place()) is None or before != (time.sleep(0.002), place())[1]:
+        before = None
+        while (now := place()) is None or now != before:
+            before = now
             time.sleep(0.002)
         signal.pthread_kill(main, signal.SIGINT)
 
@@ -134,7 +136,7 @@ class HandClock:
 
 def _is_set(ring: Callable[[], None]) -> bool:
     """Whether an alarm has not been turned off, as it is when its run ends."""
-    return ring.__self__._ring is not None  # type: ignore[attr-defined,no-any-return]
+    return ring.__self__._ring is not None  # type: ignore[attr-defined]
 
 
 def somebody_at(file: str, line: int | None = None) -> bool:

@@ -76,7 +76,7 @@ class Noted(OracleBackend):
         self.read = read
         self.printed: str | None = None
 
-    def submit(self, segment: Any, *, streams: bool = True) -> Any:
+    def submit(self, segment: Any, *, streams: bool = True) -> Any:  # type: ignore[override]
         if self.printed is None:
             self.printed = self.read()
         return super().submit(segment, streams=streams)

@@ -13,7 +13,7 @@ from sglc.explain.estimate import abstract_values, token_counts, walk_plan, walk
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.intervals import ZERO, Interval
 from sglc.explain.estimate.prefix_tree import PrefixTree
-from tests.depth import at_depth
+from tests.depth import at_depth, some_of
 from tests.soak_explain import check
 
 PROGRAMS = at_depth(15, 60, 400)
@@ -29,9 +29,9 @@ def test_bounds_hold_on_random_programs() -> None:
 
 def test_bounds_hold_when_no_argument_is_known() -> None:
     found: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(PROGRAMS // 3):
         found.update(check(seed, given={}))
-    assert found["calls"] > 80
+    assert found["calls"] > 4 * (PROGRAMS // 3)
 
 
 def literals_one_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def silent(patch: pytest.MonkeyPatch) -> None:
 
 def half_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A generation is taken to make half of what it may."""
-    whole: Callable[..., Interval] = walk_segment.completion
+    whole: Callable[..., Interval] = walk_segment.completion  # type: ignore[attr-defined]
 
     def half(*args: Any) -> Interval:
         span = whole(*args)
@@ -104,7 +104,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", some_of(MUTANTS, 2, len(MUTANTS)), ids=lambda mutant: mutant.__name__)
 def test_broken_estimates_are_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

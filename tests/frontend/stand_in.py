@@ -61,7 +61,7 @@ class StandIn:
                 self.content += item
             case expr.ConcatExpr():
                 for part in item.parts:
-                    self += part
+                    self += part  # type: ignore[assignment]
             case expr.GenExpr():
                 texts = texts_of(Sampling(**item.overrides))
                 self._store(item.name or "gen", texts)

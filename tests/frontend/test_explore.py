@@ -410,8 +410,8 @@ def test_a_body_that_is_not_the_same_twice_is_an_error() -> None:
 
     @sgl.function
     def program(s: Any) -> Any:
-        box.count += 1
-        s += f"run {box.count}" + sgl.select("x", choices=["a", "b"])
+        box.count += 1  # type: ignore[attr-defined]
+        s += f"run {box.count}" + sgl.select("x", choices=["a", "b"])  # type: ignore[attr-defined]
         return s["x"] == "a"
 
     with pytest.raises(TraceError, match="recorded again") as caught:

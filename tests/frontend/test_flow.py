@@ -58,7 +58,7 @@ def test_a_run_waits_at_the_lines_that_explain_names(
 ) -> None:
     recorders: list[OpRecorder] = []
 
-    class Kept(function_run.CachingRecorder):
+    class Kept(function_run.CachingRecorder):  # type: ignore[misc,name-defined]
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             recorders.append(self)

@@ -7,7 +7,7 @@ of transformers' own bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,7 +158,7 @@ def errors(logits: Tensor, exact: Tensor) -> tuple[float, float]:
 
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_bfloat16_is_as_close_to_float32_as_that_of_transformers(
-    setting: Setting, kv_dtype: torch.dtype, record_property: pytest.RecordProperty
+    setting: Setting, kv_dtype: torch.dtype, record_property: Callable[[str, object], None]
 ) -> None:
     target = executor(setting, torch.bfloat16, kv_dtype)
     prompt = setting.prompts[0]

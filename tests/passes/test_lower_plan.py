@@ -295,7 +295,8 @@ def test_every_damaged_place_is_refused_or_another_plan() -> None:
     data = json.loads(json.dumps(plan_to_json(EVERYTHING)))
     refused = 0
     for path in list(_paths(data)):
-        for wrong in (None, -1, "wrong", [], {"is": "gen"}, True, 1.5):
+        wrongs: tuple[object, ...] = (None, -1, "wrong", [], {"is": "gen"}, True, 1.5)
+        for wrong in wrongs:
             damaged = copy.deepcopy(data)
             place: Any = damaged
             for key in path[:-1]:

@@ -769,7 +769,7 @@ def dead_node_outlives_a_pinned_one(patch: pytest.MonkeyPatch) -> None:
 
     def rank(self: RadixTree, node: PageNode) -> tuple[int, int, int, int]:
         worth, *rest = original(self, node)
-        return (worth or 9, *rest)
+        return (worth or 9, *rest)  # type: ignore[return-value]
 
     patch.setattr(RadixTree, "_rank", rank)
 

@@ -33,7 +33,7 @@ def masks(found: Constraints) -> list[list[bool]]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was compiled since."""
     seen: list[str] = []
-    original = constraint_module.compile_regex
+    original = constraint_module.compile_regex  # type: ignore[attr-defined]
 
     def compile_regex(pattern: str) -> object:
         seen.append(pattern)

@@ -13,7 +13,7 @@ from sglc.errors import BackendError
 from sglc.runtime.model import gguf_model
 from sglc.runtime.model.config import RopeScaling, load_config
 from sglc.runtime.model.gguf_model import convert
-from sglc.runtime.model.registry import REGISTRY, knobs, pull
+from sglc.runtime.model.registry import REGISTRY, knobs, pull  # type: ignore[attr-defined]
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.tiny_model import tiny_model, tiny_tokenizer, write_gguf

@@ -184,7 +184,7 @@ def test_the_texts_alone_are_scored_in_the_same_step(runtime: Runtime, transform
     longer = [i for i, ids in enumerate(done.choice_ids) if len(ids) > 1]
     expected = truth(transformers, [(ids[:1], ids[1:]) for ids in (done.choice_ids[i] for i in longer)])
     assert 5 < len(longer) < len(CITIES)
-    compare([done.unconditional[i][1:] for i in longer], expected)
+    compare([done.unconditional[i][1:] for i in longer], expected)  # type: ignore[misc]
 
 
 def test_a_prompt_that_merges_as_a_whole_stays_as_it_is(runtime: Runtime, smollm2: Path) -> None:

@@ -56,7 +56,7 @@ def seen(item: object) -> object:
 
 
 def members(union: Any) -> list[type]:
-    return [kind for kind in get_args(union) if is_dataclass(kind)]
+    return [kind for kind in get_args(union) if is_dataclass(kind)]  # type: ignore[misc]
 
 
 def sent(segment: Segment, **given: Any) -> Segment:

@@ -192,7 +192,7 @@ FILTERS = [
 @pytest.mark.parametrize(("dtype", "temperature"), list(zip(DTYPES, (2.0, 0.4, 1.0), strict=True)))
 def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: float) -> None:
     """And so does the race among them."""
-    rows = [{**row, "temperature": temperature, "at": 5} for row in FILTERS]
+    rows = [{**row, "temperature": temperature, "at": 5} for row in FILTERS]  # type: ignore[dict-item]
     logits = random_logits(len(rows), dtype)
     this = case(*rows)
     kept = filtered(logits.float(), this.choice, np.arange(len(rows))) > 0

@@ -1,0 +1,29 @@
+"""The tests as a suite: what collecting them imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+COLLECT = """
+import sys
+import pytest
+
+code = pytest.main(["--collect-only", "-qq", "--ignore", "tests/runtime", "--ignore", "tests/gpu"])
+print("imported:", *sorted({"torch", "transformers", "triton"} & sys.modules.keys()))
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_only_tests_of_the_runtime_import_torch_when_they_are_collected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT], cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1] == "imported:"
