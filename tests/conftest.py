@@ -6,6 +6,7 @@ Nothing here imports torch: a test of the compiler is collected and run without 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,11 @@ if not any(Path("/dev").glob("nvidia[0-9]*")):
 # Several workers, or a model in a process of its own beside the test's: with a thread for every core each, they
 # wait for each other more than they compute. torch reads it when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what runs in its background with Ctrl-C ignored, and every process inherits that: no test that
+# presses it would see anything.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL_MODEL = {"smollm2", "local"}  # the fixtures with it
 
