@@ -165,7 +165,7 @@ class _CudaLike(TorchExecutor):
 @pytest.fixture
 def cuda_like(monkeypatch: pytest.MonkeyPatch, few_threads: None) -> None:
     """The CUDA side of the rig, with the torch executor in the place of the device's."""
-    from sglc.runtime import cuda_executor  # kernels: only once tests of these have said how they run
+    from sglc.runtime.executor import cuda_executor  # kernels: only once tests of these have said how they run
 
     monkeypatch.setattr(_CudaLike, "signature", inspect.signature(cuda_executor.CudaExecutor), raising=False)
     monkeypatch.setattr(_CudaLike, "made", [])
