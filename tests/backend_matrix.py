@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sglc as sgl
+from sglc.api.function import Function
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import LegalizeError
@@ -85,7 +86,7 @@ def _picture(s: Any) -> None:
     s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
 
 
-FEATURES: Mapping[str, Callable[[Any], None] | sgl.api.Function] = {
+FEATURES: Mapping[str, Callable[[Any], None] | Function] = {
     "chat turns": _turns,
     "forks and joins": _forked,
     "one text without turns, one `gen`": _gen(),
@@ -119,8 +120,8 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.api.Function] = {
 }
 
 
-def traced(body: Callable[[Any], None] | sgl.api.Function) -> Program:
-    return (body if isinstance(body, sgl.api.Function) else sgl.function(body)).trace()
+def traced(body: Callable[[Any], None] | Function) -> Program:
+    return (body if isinstance(body, Function) else sgl.function(body)).trace()
 
 
 def verdict(program: Program, target: Target) -> str:
