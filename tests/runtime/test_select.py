@@ -120,8 +120,9 @@ def truth(model: PreTrainedModel, texts: Sequence[tuple[Ids, Ids]]) -> list[list
 
 
 def compare(
-    found: Sequence[Sequence[float]], expected: Sequence[Sequence[float]], tolerance: float = 1e-4
+    found: Sequence[Sequence[float]], expected: Sequence[Sequence[float]], tolerance: float = 2e-4
 ) -> None:
+    """Products of other sizes round in another way, and so do those of another processor."""
     for got, values in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, values, rtol=0, atol=tolerance)
 
@@ -204,7 +205,7 @@ def test_a_trie_that_is_cut_gives_the_same(
     runtime = Runtime(executor, Machine(engine, load_tokenizer(smollm2)))
     done = runtime.select(*CASES["many"])
     assert len(executor.steps) == -(-(len(done.prompt_ids) + len(inner(done.choice_ids))) // budget)
-    compare(done.logprobs, whole.logprobs, 2e-4)  # products of other sizes round in another way
+    compare(done.logprobs, whole.logprobs)
 
 
 def test_a_large_trie_is_divided(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
