@@ -98,7 +98,8 @@ def sglc(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, target = folder / "short.sglir", f"scripted:{folder / 'answers.json'}"
     compiled = ["compile", f"{folder / 'agent.py'}:short", "--target", target, "--passes", ""]
-    assert main([*compiled, "--emit", "ir", "-o", str(program)]) == 0
+    done = sglc([*compiled, "--emit", "ir", "-o", str(program)], folder)
+    assert done.returncode == 0, done.stderr
     assert main(["run", str(program), "--backend", target, "--arg", "question=Why?", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == "yes"
 
