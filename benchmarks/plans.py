@@ -20,7 +20,7 @@ from machine import ROOT, result_path, setting
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 
 ROUNDS = 5
 ASPECTS = ("clarity", "evidence", "style")
@@ -87,7 +87,7 @@ PROGRAMS = {
 }
 
 
-def answer(asked: ScriptedCall) -> str:
+def answer(asked: Asked) -> str:
     return asked.choices[0] if asked.choices else "a fine answer"
 
 

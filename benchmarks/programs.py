@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from machine import ROOT, result_path
 
-from sglc.cli.main import main
+from sglc.cli import main
 
 ROUNDS = 3
 

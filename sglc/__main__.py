@@ -2,6 +2,6 @@
 
 import sys
 
-from sglc.cli.main import main
+from sglc.cli import main
 
 sys.exit(main())

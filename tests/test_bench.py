@@ -15,7 +15,7 @@ from sglc.bench.floor import (
     H200,
 )
 from sglc.bench.options import Options
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.errors import UsageError
 
 

@@ -26,8 +26,8 @@ from sglc.bench.report import read_results, tables, updated
 from sglc.bench.result import BenchResult, Case, percentile, seconds_case, table, to_json
 from sglc.bench.session import BenchSession
 from sglc.bench.setting import ROOT
+from sglc.cli import main
 from sglc.cli.bench import WORKLOADS
-from sglc.cli.main import main
 from sglc.runtime.engine.engine import Engine, EngineConfig
 
 PAGE = ROOT / "docs" / "performance.md"

@@ -17,7 +17,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli.program_file import open_function
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.result import Result
@@ -70,7 +70,7 @@ def is_at(where: str, result: Result) -> bool:
     return ready[:1] == [True] and somebody_at(str(FILE), line_of(where))
 
 
-def answering(asked: ScriptedCall) -> str:
+def answering(asked: Asked) -> str:
     return "w " * 3_000 if asked.site.name == "endless" else f" {asked.site.name}"
 
 
@@ -435,7 +435,7 @@ def check(results: Sequence[Any], count: int, odd: dict[int, str]) -> None:
     assert all(value == f" more of {row % 10}" for row, value, code, _ in results if code is None)
 
 
-def told(asked: ScriptedCall) -> str:
+def told(asked: Asked) -> str:
     """Answers that tell which row asked."""
     row = next((row for row, word in ODD.items() if f"About {word}." in asked.prompt), None)
     if asked.site.name == "answer":

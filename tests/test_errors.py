@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.frontend.tracing import tools
 
 SPEC = Path(__file__).parent / "errors" / "cli.md"

@@ -14,7 +14,7 @@ import pytest
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
@@ -61,7 +61,7 @@ class Scripted(ScriptedBackend):
         super().__init__(self.say)
         self.firsts = 0  # segments that gave their run its `first`
 
-    def say(self, asked: ScriptedCall) -> str | None:
+    def say(self, asked: Asked) -> str | None:
         if asked.site.name == "first":
             return " one"
         if "[unanswered]" in asked.prompt:

@@ -66,7 +66,7 @@ def test_defining_a_program_is_light() -> None:
 
 def test_compiling_for_the_local_back_end_loads_no_torch(smollm2: Path) -> None:
     code = (
-        "import sys; from sglc.cli.main import main; code = main(['compile', 'examples/judge.py'])\n"
+        "import sys; from sglc.cli import main; code = main(['compile', 'examples/judge.py'])\n"
         "heavy = [m for m in ('torch', 'transformers', 'networkx', 'lark') if m in sys.modules]\n"
         "print(code, *heavy, file=sys.stderr)"
     )

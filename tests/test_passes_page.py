@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.passes.base import PASSES
 
 ROOT = Path(__file__).parent.parent

@@ -16,8 +16,8 @@ import pytest
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan, tools_for
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall, Words
-from sglc.cli.main import main
+from sglc.backends.scripted import Asked, ScriptedBackend, Words
+from sglc.cli import main
 from sglc.errors import SglcError, UsageError, VerifyError, render
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
@@ -251,7 +251,7 @@ def loud(s: Any, word: str) -> Any:
     return {"y": s["y"]}
 
 
-def answering(asked: ScriptedCall) -> str:
+def answering(asked: Asked) -> str:
     return f" {asked.site.name}{len(asked.prompt)}"
 
 

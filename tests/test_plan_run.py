@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
-from sglc.cli.main import main
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli import main
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
@@ -42,7 +42,7 @@ from tests.reference.interpret import Model, meaning
 from tests.soak_ir import declared
 from tests.waiting import HANG_S, let_the_loop_run, until
 
-Answers = Mapping[str, str] | Callable[[ScriptedCall], str | None]
+Answers = Mapping[str, str] | Callable[[Asked], str | None]
 
 
 class Watched(ScriptedBackend):
@@ -52,7 +52,7 @@ class Watched(ScriptedBackend):
         answer = answers if callable(answers) else lambda asked: answers.get(asked.site.name)
         self.asked: list[tuple[Site, str]] = []
 
-        def noted(asked: ScriptedCall) -> str | None:
+        def noted(asked: Asked) -> str | None:
             self.asked.append((asked.site, asked.prompt))
             return answer(asked)
 
@@ -214,7 +214,7 @@ def react(question):
 """
 
 
-def reacting(asked: ScriptedCall) -> str | None:
+def reacting(asked: Asked) -> str | None:
     answers = {"thought": " hm\n", "query": " tea?", "answer": " Yes."}
     finished = "FOUND" in asked.prompt
     return answers.get(asked.site.name) or (" finish" if finished else " search")
@@ -354,7 +354,7 @@ def test_what_is_independent_overlaps() -> None:
         both.wait()
         return which
 
-    def answer(asked: ScriptedCall) -> str:
+    def answer(asked: Asked) -> str:
         return asked.prompt
 
     backend = Watched(answer, word_s=0.05)

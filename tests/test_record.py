@@ -18,8 +18,8 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
-from sglc.cli.main import main
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.result import Result
@@ -52,7 +52,7 @@ class Refusing:
 REFUSING: Any = Refusing()
 
 
-def echoing(asked: ScriptedCall) -> str:
+def echoing(asked: Asked) -> str:
     """Every prompt, site and sample has its own answer."""
     if asked.choices:
         return asked.choices[len(asked.prompt) % len(asked.choices)]
@@ -553,7 +553,7 @@ FRESH = """\
 import socket, sys
 def refuse(*_, **__): raise AssertionError("the network is used")
 socket.socket.connect = refuse
-from sglc.cli.main import main
+from sglc.cli import main
 code = main(sys.argv[1:])
 loaded = {"torch", "transformers", "gguf", "safetensors", "openai", "httpx", "httpx2", "xgrammar"}
 print(*sorted(loaded & sys.modules.keys()), file=sys.stderr)

@@ -286,7 +286,7 @@ def test_a_script_without_an_answer_is_the_request_s_fault(tmp_path: Path) -> No
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    from sglc.cli.main import main
+    from sglc.cli import main
 
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -299,7 +299,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytes
 def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sglc.cli.main import main
+    from sglc.cli import main
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "sglc.serve.server", raising=False)  # as in a new process

@@ -15,7 +15,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import SglcError, TraceError, UsageError
 from sglc.ir.core import walk
 from sglc.ir.ops import Gen, HostCall
@@ -25,14 +25,12 @@ from tests.oracle_backend import OracleBackend
 class Recording(ScriptedBackend):
     """Scripted answers, and every prompt that was asked with."""
 
-    def __init__(
-        self, answer: Callable[[ScriptedCall], str | None] = lambda asked: f"<{asked.site.name}>"
-    ) -> None:
+    def __init__(self, answer: Callable[[Asked], str | None] = lambda asked: f"<{asked.site.name}>") -> None:
         self.prompts: dict[str, list[str]] = {}
         super().__init__(self._remember)
         self._given = answer
 
-    def _remember(self, asked: ScriptedCall) -> str | None:
+    def _remember(self, asked: Asked) -> str | None:
         self.prompts.setdefault(asked.site.name, []).append(asked.prompt)
         return self._given(asked) if not asked.choices else asked.choices[0]
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import sglc as sgl
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def answer(asked: ScriptedCall) -> str:
+def answer(asked: Asked) -> str:
     return "y" if asked.choices else "two words"
 
 

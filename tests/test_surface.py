@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 import pytest
 
 import sglc as sgl
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import LegalizeError, MissingVariable, RunError, SglcError, TraceError, UsageError
 from sglc.frontend.language.reasoning import MODELS, Splitter, split
 from tests.oracle_backend import OracleBackend
@@ -21,7 +21,7 @@ from tests.oracle_backend import OracleBackend
 def says(**answers: str | Sequence[str]) -> ScriptedBackend:
     """Answers by the generation's name; of several the one of its occurrence."""
 
-    def answer(asked: ScriptedCall) -> str | None:
+    def answer(asked: Asked) -> str | None:
         text = answers.get(asked.site.name)
         return text if text is None or isinstance(text, str) else text[asked.site.occurrence]
 
@@ -295,7 +295,7 @@ def test_b18_reasoning_leaves_the_prompt_and_everything_else_stays() -> None:
     prompts: dict[str, str] = {}
     answers = {"a": THOUGHT, "b": "five", "c": "yes"}
 
-    def answer(asked: ScriptedCall) -> str:
+    def answer(asked: Asked) -> str:
         prompts[asked.site.name] = asked.prompt
         return answers[asked.site.name]
 
@@ -525,7 +525,7 @@ def test_one_call_on_another_back_end() -> None:
     prompts: dict[str, list[str]] = {}
 
     def teller(**answers: str) -> ScriptedBackend:
-        def answer(asked: ScriptedCall) -> str:
+        def answer(asked: Asked) -> str:
             prompts.setdefault(asked.site.name, []).append(asked.prompt)
             return answers[asked.site.name]
 

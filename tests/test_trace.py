@@ -17,7 +17,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.backends.scripted import ScriptedBackend, ScriptedCall
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -93,7 +93,7 @@ def program(s: Any, q: str) -> str:
     return inner.run(s["c"])["i"]
 
 
-def answer(asked: ScriptedCall) -> str:
+def answer(asked: Asked) -> str:
     return "y" if asked.choices else "three words here"
 
 

@@ -45,7 +45,7 @@ _TEMPLATE = (
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedCall:
+class Asked:
     """One sample that is wanted. `choices` is empty for a generation."""
 
     site: Site
@@ -54,7 +54,7 @@ class ScriptedCall:
     choices: tuple[str, ...] = ()
 
 
-Answer = Callable[[ScriptedCall], str | None]  # None: there is no answer
+Answer = Callable[[Asked], str | None]  # None: there is no answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Rule:
     sample: int | None = None
     prompt: str | None = None
 
-    def holds(self, asked: ScriptedCall) -> bool:
+    def holds(self, asked: Asked) -> bool:
         """Whether this rule answers."""
         site = asked.site
         return (
@@ -296,19 +296,16 @@ class ScriptedBackend:
         count = len(prompt.split())
         if isinstance(node, SelectNode):
             choices = choice_texts(node, texts)
-            chosen = self._say(ScriptedCall(node.site, prompt, 0, choices), node)
+            chosen = self._say(Asked(node.site, prompt, 0, choices), node)
             usage = Usage(prompt=count, computed=count, calls=1)
             done = SelectDone(index, (), choices.index(chosen), chosen, (), (), (), usage, decided="match")
             return done, chosen
         cut = tuple(
-            [
-                _cut(self._say(ScriptedCall(node.site, prompt, number), node), node)
-                for number in range(node.sampling.n)
-            ]
+            [_cut(self._say(Asked(node.site, prompt, number), node), node) for number in range(node.sampling.n)]
         )
         return _done(index, cut, count), cut[0][0]
 
-    def _say(self, asked: ScriptedCall, node: GenNode | SelectNode) -> str:
+    def _say(self, asked: Asked, node: GenNode | SelectNode) -> str:
         text = self._answer(asked)
         if text is None or (asked.choices and text not in asked.choices):
             what = f"none of its choices {asked.choices!r}" if asked.choices else "nothing"

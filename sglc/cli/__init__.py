@@ -2,3 +2,5 @@
 
 May import everything; nothing imports it.
 """
+
+from sglc.cli.entry import main as main

@@ -69,7 +69,7 @@ def _explain(options: argparse.Namespace) -> int:
 
         if given or rows is not None or options.analyze:
             raise UsageError(
-                "SGLC061", "a program in IR form is explained without arguments, and not run",
+                "SGLC061", "a program in IR form is explained without arguments, and `explain` does not run it",
                 hint="give the Python file of the program",
             )  # fmt: skip
         explained = [explained_program(open_ir(options.program), backend.target)]

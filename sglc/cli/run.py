@@ -138,7 +138,8 @@ def _watches(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:
-    is_plan = options.program.endswith(".json")  # which has no prompt that a person would want to see
+    # What was compiled ahead has no prompt that a person would want to see.
+    is_plan = options.program.endswith((".json", ".sglir"))
     if options.json or options.output or (is_plan and not options.stream):
         indent = None if options.json or options.output or options.batch else 2
         print(json.dumps(result.as_json(), ensure_ascii=False, default=str, indent=indent), file=out)

@@ -19,13 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunDefaults:
-    """What holds for every run of the process. `verbosity` of 2 and more prints the final text of each."""
+    """What holds for every run of the process."""
 
-    backend: Any = None  # of a run that names none: a back end, or its name
-    verbosity: int = 0
+    verbosity: int = 0  # 2 and more prints the final text of each
+    default_backend: Any = None  # of a run that names none: a back end, or its name
 
 
-run_defaults = RunDefaults()
+_defaults = RunDefaults()
+
+
+def run_defaults() -> RunDefaults:
+    """Those of this process, which may be set."""
+    return _defaults
+
+
+def keep_defaults_in(holder: RunDefaults) -> None:
+    """From now on they are those of `holder`, which takes over what was set."""
+    global _defaults
+    holder.verbosity, holder.default_backend = _defaults.verbosity, _defaults.default_backend
+    _defaults = holder
 
 
 class Stoppable(Protocol):
@@ -111,7 +123,7 @@ def set_default_backend(backend: Backend | str | None) -> None:
     Raises:
         UsageError: the name is unknown.
     """
-    run_defaults.backend = _known(backend) if backend is not None else None
+    _defaults.default_backend = _known(backend) if backend is not None else None
 
 
 def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
@@ -123,7 +135,7 @@ def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     Raises:
         UsageError: SGLC012, the name is unknown; SGLC013, a back end of a later release.
     """
-    chosen = _known(run_defaults.backend if backend is None else backend, loc)
+    chosen = _known(_defaults.default_backend if backend is None else backend, loc)
     if isinstance(chosen, Unconnected):
         raise chosen.refusal(loc)
     return chosen

@@ -158,7 +158,7 @@ class FunctionRun(Run):
     def _finish(self, outcome: RunOutcome) -> None:
         self._running = None
         error, total_s = self._leave(outcome.error, outcome.total_s)
-        if run_defaults.verbosity >= 2:
+        if run_defaults().verbosity >= 2:
             print(outcome.text)
         self._fill(replace(outcome, error=error, total_s=total_s))
 

@@ -9,13 +9,12 @@ on texts; control tokens are never part of a text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from sglc.execution.context import run_defaults
+from sglc.execution.context import RunDefaults, keep_defaults_in
 
 
 @dataclass(slots=True)
-class GlobalConfig:
+class GlobalConfig(RunDefaults):
     """The switches, with SGLang's defaults."""
 
     skip_special_tokens_in_output: bool = True
@@ -23,23 +22,6 @@ class GlobalConfig:
     enable_precache_with_tracing: bool = True
     enable_parallel_encoding: bool = True
 
-    @property
-    def default_backend(self) -> Any:
-        """The back end, or its name, of every run that names none."""
-        return run_defaults.backend
-
-    @default_backend.setter
-    def default_backend(self, backend: Any) -> None:
-        run_defaults.backend = backend
-
-    @property
-    def verbosity(self) -> int:
-        """2 and more prints the final text of every run."""
-        return run_defaults.verbosity
-
-    @verbosity.setter
-    def verbosity(self, level: int) -> None:
-        run_defaults.verbosity = level
-
 
 global_config = GlobalConfig()
+keep_defaults_in(global_config)

@@ -13,7 +13,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.explain.estimate.analyze import analyzed
 from sglc.explain.render.analyze_text import analysis_text

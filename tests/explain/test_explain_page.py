@@ -12,7 +12,7 @@ import pytest
 
 import sglc
 from sglc.backends.local import LocalBackend
-from sglc.cli.main import main
+from sglc.cli import main
 
 PAGE = Path("docs/explain.md")
 _COMMAND = re.compile(r"^```console\n\$ (.*)\n((?:(?!```).*\n)*)```\n", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.explain.estimate.analyze import analyzed
 from sglc.explain.explanation import Explanation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.cli.program_file import open_functions
 from sglc.frontend.analysis.lint import findings, render_finding
 

@@ -10,7 +10,7 @@ import pytest
 
 import sglc as sgl
 from benchmarks.passes import Counted, answered, measured, reviewed, siblings
-from sglc.cli.main import main
+from sglc.cli import main
 from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Takes, Target
 from sglc.passes.compile import compile_program

@@ -71,12 +71,12 @@ def table_of(lines: list[list[int]]) -> Tensor:
     return torch.tensor(lines, dtype=torch.int32, device=DEVICE)
 
 
-DECODED = some_of([[1], [300], [1, 15, 16, 17, 63, 64, 65, 200], [129] * 5 + [2]], 2, 3)
+DECODED = some_of([[1], [300], [1, 15, 16, 17, 63, 64, 65, 200], [129] * 5 + [2]], 1, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF, torch.float8_e4m3fn])
 @pytest.mark.parametrize("lengths", DECODED)
-@pytest.mark.parametrize("processors", some_of([1, 3, 40], 1, 2))
+@pytest.mark.parametrize("processors", some_of([1, 3, 40], 1, 1))
 def test_decode(lengths: list[int], dtype: torch.dtype, processors: int) -> None:
     pool, table = setting(lengths, dtype)
     compute = HALF if dtype is torch.float8_e4m3fn else dtype
