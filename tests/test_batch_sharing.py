@@ -78,6 +78,7 @@ def kept(results: Sequence[Result]) -> list[Any]:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_rows", [4, 16])
 @pytest.mark.parametrize("share", [1.2, 0.25])
 def test_every_beginning_is_computed_once(share: float, max_rows: int) -> None:
@@ -110,6 +111,7 @@ def test_beginnings_within_beginnings() -> None:
         backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(at_depth(4, 12, 60)))
 def test_random_batches(seed: int) -> None:
     """Whatever the beginnings, all prompts together take what their trie has, and the results are the same."""
@@ -477,6 +479,7 @@ def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session, "seeds_of", lambda seed, row: original(seed, next(turns)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, results_as_they_began, seeds_as_they_begin])
 def test_faults_are_found(fault: Callable[[pytest.MonkeyPatch], None] | None) -> None:
     rows = [(letter, f"question {number}") for letter, number in SHUFFLED]

@@ -72,6 +72,7 @@ COUNTS: dict[str, list[dict[str, int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
 @pytest.mark.parametrize("workload", COUNTS)
 def test_a_workload_runs_and_counts(
@@ -134,6 +135,7 @@ def test_fork_takes_the_pages_of_one_prefix_and_of_the_tails(
     assert used == 16 + 8 * 1 + 7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
 def test_tree_and_few_shot_compute_what_is_shared_once_whatever_the_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -179,6 +181,7 @@ def cuda_like(monkeypatch: pytest.MonkeyPatch, few_threads: None) -> list[dict[s
     return made
 
 
+@pytest.mark.slow
 def test_fork_on_cuda_runs_with_and_without_the_cascade(
     monkeypatch: pytest.MonkeyPatch, cuda_like: list[dict[str, Any]]
 ) -> None:
@@ -193,6 +196,7 @@ def test_fork_on_cuda_runs_with_and_without_the_cascade(
     assert alone.setting["cascade"] is False
 
 
+@pytest.mark.slow
 def test_limits_on_cuda(monkeypatch: pytest.MonkeyPatch, cuda_like: list[dict[str, Any]]) -> None:
     for sizes in (throughput.OFFLINE, throughput.OFFLINE_WARM_UP, throughput.TREE, throughput.FEW_SHOT):
         monkeypatch.setitem(sizes, "cuda", sizes["cpu"])

@@ -452,6 +452,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path, clock: HandClock) -> None:
     program = open_function(str(folder / "ask.py"))
@@ -477,6 +478,7 @@ def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path, cl
     until(lambda: backend.kept == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_thousand_rows_from_the_command_line(planned: bool, folder: Path) -> None:
     rules = [{"name": "answer", "text": " fine"}, {"prompt": "About wordy", "text": " word" * 40}]

@@ -45,6 +45,7 @@ def walked(dfa: ByteDfa, rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(patterns(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8))
 def test_compressed_automata_take_the_same_texts(pattern: str, texts: list[str]) -> None:

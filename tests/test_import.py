@@ -48,6 +48,7 @@ def test_the_probe_sees_a_heavy_module() -> None:
     assert heavy_modules_after("import lark") == ["lark"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     ["sglc", "sglc.errors", "sglc.knobs", "sglc.ir.core", "sglc.ir.ops", "sglc.ir.plan.plan", "sglc.ir.target"],

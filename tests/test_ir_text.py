@@ -225,6 +225,7 @@ def test_a_text_cut_short_is_refused_or_still_a_program(cut: int) -> None:
     assert 1 <= loc.line <= text.count("\n")
 
 
+@pytest.mark.slow
 def test_time_is_linear() -> None:
     """Four times the ops take less than ten times as long."""
     chain = [f"    s{i + 1} = append(s{i}, 'line {i}')\n" for i in range(20_000)]

@@ -146,6 +146,7 @@ def without(segment: Segment) -> Segment:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("retries", [0, 2])
 def test_results_are_those_of_single_requests_and_calls_are_no_more(streams: bool, retries: int) -> None:

@@ -26,6 +26,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 def test_imports_point_down() -> None:
     assert violations(ROOT) == []
 
@@ -70,6 +71,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, copied: Path) -> None:
     name, source, said = PLANTED[fault]

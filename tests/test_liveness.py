@@ -9,6 +9,7 @@ from tests.agents import PAGE_SIZE, Agents, Clock, TimedBackend, least_recently_
 from tests.page_trace import End, Grow, Open, Trace, replay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("tool_steps", [0, 4])
 def test_half_as_much_is_computed_again_as_by_last_use(tool_steps: int, shared: bool) -> None:

@@ -179,6 +179,7 @@ def told(of: list[Event]) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -> None:
     thread = LocalBackend(options(folder, process=False))
     try:
@@ -400,6 +401,7 @@ def test_a_process_that_talks_rubbish_is_ended(
 # -- a process that does not begin -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no weights", "no device", "no model"])
 def test_a_model_that_does_not_load_fails_as_in_a_thread(folder: Path, tmp_path: Path, kind: str) -> None:
     changes: dict[str, Any] = {"device": "cuda"} if kind == "no device" else {}
@@ -457,6 +459,7 @@ def test_no_python_to_begin_is_an_error(folder: Path, monkeypatch: pytest.Monkey
 # -- a process that dies -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_fails_what_ran_and_the_next_run_has_another(frail: LocalBackend) -> None:
     pid = pid_of(frail)
     question: list[BaseException] = []
@@ -492,6 +495,7 @@ def test_a_process_that_dies_fails_what_ran_and_the_next_run_has_another(frail: 
     assert failed.error.code == "SGLC403"
 
 
+@pytest.mark.slow
 def test_a_row_of_a_dead_process_fails_and_the_program_goes_on(frail: LocalBackend) -> None:
     pid = pid_of(frail)
 
@@ -597,6 +601,7 @@ def program(folder: Path, stage: str, tmp_path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["loading", "forked"])
 def test_the_process_ends_with_the_program(folder: Path, tmp_path: Path, stage: str) -> None:
     with program(folder, stage, tmp_path) as running:
@@ -619,6 +624,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing(folder: Path, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: Path) -> None:
     with program(folder, "serving", tmp_path) as running:
         assert running.stdout is not None

@@ -163,6 +163,7 @@ def test_a_choice_says_how_it_was_decided() -> None:
         assert (error.code, error.loc is not None) == ("SGLC546", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [('{"value": 42}', "42"), ('{"value": "42"}', "42"), ('{"value": "many"}', None), ("42!", None)],
@@ -420,6 +421,7 @@ def one(s: Any, q: str = "q") -> None:
     s += sgl.user(q) + sgl.assistant(sgl.gen("x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -463,6 +465,7 @@ def test_retries_are_bounded_and_the_rest_of_a_run_is_kept() -> None:
         assert [call.samples[0].text for call in result.calls] == ["fine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "hint"),
     [(Fault(400), ""), (Fault(401), "key"), (Fault(404), "name"), (Fault(429, code="insufficient_quota"), "")],
@@ -573,6 +576,7 @@ def test_answers_that_are_none(choice: dict[str, Any] | None, code: str) -> None
 # -- many at once ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_keeps_to_the_limit_and_to_its_order() -> None:
     with serving(said, delay_s=0.02) as api:
         rows = [{"q": f"row {number}"} for number in range(200)]

@@ -69,6 +69,7 @@ def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, smollm2: Pat
         assert all(less >= 0 for _, less in written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "least"), [("chatml", 20), ("smollm2", 12), ("moving", 2)])
 def test_inlined_programs_are_written_by_templates_as_calls_are(style: str, least: int) -> None:
     """Where the template writes more than the turn itself, or earlier turns once more."""

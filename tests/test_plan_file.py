@@ -112,6 +112,7 @@ def planned(seed: int) -> Plan:
     return compile_program(program, EVERYTHING).plan
 
 
+@pytest.mark.slow
 def test_a_plan_is_the_same_after_it_was_written() -> None:
     hashes = set()
     for seed in range(40):
@@ -150,6 +151,7 @@ def changed(item: Any) -> Any:
             return "x"
 
 
+@pytest.mark.slow
 def test_a_change_anywhere_is_refused() -> None:
     codes: dict[str, int] = {}
     for seed in range(6):
@@ -198,6 +200,7 @@ def test_what_the_errors_say() -> None:
 # -- another process ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = compiled_in(folder, "short")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -214,6 +217,7 @@ def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: py
     assert plan.name == "plan.json"
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_tool_wants_a_file_that_declares_it(folder: Path) -> None:
     compiled_in(folder, "agent")
     tools = AGENT.partition("@sgl.function")[0]
@@ -284,6 +288,7 @@ def sampled(s: Any, word: str) -> Any:
     return {"end": s["end"], "first": [s["x"], word]}
 
 
+@pytest.mark.slow
 def test_rows_of_a_plan_draw_the_samples_of_the_function_s() -> None:
     oracle = OracleBackend()
     plan = LoadedPlan(sampled.compile(oracle).plan)
@@ -383,6 +388,7 @@ def test_a_plan_for_an_api_runs_on_no_other_back_end() -> None:
 # -- batches from the command line -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,6 +412,7 @@ def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     assert err.startswith("error[SGLC014]: the plan misses `question`\nnote: row 1 of the batch; its arguments")
 
 
+@pytest.mark.slow
 def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = compiled_in(folder, "short")
     line = ["run", str(plan), "--backend", f"scripted:{folder / 'answers.json'}", "--arg", "question=Tea?"]

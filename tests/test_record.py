@@ -269,6 +269,7 @@ def test_scores_and_log_probabilities_come_back(tmp_path: Path) -> None:
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_thousand_rows(tmp_path: Path) -> None:
     rows = [{"q": f"row {number}"} for number in range(1000)]
     first = forked.run_batch(rows, backend=ScriptedBackend(echoing), record=str(tmp_path))
@@ -496,6 +497,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_was_answered_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "killed.py"
     path.write_text(KILLED)
@@ -588,6 +590,7 @@ def test_a_real_model_s_run_is_replayed_in_a_fresh_process(local: LocalBackend, 
     assert (tmp_path / "out.jsonl").read_text() == "".join(lines)
 
 
+@pytest.mark.slow
 def test_a_plan_is_recorded_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -631,6 +634,7 @@ def test_an_api_s_run_is_replayed_when_the_api_is_gone_and_its_key_is_nowhere(tm
     assert "127.0.0.1" not in text
 
 
+@pytest.mark.slow
 def test_a_server_s_run_is_replayed_when_the_server_is_gone(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"name": "a", "text": "tea"}, {"text": "later"}]')
@@ -708,6 +712,7 @@ def check_random(seeds: range, folder: Path) -> int:
     return answers
 
 
+@pytest.mark.slow
 def test_random_programs_are_replayed(tmp_path: Path) -> None:
     assert check_random(range(at_depth(20, 40, 200)), tmp_path) > at_depth(60, 130, 660)
 
@@ -806,6 +811,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mutant", "check"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
 def test_a_broken_recording_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], check: Callable[[Path], None], tmp_path: Path

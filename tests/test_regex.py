@@ -152,6 +152,7 @@ def test_a_state_behind_a_prefix() -> None:
     assert run(dfa, b"a\xc3") == DEAD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "code", "words"),
     [
@@ -181,6 +182,7 @@ def test_what_cannot_constrain_is_refused(pattern: str, code: str, words: str) -
     assert failure.value.code == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "place"),
     [
@@ -205,6 +207,7 @@ def test_a_refusal_says_where(pattern: str, place: int) -> None:
     assert failure.value.note.startswith(f"at position {place} of the pattern; ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(?x: a # (?=b)\n (?=c) c)", "(.?" + "x?" * 5000 + ")*" + ".?" * 3000])
 def test_a_refusal_without_a_place_gives_none(pattern: str) -> None:
     with pytest.raises(LegalizeError) as failure:

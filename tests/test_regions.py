@@ -285,6 +285,7 @@ def test_no_walk_meets_the_recursion_limit(walk_it: Callable[[Program], object])
             walk_it(nested(20_000))
 
 
+@pytest.mark.slow
 def test_the_deepest_text_goes_through_every_stage() -> None:
     """From a caller that has little room itself, in several threads at once."""
 
@@ -305,12 +306,14 @@ def test_the_deepest_text_goes_through_every_stage() -> None:
 # -- properties --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PASSES)
 def test_pass_keeps_meaning(name: str) -> None:
     changed = sum(check_pass(random_program(seed, regions=True), name) for seed in SEEDS)
     assert changed > len(SEEDS) // 3
 
 
+@pytest.mark.slow
 def test_text_form_is_exact() -> None:
     for seed in SEEDS:
         check_text(random_program(seed, regions=True))
@@ -362,14 +365,15 @@ def test_broken_plans_are_caught() -> None:
 
 def test_random_programs_hold_every_op() -> None:
     found: Counter[str] = Counter()
-    for seed in SEEDS:
+    for seed in range(100):
         program = random_program(seed, regions=True)
         verify(program)
         found.update(op.mnemonic for op in walk((*program.params, *program.ops)))
     assert set(OPS) - found.keys() == {"control"}  # lowering makes it
-    assert min(found[name] for name in ("cond", "switch", "loop", "map", "call", "host_call")) > len(SEEDS) // 4
+    assert min(found[name] for name in ("cond", "switch", "loop", "map", "call", "host_call")) > 100 // 4
 
 
+@pytest.mark.slow
 def test_random_changes_of_a_text_are_programs_or_errors_with_a_place() -> None:
     """20 texts of each of many programs."""
     random = Random(0)
@@ -409,6 +413,7 @@ def test_views_show_blocks_as_one() -> None:
     assert "cond(b0)" in to_dot(program)
 
 
+@pytest.mark.slow
 def test_time_is_linear() -> None:
     """Text, checks and passes on 4,000 small blocks: four times the blocks, less than ten times as long."""
 

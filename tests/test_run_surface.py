@@ -416,6 +416,7 @@ def test_generator_style_gives_rows_in_order_as_they_end(oracle: OracleBackend) 
     assert list(program.run_batch([], backend=oracle, generator_style=True)) == []
 
 
+@pytest.mark.slow
 def test_a_row_that_sleeps_delays_no_other_and_threads_are_bounded(oracle: OracleBackend) -> None:
     window, count = 4, 64
     others = threading.Semaphore(0)

@@ -76,6 +76,7 @@ def test_pass_keeps_meaning(name: str) -> None:
     assert changed > len(SEEDS) // 3  # the programs give the pass something to do
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_lower_roles_keeps_meaning(style: str) -> None:
     tokenizer = ByteTokenizer(TEMPLATES[style])
@@ -103,6 +104,7 @@ def means_or_refused(program: Program, tokenizer: ByteTokenizer) -> Meaning | No
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["chatml", "smollm2"])
 def test_pipeline_and_plan_keep_meaning(style: str) -> None:
     tokenizer = ByteTokenizer(TEMPLATES[style])
@@ -120,6 +122,7 @@ def test_pipeline_and_plan_keep_meaning(style: str) -> None:
         assert lower_plan(canonical(after), target) == plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "least"), [("chatml", 60), ("smollm2", 40), ("qwen3", 25)])
 def test_turns_in_blocks_keep_their_meaning(style: str, least: int) -> None:
     """With every pass and as a plan; what cannot be lowered for sure is refused, and that is not all."""
@@ -152,6 +155,7 @@ def with_functions(tokenizer: ByteTokenizer | None = None) -> Model:
     return replace(model(tokenizer), host=host, declared=declared)
 
 
+@pytest.mark.slow
 def test_plan_of_raw_text_keeps_meaning() -> None:
     for seed in SEEDS:
         program = without_roles(random_program(seed))
@@ -175,6 +179,7 @@ def _as_text(op: Op) -> Op:
             return op
 
 
+@pytest.mark.slow
 def test_text_form_is_exact() -> None:
     for seed in SEEDS:
         program = random_program(seed)
@@ -339,6 +344,7 @@ _SHOWN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regions", [False, True])
 def test_messages_keep_their_meaning(regions: bool) -> None:
     """What a chat model can be asked for is asked for as it stands; all else is refused."""
@@ -361,6 +367,7 @@ def test_messages_keep_their_meaning(regions: bool) -> None:
     assert refused <= {"SGLC315", "SGLC316", "SGLC317"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["text", "chat"])
 def test_speculate_only_says_what_may_go_on(protocol: str) -> None:
     """Nothing but `ahead` changes, and where it is left one generation alone goes on from the other."""

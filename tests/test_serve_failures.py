@@ -53,6 +53,7 @@ def complete(server: Server, **changes: Any) -> tuple[int, Any]:
 # -- a runtime that dies ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_dead_runtime_fails_what_runs_and_the_next_requests_have_another(
     server: Server, sent: signal.Signals
@@ -99,6 +100,7 @@ def test_a_dead_runtime_fails_what_runs_and_the_next_requests_have_another(
     assert server.ask("GET", "/health") == (200, {"status": "ok"})
 
 
+@pytest.mark.slow
 def test_a_dead_runtime_is_replaced_by_a_look_at_the_server_s_health(server: Server) -> None:
     pid = server.runtime()
     assert pid is not None
@@ -168,6 +170,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_request_is_nothing(server: Se
     assert server.info()["submits"] == submits + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
 def test_a_client_that_stops_reading_is_left(server: Server, path: str) -> None:
     asked: dict[str, dict[str, Any]] = {
@@ -214,6 +217,7 @@ def test_the_server_has_logged_no_fault_of_its_own(server: Server) -> None:
 # -- the server's own end --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_that_is_told_to_end_ends_in_good_order(folder: Path, sent: signal.Signals) -> None:
     with serving("--model", str(folder), "--device", "cpu", "--kv-mib", "64") as server:
@@ -229,6 +233,7 @@ def test_a_server_that_is_told_to_end_ends_in_good_order(folder: Path, sent: sig
 # -- keys and names --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"name": "chat", "prompt": "capital", "text": "Paris."}, {"text": "one two three"}]')
@@ -267,6 +272,7 @@ def scripted(server: Server) -> None:
             client.completions.create(model="script", prompt="a", logprobs=1)
 
 
+@pytest.mark.slow
 def test_a_script_without_an_answer_is_the_request_s_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"rules": [{"prompt": "^say", "text": "one two three"}], "word_s": 0.001}')

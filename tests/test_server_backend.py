@@ -212,6 +212,7 @@ def test_no_server_and_no_such_server() -> None:
             _ = sgl.RuntimeEndpoint(url).target
 
 
+@pytest.mark.slow
 def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
     @sgl.function
     def ask(s: Any) -> None:
@@ -232,6 +233,7 @@ def greet(s: Any, name: str = "you") -> None:
     s += sgl.user(f"Greet {name}") + sgl.assistant(sgl.gen("x", stop=["!"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(429, {"retry-after": "0.01"}), Fault(500), Fault(0, said="half")])
 @pytest.mark.parametrize("live", [False, True])
 def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:

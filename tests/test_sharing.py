@@ -65,6 +65,7 @@ def test_every_row_is_one_submit_a_launch(graded: list[Result]) -> None:
     assert all(len(result["score"]) == 3 for result in graded)
 
 
+@pytest.mark.slow
 def test_the_command_line_gives_one_json_line_a_row() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sglc.cli", "run", "examples/judge.py", "--batch", "examples/essays.jsonl",

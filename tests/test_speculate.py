@@ -109,6 +109,7 @@ def shown(result: Result) -> Any:
 # -- the same results, fewer calls -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
 @pytest.mark.parametrize("kind", CALLS)
 def test_three_fields(server: Server, protocol: str, kind: str) -> None:
@@ -134,6 +135,7 @@ def test_three_fields(server: Server, protocol: str, kind: str) -> None:
         assert guessed.usage.prompt <= plain.usage.prompt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
 def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  # B13
     kinds = list(CALLS) * 20
@@ -145,6 +147,7 @@ def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  #
     assert server.info()["calls"] - before == sum(CALLS[kind] for kind in kinds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
 @pytest.mark.parametrize("kind", CALLS)
 def test_pieces_come_in_order_and_add_up(server: Server, protocol: str, kind: str) -> None:

@@ -89,6 +89,7 @@ def test_a_late_reader_gets_everything_and_again(oracle: OracleBackend) -> None:
         assert "".join(result.text_iter()) == result.text()
 
 
+@pytest.mark.slow
 def test_an_early_reader_waits_without_spinning(oracle: OracleBackend) -> None:
     """SGLang's `text_iter("x")` burns a core until `x` is submitted."""
     gate = threading.Event()

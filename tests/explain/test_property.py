@@ -19,6 +19,7 @@ from tests.soak_explain import check
 PROGRAMS = at_depth(9, 45, 400)
 
 
+@pytest.mark.slow
 def test_bounds_hold_on_random_programs() -> None:
     found: Counter[str] = Counter()
     for seed in range(PROGRAMS):
@@ -27,6 +28,7 @@ def test_bounds_hold_on_random_programs() -> None:
     assert found["exact prompts"] > 2 * PROGRAMS
 
 
+@pytest.mark.slow
 def test_bounds_hold_when_no_argument_is_known() -> None:
     found: Counter[str] = Counter()
     for seed in range(PROGRAMS // 3):
@@ -104,6 +106,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", some_of(MUTANTS, 1, 4), ids=lambda mutant: mutant.__name__)
 def test_broken_estimates_are_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

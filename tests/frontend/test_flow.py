@@ -32,6 +32,7 @@ def oracle() -> OracleBackend:
     return OracleBackend()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFERRED)
 def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = deferred_source(DEFERRED[name])
@@ -42,6 +43,7 @@ def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle
     assert more > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBSERVED)
 def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = observed_source(OBSERVED[name])
@@ -52,6 +54,7 @@ def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, ora
     assert (count, more) == (3 if name == "locals" else 2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*DEFERRED, *OBSERVED])
 def test_a_run_waits_at_the_lines_that_explain_names(
     name: str, tmp_path: Path, oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch
@@ -242,6 +245,7 @@ def ended(function: sgl.Function, backend: OracleBackend) -> tuple[Any, str]:
     return (type(error), getattr(error, "message", str(error))), result.partial_text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_do_the_same_with_and_without_source(
     seed: int, tmp_path: Path, oracle: OracleBackend

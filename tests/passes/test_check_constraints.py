@@ -39,6 +39,7 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
     assert enforceable.cache_info().misses == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "code"),
     [

@@ -202,6 +202,7 @@ def test_control_tokens_reach_the_plan_and_name_their_tokenizer() -> None:
     assert planned("s0 = root()\nreturn", target=Target("t")).tokenizer == ""
 
 
+@pytest.mark.slow
 def test_a_dumped_program_gives_the_same_plan() -> None:
     """What `--dump-ir` prints can be compiled instead of the program."""
     for seed in range(30):
@@ -290,6 +291,7 @@ def test_what_is_no_plan_is_refused(data: object) -> None:
     assert caught.value.code == "SGLC221"
 
 
+@pytest.mark.slow
 def test_every_damaged_place_is_refused_or_another_plan() -> None:
     """Replace each item of the JSON in turn: an error that names the place, never a crash."""
     data = json.loads(json.dumps(plan_to_json(EVERYTHING)))

@@ -120,6 +120,7 @@ def applies(style: str, turns: Turns) -> bool:
 CASES = [(s, t) for s in TEMPLATES for t in CONVERSATIONS if applies(s, t)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "turns"), CASES, ids=str)
 @pytest.mark.parametrize("bos", [False, True])
 def test_ids_equal_the_template(style: str, turns: Turns, bos: bool) -> None:

@@ -114,6 +114,7 @@ def check(step: Batch, page_size: int, heads: int, kv_heads: int, dtype: torch.d
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +129,7 @@ def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.M
     check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_that_branch_equal_dense_attention(seed: int, page_size: int) -> None:

@@ -86,6 +86,7 @@ def _check(ids: list[int], stops: list[str]) -> None:
         assert stream.match.kept_tokens == best
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
     st.lists(st.sampled_from(_STOPS), max_size=3, unique=True),

@@ -448,6 +448,7 @@ def test_cut_of_one_sample_leaves_the_others() -> None:
     assert bench.samples(request) == truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("kind", ["gen", "samples", "score", "warm"])
 def test_abort_in_every_state(depth: int, kind: str) -> None:

@@ -26,6 +26,7 @@ def _converted(tmp_path: Path, file: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_converted_file_is_the_model_it_was_made_from(tmp_path: Path, kind: str, tied: bool) -> None:

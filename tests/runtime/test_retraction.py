@@ -52,6 +52,7 @@ def check(bench: Bench, request: int, ids: tuple[int, ...], sampling: Sampling, 
         assert tuple(tokens) in ((), event.ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("watch", [True, False])

@@ -132,6 +132,7 @@ def test_noise_is_exponential_and_independent(along: str) -> None:
     assert abs(np.corrcoef(points[1:], points[:-1])[0, 1]) < 0.03
 
 
+@pytest.mark.slow
 def test_a_sample_survives_rounding() -> None:
     """Another batch rounds otherwise; over a vocabulary of real size the sample stays the same."""
     count, vocab = 200, 49_152

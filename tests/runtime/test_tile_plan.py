@@ -93,6 +93,7 @@ def most(table: I32, rows: list[int], behind: int, left: int, least: int) -> int
     return max(below(behind, left), own + below(depth, left - 1) if own >= least else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_prefixes_save_as_much_as_any_choice_of_them(seed: int) -> None:
     rng = np.random.default_rng(seed)

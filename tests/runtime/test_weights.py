@@ -108,6 +108,7 @@ def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
     assert scaling.attention_factor == pytest.approx(attention_factor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fields", "max_len"),
     [

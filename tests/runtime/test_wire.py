@@ -81,6 +81,7 @@ def test_every_node_part_event_and_error_has_a_kind() -> None:
     assert set(wire.ERRORS.values()) == tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", members(Node))
 def test_a_node_goes_there_and_comes_back_as_it_is(kind: type) -> None:
     rng = random.Random(kind.__name__)
@@ -98,6 +99,7 @@ def test_a_part_goes_there_and_comes_back_as_it_is(part: type) -> None:
         assert repr(sent(segment)) == repr(segment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", members(Event))
 def test_an_event_goes_there_and_comes_back_as_it_is(kind: type) -> None:
     rng = random.Random(kind.__name__)
