@@ -62,8 +62,8 @@ def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, smollm2: Pat
     raw = [check_ids(raw_program(seed), tokenizer, name, ()) for seed in range(RAW)]
     chat = [check_ids(chat_program(seed), tokenizer, name) for seed in range(CHAT_PROGRAMS)]
     written = [counts for counts in (*raw, *chat) if counts is not None]
-    assert len(written) > 0.9 * (RAW + CHAT_PROGRAMS)
-    assert sum(prompts for prompts, _ in written) > 3 * (RAW + CHAT_PROGRAMS)
+    assert len(written) > 118 / 130 * (RAW + CHAT_PROGRAMS)
+    assert sum(prompts for prompts, _ in written) > 400 / 130 * (RAW + CHAT_PROGRAMS)
     if name == "inline_calls":
         assert sum(less for _, less in written) > RAW // 10
         assert all(less >= 0 for _, less in written)
