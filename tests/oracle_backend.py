@@ -122,10 +122,15 @@ class OracleBackend(LocalBackend):
         return not self.oracle.gate.is_set()
 
     def settle(self) -> None:
-        """Open the gate, and wait until nothing runs.
+        """Open the gate for good, and wait until nothing runs.
 
         Raises:
             AssertionError: something goes on without an end.
         """
-        self.oracle.gate.set()
-        until(lambda: self.idle, "the machine does not come to rest")
+        self.oracle.holds = lambda: False
+
+        def rests() -> bool:
+            self.oracle.gate.set()  # again and again: a step may have been about to close it
+            return self.idle
+
+        until(rests, "the machine does not come to rest")
