@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.execution.result import Result
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import ControlText, Target
@@ -120,6 +121,11 @@ class OracleBackend(LocalBackend):
     def held(self) -> bool:
         """Whether a step waits at the closed gate."""
         return not self.oracle.gate.is_set()
+
+    def make_steps(self, count: int, result: Result) -> None:
+        """Wait until the model has made so many more steps, or the run has ended."""
+        before = self.oracle.launched
+        until(lambda: self.oracle.launched >= before + count or result.ended, "no more steps are made")
 
     def settle(self) -> None:
         """Open the gate for good, and wait until nothing runs.

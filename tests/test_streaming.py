@@ -15,6 +15,7 @@ from sglc.backends.local import LocalBackend
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.execution.result import Result
 from tests.oracle_backend import OracleBackend
+from tests.waiting import until
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
@@ -43,11 +44,13 @@ def chat(s: Any, question: str) -> None:
     s += sgl.assistant(sgl.gen("b", **LONG))
 
 
-async def collected(result: Result, var: str | None, pause_s: float = 0.0) -> list[Any]:
+async def collected(result: Result, var: str | None, slow: OracleBackend | None = None) -> list[Any]:
+    """What an asynchronous reader gets; a `slow` one lets that model make ten steps between two pieces."""
     pieces = []
     async for piece in result.text_async_iter(var):
         pieces.append(piece)
-        await asyncio.sleep(pause_s)
+        if slow is not None:
+            await asyncio.to_thread(slow.make_steps, 10, result)
     return pieces
 
 
@@ -60,7 +63,7 @@ def test_b3_a_slow_reader_gets_everything(oracle: OracleBackend) -> None:
     pieces = []
     for piece in result.text_iter("x"):
         pieces.append(piece)
-        time.sleep(0.02)  # ten steps
+        oracle.make_steps(10, result)
     assert len(pieces) == len(result["x"]) > 10  # a character a piece
     assert "".join(pieces) == result["x"]
 
@@ -70,14 +73,14 @@ def test_b3_a_slow_reader_of_the_whole_text_gets_everything(oracle: OracleBacken
     pieces = []
     for piece in result.text_iter():
         pieces.append(piece)
-        time.sleep(0.02)
+        oracle.make_steps(10, result)
     assert "".join(pieces) == "one, two," + result["x"] + " end" == result.text()
 
 
 @pytest.mark.parametrize("var", ["x", None])
 def test_b3_a_slow_coroutine_gets_everything(oracle: OracleBackend, var: str | None) -> None:
     result = count.run(backend=oracle, stream=True)
-    pieces = asyncio.run(collected(result, var, 0.02))
+    pieces = asyncio.run(collected(result, var, oracle))
     assert len(pieces) > 10
     assert "".join(pieces) == (result["x"] if var else result.text())
 
@@ -118,20 +121,20 @@ def test_readers_do_not_disturb_each_other(oracle: OracleBackend) -> None:
     result = chat.run("Hi", backend=oracle, stream=True)
     texts: dict[int, str] = {}
 
-    def follow(number: int, var: str | None, pause_s: float) -> None:
+    def follow(number: int, var: str | None, steps: int) -> None:
         pieces = []
         for piece in result.text_iter(var):
             pieces.append(piece)
-            time.sleep(pause_s)
+            oracle.make_steps(steps, result)
         texts[number] = "".join(pieces)
 
-    kinds = [("a", 0.0), ("a", 0.005), ("b", 0.0), (None, 0.0), (None, 0.003)]
+    kinds = [("a", 0), ("a", 3), ("b", 0), (None, 0), (None, 2)]
     threads = [threading.Thread(target=follow, args=(i, *kind)) for i, kind in enumerate(kinds)]
     for thread in threads:
         thread.start()
 
     async def both() -> tuple[list[Any], list[Any]]:
-        return await asyncio.gather(collected(result, None), collected(result, "b", 0.001))
+        return await asyncio.gather(collected(result, None), collected(result, "b", oracle))
 
     whole, second = asyncio.run(both())
     for thread in threads:
@@ -347,9 +350,7 @@ def test_the_newest_value_of_a_name_is_read(oracle: OracleBackend) -> None:
     first = result["x"]
     assert "".join(result.text_iter("x")) == first
     gates[0].set()
-    while result["x"] == first:
-        assert not result.ended
-        time.sleep(0.001)
+    until(lambda: result["x"] != first or result.ended)
     second = result["x"]
     assert "".join(result.text_iter("x")) == second
     gates[1].set()
