@@ -1,0 +1,248 @@
+"""A program of the corpus as data, how it runs on scripted answers, and how much of it traces.
+
+Every answer depends on its site and prompt alone, so two runs of one row are equal in everything, whichever way
+they run. A line of a body that ends in `# breaks` is one that no tracer may pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from sglc.api.function import Function
+from sglc.api.plan import LoadedPlan
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.execution.plan.prepare import steps_of
+from sglc.execution.result import Result
+from sglc.ir.plan.plan import HostStep
+
+MARK = "# breaks"
+
+Answer = str | tuple[str, ...] | Callable[[Asked], str]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program with its rows of arguments.
+
+    Attributes:
+        answers: by the generation's name: a text, one for each branch and occurrence in turn, or what makes it.
+        breaks: the lines where ordinary Python has to take over; none for a program that one wants whole.
+    """
+
+    name: str
+    function: Function
+    rows: tuple[Row, ...]
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    breaks: tuple[int, ...] = ()
+
+
+class Corpus:
+    """The programs of one file: `@program(...)` above `@sgl.function` adds one, with its row or rows."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.cases: list[Case] = []
+
+    def __call__(
+        self, *rows: Row, answers: Mapping[str, Answer] | None = None, **row: Any
+    ) -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            lines, first = inspect.getsourcelines(function.definition.call)
+            marked = [number for number, line in enumerate(lines, first) if line.rstrip().endswith(MARK)]
+            name = f"{self.kind}/{function.__name__}"
+            self.cases.append(Case(name, function, rows or (row,), answers or {}, tuple(marked)))
+            return function
+
+        return add
+
+
+# -- how it runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a run shows: `asked` is what the back end saw, in the order of sites."""
+
+    value: Any
+    variables: Mapping[str, Any]
+    asked: tuple[tuple[str, int, str, tuple[str, ...]], ...]
+    printed: str
+
+    def differs_from(self, other: Outcome) -> str:
+        """The first thing that is not the same, or nothing."""
+        for name in ("asked", "variables", "value", "printed"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if not same(mine, its):
+                return f"{name}: {its!r} instead of {mine!r}"
+        return ""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality of values and of all their types."""
+    if type(one) is not type(other):
+        return False
+    match one:
+        case dict():
+            return one.keys() == other.keys() and all(same(item, other[key]) for key, item in one.items())
+        case list() | tuple():
+            return len(one) == len(other) and all(map(same, one, other))
+        case _:
+            return bool(one == other)
+
+
+def answer(case: Case, asked: Asked) -> str:
+    """What the script says: what the case has for the name, else something made of the prompt."""
+    given = case.answers.get(asked.site.name)
+    digest = blake2b(f"{asked.site}|{asked.sample}|{asked.prompt}".encode(), digest_size=4)
+    match given:
+        case None if asked.choices:
+            return asked.choices[digest.digest()[0] % len(asked.choices)]
+        case None:
+            return f"said {digest.hexdigest()}"
+        case str():
+            return given
+        case tuple():
+            return given[(sum(asked.site.fork) + asked.site.occurrence + asked.sample) % len(given)]
+        case _:
+            return given(asked)
+
+
+class Script(ScriptedBackend):
+    """The scripted back end of a case, which notes what it is asked."""
+
+    def __init__(self, case: Case) -> None:
+        self.asked: list[Asked] = []
+
+        def noted(asked: Asked) -> str:
+            self.asked.append(asked)
+            return answer(case, asked)
+
+        super().__init__(noted)
+
+
+def _outcome(script: Script, start: Callable[[], Result]) -> Outcome:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        result = start()
+        error = result.error()
+    if error is not None:
+        raise error
+    asked = sorted((str(a.site), a.sample, a.prompt, a.choices) for a in script.asked)
+    return Outcome(result.ret_value, dict(result.variables), tuple(asked), printed.getvalue())
+
+
+def run_python(case: Case, row: Row) -> Outcome:
+    """One row as ordinary Python; its arguments stay as they are.
+
+    Raises:
+        the run's error.
+    """
+    script, given = Script(case), copy.deepcopy(dict(row))
+    return _outcome(script, lambda: case.function.run(**given, backend=script, seed=0, use_thread=False))
+
+
+# -- how much of it traces ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where the trace of a row ends; line 0 where it has none."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What compiling all rows of a case came to: `whole` if there is no break, and plans do what Python does.
+
+    Attributes:
+        breaks: of the first row that has any.
+        difference: what a plan without breaks did differently, an error of its run included.
+    """
+
+    breaks: tuple[Break, ...] = ()
+    difference: str = ""
+
+    @property
+    def whole(self) -> bool:
+        return not self.breaks and not self.difference
+
+    def breaks_at(self, lines: tuple[int, ...]) -> bool:
+        """Whether it breaks, and nowhere else."""
+        return bool(self.breaks) and {each.line for each in self.breaks} <= {*lines}
+
+
+def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) -> Traced:
+    """Compile and run every row of a case, up to the first that is not whole."""
+    known: dict[str, LoadedPlan] = {}
+    for number, row in enumerate(case.rows):
+        key = repr(_bound(case, row))
+        try:
+            if key not in known:
+                known[key] = plan_for(case, row)
+        except Exception as error:  # a compiler that fails has not compiled it, whatever the reason
+            return Traced((Break(_line(error), f"compiling raises `{type(error).__name__}`: {_said(error)}"),))
+        plan = known[key]
+        steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep)]
+        if steps:
+            return Traced(tuple(dict.fromkeys(Break(step.loc.line, step.reason) for step in steps)))
+        try:
+            difference = expected(case, row).differs_from(run_plan(case, row, plan))
+        except Exception as error:
+            difference = f"running the plan raises `{type(error).__name__}`: {_said(error)}"
+        if difference:
+            return Traced(difference=f"row {number}, {difference}")
+    return Traced()
+
+
+def plan_for(case: Case, row: Row) -> LoadedPlan:
+    """The plan of a row: its texts stay open, every other argument is bound.
+
+    Raises:
+        whatever compiling raises.
+    """
+    bound = copy.deepcopy(_bound(case, row))
+    return LoadedPlan(case.function.bind(**bound).compile(Script(case)).plan)
+
+
+def run_plan(case: Case, row: Row, plan: LoadedPlan) -> Outcome:
+    """One row as a plan, from which no break leads out.
+
+    Raises:
+        the run's error.
+    """
+    script, texts = Script(case), _texts(case, row, plan)
+    return _outcome(script, lambda: plan.run(texts, backend=script, seed=0))
+
+
+def _bound(case: Case, row: Row) -> dict[str, Any]:
+    """The arguments that are no texts, and texts for parameters that have another default."""
+    found = {}
+    for parameter in case.function.definition.parameters:
+        text = parameter.default is parameter.empty or isinstance(parameter.default, str)
+        if parameter.name in row and not (text and type(row[parameter.name]) is str):
+            found[parameter.name] = row[parameter.name]
+    return found
+
+
+def _texts(case: Case, row: Row, plan: LoadedPlan) -> dict[str, Any]:
+    defaults = {p.name: p.default for p in case.function.definition.parameters}
+    return {name: row.get(name, defaults.get(name)) for name in plan.plan.params}
+
+
+def _line(error: Exception) -> int:
+    loc = getattr(error, "loc", None)
+    return loc.line if loc is not None else 0
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "message", error)).splitlines()[0] if str(error) else "no message"
