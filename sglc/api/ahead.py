@@ -115,4 +115,4 @@ class AheadOfTime:
 
 def _known(value: Any) -> Any:
     """A bound argument for tracing: a text is recorded as the constant that it is."""
-    return SymbolicText((value,)) if isinstance(value, str) else value
+    return SymbolicText((value,)) if type(value) is str else value

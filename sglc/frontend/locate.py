@@ -6,6 +6,8 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -13,6 +15,9 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import NOWHERE
+
+# While a body is interpreted: where that stands.
+PLACE: ContextVar[Callable[[], Loc] | None] = ContextVar("sglc_place", default=None)
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _DEFINITION = re.compile(r"\s*((?:async +)?def +\w+)")
@@ -25,8 +30,11 @@ _CODES: dict[int, tuple[CodeType, dict[int, Loc] | None]] = {}
 def here() -> Loc:
     """The span of the expression that the user's code is evaluating now.
 
-    The same place is the same object each time.
+    The same place is the same object each time in a run.
     """
+    place = PLACE.get()
+    if place is not None:
+        return place()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -25,7 +25,7 @@ concat       texts and lists as one list
 cond         one of two blocks, as a truth value says
 switch       the block whose case a text equals
 loop         a block again and again, as long as it says so
-map          a block once for each text of a list
+map          a block once for each item of a list
 call         another program, with sites of its own
 tool         a declared Python function, called once, in order
 pure_call    a declared Python function without effects
@@ -275,7 +275,10 @@ class Loop(Op):
 
 @op("map", variadic=True)
 class Map(Op):
-    """Run `body` on each text of `items`, in any order; for each text or list it yields, a list of them."""
+    """Run `body` on each item of `items`, in any order; for each value it yields, a list of them.
+
+    The items of a list are texts, those of a JSON value anything. Texts and lists make a list, others JSON.
+    """
 
     items: Value
     body: Region
@@ -341,7 +344,7 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
         case Loop():
             return tuple(value.type for value in o.init)
         case Map():
-            return (L,) * len(o.body.results)
+            return tuple(L if value.type in (T, L) else J for value in o.body.results)
         case Call():
             return tuple(value.type for value in values_in(o.program.returns))
         case Tool() | PureCall():

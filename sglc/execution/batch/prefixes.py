@@ -146,7 +146,7 @@ def _recorded(
 
     def make() -> Program:
         # What stands behind the first branch stands behind what is generated.
-        return record(own, Sampling(), max_paths=1, careful=True)
+        return record(own, Sampling(), max_paths=1)
 
     return memo.get(definition.call, (tuple(constants), key), make)
 

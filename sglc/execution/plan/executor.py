@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from sglc.errors import RunError
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
 from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
-from sglc.execution.plan.values import Value, as_python, held_in, plain, read, text
+from sglc.execution.plan.values import Exact, Value, as_python, held_in, plain, read, text
 from sglc.execution.session import Session
-from sglc.execution.tool_calls import NO_TOOLS, Tools, call_function
+from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -38,7 +39,8 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.plan.uses import Name, gives_of, names_in
-from sglc.ir.values import case_of, evaluate, item_texts, returned
+from sglc.ir.pure import PURE, function_of
+from sglc.ir.values import case_of, evaluate, item_texts, placed, returned
 
 
 def run_plan(
@@ -228,7 +230,10 @@ class PlanExecutor:
                 named = {key: as_python(plain(read(tree, known))) for key, tree in step.named.items()}
                 if step.effects and before is not None and (error := await asyncio.shield(before)) is not None:
                     raise error
-                function = self.tools[step.function]
+                if step.function in PURE:
+                    scope.give(Slot(step.name), computed(step, args, named))
+                    return
+                function = self.tools.get(step.function) or EFFECTS[step.function]
                 call = object()
                 self.calling[call] = step
                 made = await call_function(step.function, function, args, named, step.loc, self.context)
@@ -298,7 +303,12 @@ class PlanExecutor:
         before: _Ended | None,
     ) -> None:  # fmt: skip
         """All items at once; only their effects wait for those of the items before."""
-        items = item_texts(plain(read(step.items, known)), step.loc)
+        whole = read(step.items, known)
+        items: Sequence[Value]
+        if isinstance(whole, Exact):
+            items = [Exact(item) for item in whole.item]
+        else:
+            items = item_texts(plain(whole), step.loc)
         loop = asyncio.get_running_loop()
         going = []
         variables: list[dict[str, Value]] = [{} for _ in items]
@@ -319,6 +329,27 @@ class PlanExecutor:
             scope.give(name, value)
         for kept in held_in(values):
             kept.drop()
+
+
+def computed(step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:
+    """What one of Python's own functions gives.
+
+    Raises:
+        RunError: SGLC401, what it raises, as the program itself would have.
+    """
+    try:
+        made = function_of(step.function)(*args, **named)
+    except Exception as error:
+        text = str(error) or "no message"
+        problem = RunError("SGLC401", f"`{type(error).__name__}`: {text}", placed(step.loc))
+        raise problem from error
+    match step.gives:
+        case "text" | "bool":
+            return made  # type: ignore[no-any-return]
+        case "list":
+            return tuple(made)
+        case _:
+            return Exact(made)
 
 
 def _follow(before: _Ended | None, own: _Ended, error: Exception | None) -> None:

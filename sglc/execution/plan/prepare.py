@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.scope import Facts
 from sglc.execution.plan.segments import Bindings
-from sglc.execution.tool_calls import Tools
+from sglc.execution.tool_calls import EFFECTS, Tools
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, Step
 from sglc.ir.plan.segment import Held
 from sglc.ir.plan.uses import Uses, names_in
+from sglc.ir.pure import PURE
 
 
 class Prepared:
@@ -73,7 +74,7 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
                     "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
                     hint="run the program's own file, without `--passes`",
                 )  # fmt: skip
-            case FunctionStep() if step.function not in tools:
+            case FunctionStep() if is_declared(step.function) and step.function not in tools:
                 missing.setdefault(step.function, step.loc)
     if missing:
         names = ", ".join(f"`{name}`" for name in missing)
@@ -93,4 +94,9 @@ def steps_of(plan: Plan) -> Iterator[Step]:
 
 def function_steps(plan: Plan) -> Iterator[FunctionStep]:
     """The calls of declared functions among them."""
-    return (step for step in steps_of(plan) if isinstance(step, FunctionStep))
+    return (step for step in steps_of(plan) if isinstance(step, FunctionStep) and is_declared(step.function))
+
+
+def is_declared(name: str) -> bool:
+    """Whether it is a function of the user's, and none of Python's own."""
+    return name not in PURE and name not in EFFECTS

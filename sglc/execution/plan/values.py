@@ -23,6 +23,13 @@ class Samples:
     texts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """What one of Python's own functions gave: an object of any type, which reaches the user as it is."""
+
+    item: Any
+
+
 class Kept:
     """A stream that the back end keeps under `number` (None: the empty stream), until nobody holds it.
 
@@ -48,7 +55,7 @@ class Kept:
             self._free(self.number)
 
 
-Value: TypeAlias = "Plain | Samples | Kept | tuple[Value, ...] | Mapping[str, Value]"
+Value: TypeAlias = "Plain | Samples | Exact | Kept | tuple[Value, ...] | Mapping[str, Value]"
 
 
 def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
@@ -112,6 +119,8 @@ def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
     match value:
         case Samples():
             return list(value.texts)
+        case Exact():
+            return value.item
         case Kept():
             assert stream is not None
             return stream(value)

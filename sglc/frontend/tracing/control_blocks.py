@@ -7,11 +7,9 @@ cannot be recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import CellType
 from typing import Any
 
 from sglc.errors import Loc, TraceError
@@ -21,8 +19,14 @@ from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
-from sglc.frontend.values.graph_breaks import ASSIGNED, NO_DATA, GraphBreak
-from sglc.frontend.values.symbolic import SymbolicBool, SymbolicList, SymbolicText
+from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
+from sglc.frontend.values.symbolic import (
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    symbol,
+)
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
 
@@ -72,39 +76,10 @@ def _branch(tracer: Tracer, arms: Sequence[BlockBody | None], make: Callable[[Me
 def _run(tracer: Tracer, body: BlockBody | None, loc: Loc, returned: list[Any], *args: Any) -> Tree:
     if body is None:
         return None
-    function = tracer.enter(body, loc)
-    with _unassigned(function, loc):
-        tracer.bodies.append(function)
-        try:
-            made = function(*args)
-        finally:
-            tracer.bodies.pop()
+    with tracer.inside_block(body):
+        made = tracer.enter(body, loc)(*args)
     returned.append(made)
     return None if isinstance(made, State) else tree_of(tracer, made, loc, "returned by a block")
-
-
-@contextmanager
-def _unassigned(function: BlockBody, loc: Loc) -> Iterator[None]:
-    """A body that runs on paths of its own must not assign what is outside of it."""
-    cells: tuple[CellType, ...] = getattr(function, "__closure__", None) or ()
-    before = [(cell, cell.cell_contents) for cell in cells if _filled(cell)]
-    try:
-        yield
-    finally:
-        changed = [number for number, (cell, old) in enumerate(before) if cell.cell_contents is not old]
-        for cell, old in before:
-            cell.cell_contents = old
-    if changed:
-        names = [name for name, cell in zip(function.__code__.co_freevars, cells, strict=True) if _filled(cell)]
-        raise GraphBreak(f"a block assigns `{names[changed[0]]}`, a variable outside of it", loc, ASSIGNED)
-
-
-def _filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 # -- loop ------------------------------------------------------------------------------------------
@@ -287,8 +262,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
     params: list[Value] = []
 
     def run() -> Tree:
-        params[:] = [tracer.recorder.new_value(Type.TEXT)]
-        return _run(tracer, body, loc, [], SymbolicText((params[0],)))
+        params[:] = [tracer.recorder.new_value(Type.TEXT if source.type is Type.LIST else Type.JSON)]
+        return _run(tracer, body, loc, [], symbol(params[0]))
 
     source = _items(tracer, items, loc)
     block = tracer.block(run, loc, python=False)
@@ -313,12 +288,12 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
         },
         loc,
     )
-    return SymbolicList(results[0]) if results else None
+    return symbol(results[0]) if results else None
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
     match items:
-        case SymbolicList():
+        case SymbolicList() | SymbolicJson():
             return items.value
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
             texts = tuple(tracer.operand(item, loc) for item in items)
@@ -337,7 +312,7 @@ def _gathered(
     match tree:
         case None:
             return (), Region(tuple(params), tuple(inside), (), loc)
-        case Value(type=Type.TEXT | Type.LIST):
+        case Value():
             made = tree
         case str():
             made = _as(tracer, tree, Type.TEXT, inside, loc)
@@ -347,8 +322,8 @@ def _gathered(
         ):
             made = _as(tracer, tree, Type.LIST, inside, loc)
         case _:
-            raise GraphBreak("the body of `map` returns something else than a text or a list", loc, NO_DATA)
-    result = tracer.recorder.new_value(Type.LIST)
+            made = _as(tracer, tree, Type.JSON, inside, loc)
+    result = tracer.recorder.new_value(Type.LIST if made.type in (Type.TEXT, Type.LIST) else Type.JSON)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 
 

@@ -6,7 +6,6 @@ ordinary Python has to take over, and compiling a program never has its effects.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +18,13 @@ from sglc.frontend.locate import here, of_exception
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.call_hooks import copied, entered
+from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.paths import MOST_PATHS
-from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
@@ -42,20 +41,15 @@ class Explored:
     graph_breaks: tuple[GraphBreak, ...]
 
 
-def record(
-    definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS, careful: bool = False
-) -> Program:
+def record(definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS) -> Program:
     """The program of `definition` with an `arg` for every parameter whose default is no other constant.
-
-    Args:
-        careful: nobody has asked for it, so statements that could have effects are graph breaks too.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
             graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
-    return explored(definition, defaults, max_paths=max_paths, careful=careful).program
+    return explored(definition, defaults, max_paths=max_paths).program
 
 
 def explored(
@@ -64,7 +58,6 @@ def explored(
     *,
     max_paths: int = MOST_PATHS,
     called_by: Sequence[Any] = (),
-    careful: bool = False,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -81,8 +74,8 @@ def explored(
         Instance(recorder, None),
         max_paths,
         file=definition.code.co_filename,
-        careful=careful,
         calls=(*called_by, definition.call),
+        at=definition.loc,
     )
     tracer.make_copy = partial(entered, tracer)
     arguments: dict[str, Any] = {}
@@ -95,10 +88,13 @@ def explored(
     first = list(recorder.ops)
 
     def run() -> Tree:
-        body = copied(tracer, definition.call, definition.loc)
+        body = body_of(tracer, definition)
         positional, named = _split(definition, arguments)
+        for value in (*positional, *named.values()):
+            if not isinstance(value, Symbolic):
+                tracer.outside.note(value)
         returned = body(state, *positional, **named)
-        return tree_of(tracer, returned, definition.loc, "returned")
+        return returned_tree(tracer, returned)
 
     try:
         with tracer.here():
@@ -106,7 +102,7 @@ def explored(
     except SglcError:
         raise
     except Exception as error:
-        raise failed(definition, error) from error
+        raise failed(definition, error, tracer.place_of(error)) from error
     graph_breaks = _in_order(tracer.graph_breaks)
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
@@ -115,10 +111,10 @@ def explored(
     return Explored(Program(definition.name, tuple(recorder.params), ops, returns), graph_breaks)
 
 
-def failed(definition: Definition, error: BaseException) -> RunError:
+def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
     """An exception of the user's code as an error with a place."""
     text = str(error) or "no message"
-    loc = of_exception(error, definition.code.co_filename) or definition.loc
+    loc = place or of_exception(error, definition.code.co_filename) or definition.loc
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 
 
@@ -149,7 +145,6 @@ def call(
         defaults,
         max_paths=tracer.most_paths,
         called_by=tracer.calls,
-        careful=tracer.careful,
     )
     if made.graph_breaks:
         inner = made.graph_breaks[0]
@@ -163,8 +158,6 @@ def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[A
     named: dict[str, Any] = {}
     for parameter in definition.parameters:
         value = arguments[parameter.name]
-        if isinstance(value, list | dict | set):
-            value = copy.deepcopy(value)  # each path begins with what the caller gave
         match parameter.kind:
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value

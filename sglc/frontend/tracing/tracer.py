@@ -6,26 +6,30 @@ recorded, ops go into it, and decisions that were made in it are forgotten when 
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.locate import of_exception
+from sglc.frontend.locate import PLACE, of_exception, shown_path
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.tracing.interpreter.frame import Closure
+from sglc.frontend.tracing.interpreter.frame import Frame as EvalFrame
+from sglc.frontend.tracing.interpreter.outside import OutsideState
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import GraphBreak
+from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
-from sglc.frontend.values.symbolic import TRACING, SymbolicBool, SymbolicText
-from sglc.ir.core import Op, Tree, Type, Value, regions
+from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicBool, SymbolicText
+from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, regions
 from sglc.ir.ops import (
     Arg,
     Cond,
@@ -60,11 +64,12 @@ def current() -> Tracer | None:
 @contextmanager
 def outside() -> Iterator[None]:
     """What is called here is no part of the program that is recorded."""
-    token = TRACING.set(None)
+    token, place = TRACING.set(None), PLACE.set(None)
     try:
         yield
     finally:
         TRACING.reset(token)
+        PLACE.reset(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +87,23 @@ class Tracer:
     instance: Instance
     most_paths: int = MOST_PATHS
     file: str = ""  # where the function is written
-    careful: bool = False  # it also stops before statements that could have effects
     calls: tuple[Any, ...] = ()  # the functions whose traces this one is part of, outermost first
+    at: Loc = NOWHERE  # of the function
+    node: ast.AST | None = None  # what is evaluated, and its file
+    node_file: str = ""
     graph_breaks: list[GraphBreak] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
-    copies: dict[Callable[..., Any], FunctionType] = field(default_factory=dict)
-    codes: set[CodeType] = field(default_factory=set)  # of the copies and of what is defined in them
+    copies: dict[Callable[..., Any], Closure] = field(default_factory=dict)  # of helpers, interpreted
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
-    asks_identity: bool = False  # some function compares by `is True`, which no stand-in can answer
     make_copy: Enter = _unset
+    outside: OutsideState = field(default_factory=OutsideState)
+    calling: list[EvalFrame] = field(default_factory=list)  # of interpreted functions, innermost last
+    called_tool: str = ""  # the last tool on this path
+    guarded: int = 0  # `try` statements around that could see a failure
+    handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
+    standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
+    _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
 
     @property
@@ -117,8 +129,72 @@ class Tracer:
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
     def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:
-        """A recorded truth value for the program's code; itself, where the code may ask for its identity."""
-        return bool(self.decide(value, loc)) if self.asks_identity else SymbolicBool(value)
+        """A recorded truth value for the program's code."""
+        del loc
+        return SymbolicBool(value)
+
+    # -- what the interpreter asks -----------------------------------------------------------------
+
+    def place(self) -> Loc:
+        """Where the program stands."""
+        if self.node is None:
+            return self.at
+        node: Any = self.node
+        end = node.end_col_offset + 1 if node.end_lineno == node.lineno else 0
+        return Loc(shown_path(self.node_file), node.lineno, node.col_offset + 1, end)
+
+    def raised_at(self, error: Exception, loc: Loc) -> None:
+        """An exception goes through the program; the first place is where it was raised."""
+        self._places.setdefault(id(error), (error, loc))
+
+    def place_of(self, error: BaseException) -> Loc | None:
+        """Where the program raised it."""
+        found = self._places.get(id(error))
+        return None if found is None else found[1]
+
+    def may_fail(self, what: str) -> None:
+        """`what` can fail when the program runs.
+
+        Raises:
+            GraphBreak: the program could catch that.
+        """
+        if self.guarded:
+            raise GraphBreak(f"{what} can fail inside of a `try`", self.place(), TRIED)
+
+    def change(self, value: Any, what: str) -> None:
+        """`value` is about to be changed.
+
+        Raises:
+            GraphBreak: the change could be seen behind the program, or behind the block that is recorded.
+        """
+        if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
+            raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
+        if isinstance(value, Symbolic):
+            raise GraphBreak(
+                f"{what} changes a value that only exists when the program runs", self.place(), OUTSIDE
+            )
+        known = isinstance(value, list | dict | set) or type(value).__module__ == "collections"
+        if not known and not dataclasses.is_dataclass(value):
+            raise GraphBreak(
+                f"{what} of a `{type(value).__name__}` runs code of its own", self.place(), OUTSIDE
+            )
+
+    @contextmanager
+    def inside_block(self, body: Callable[..., Any]) -> Iterator[None]:
+        """What is made from here on belongs to a block; what was there before is not changed in it."""
+        found: dict[int, Any] = {}
+        for frame in self.calling:
+            outer: EvalFrame | None = frame
+            while outer is not None:
+                _reach(list(outer.values.values()), found)
+                outer = outer.outer
+        self.bodies.append(body)
+        self.standing.append(frozenset(found))
+        try:
+            yield
+        finally:
+            self.bodies.pop()
+            self.standing.pop()
 
     def several(self, value: Value) -> bool:
         op = self.made_by(value)
@@ -265,11 +341,16 @@ class Tracer:
         before, outer = self._snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
         decided = dict(self.decided)
+        standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
+        called = ""
         met = len(self.graph_breaks)
         marks = [before.mark]
 
         def run(frame: Frame) -> BlockExit | None:
+            nonlocal called
             self._restore(before)
+            self.called_tool, self.guarded = standing[:2]
+            del self.handling[standing[2] :], self.calling[standing[3] :]
             self.decided = dict(decided)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
@@ -286,9 +367,11 @@ class Tracer:
             except Exception as error:
                 if first and not frame.decisions:
                     raise
-                self._stop(frame, raised(error, of_exception(error, self.file) or loc))
+                place = self.place_of(error) or of_exception(error, self.file) or loc
+                self._stop(frame, raised(error, place))
                 return None
             finally:
+                called = called or self.called_tool
                 self.frames.pop()
                 marks.append(self.recorder.mark())
 
@@ -309,6 +392,8 @@ class Tracer:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
             self.decided = decided
+            self.called_tool, self.guarded = called or standing[0], standing[1]
+            del self.handling[standing[2] :], self.calling[standing[3] :]
         if len(self.graph_breaks) > met and not python:
             graph_break = self.graph_breaks[met]
             del self.graph_breaks[met:]
@@ -332,11 +417,12 @@ class Tracer:
     @contextmanager
     def here(self) -> Iterator[None]:
         """Symbolic values, structured ops and tools turn to this tracer."""
-        token = TRACING.set(self)
+        token, place = TRACING.set(self), PLACE.set(self.place)
         try:
             yield
         finally:
             TRACING.reset(token)
+            PLACE.reset(place)
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -385,6 +471,18 @@ class Tracer:
         """Reading these variables is an error from here on, for the reasons given."""
         for (number, name), reason in names.items():
             self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+
+
+def _reach(items: Sequence[Any], found: dict[int, Any]) -> None:
+    """Everything that could be changed in containers, by its id."""
+    for item in items:
+        if id(item) in found or isinstance(item, str | int | float | bool | None):
+            continue
+        found[id(item)] = item
+        if isinstance(item, list | tuple | set):
+            _reach(list(item), found)
+        elif isinstance(item, dict):
+            _reach(list(item.values()), found)
 
 
 def _nested(op: Op) -> Iterator[Op]:

@@ -115,6 +115,31 @@ PATHS = BreakKind(
     "branch with `sglc.cond(...)`, `sglc.switch(...)` or `sglc.loop(...)`, or raise `max_paths`",
 )  # fmt: skip
 
+BEHIND_TOOL = BreakKind(
+    "SGLC150", "a read", "a tool may change what is read behind it, and a plan would not notice",
+    "read it before the tool, or return it from the tool",
+)  # fmt: skip
+FOREIGN = BreakKind(
+    "SGLC151", "an object", "a method of its class would run, which is not part of the program",
+    "hand on the texts and numbers that are wanted, or use a dataclass without methods of that kind",
+)  # fmt: skip
+OPERATOR = BreakKind("SGLC151", "an operator", FOREIGN.note, _COMPUTE)
+ATTRIBUTE = BreakKind(
+    "SGLC151", "an attribute", "a property, or `__getattr__`, runs code that is not part of the program",
+    "read a plain field, or compute it in a function that is declared with `@sglc.pure`",
+)  # fmt: skip
+CONTEXT = BreakKind(
+    "SGLC152", "`with`", "what its manager does at its beginning and end is not part of the program",
+    "leave it to a function that is declared with `@sglc.tool`",
+)  # fmt: skip
+TRIED = BreakKind(
+    "SGLC153", "`try`", "what fails here shows when the program runs, and a plan has no `except`",
+    "move what can fail out of the `try`",
+)  # fmt: skip
+NO_RULE = BreakKind(
+    "SGLC154", "this", "the tracer has no rule for it", "write it another way, or in a function of its own"
+)
+
 _NEEDING = {
     "`text()`": WHOLE_TEXT,
     "`messages()`": WHOLE_TEXT,

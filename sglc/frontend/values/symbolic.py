@@ -320,9 +320,10 @@ class SymbolicList(Symbolic):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SymbolicJson(Symbolic):
-    """A JSON value that is known at run time; it can be handed on whole."""
+    """A JSON value that is known at run time; `kind` is its type, as far as that is known."""
 
     value: Value
+    kind: type = object
 
     def _known(self, loc: Loc) -> None:
         del loc

@@ -91,7 +91,7 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
         case Switch():
             yield op.value, _TEXT
         case Map():
-            yield op.items, _LIST
+            yield op.items, (Type.LIST, Type.JSON)
         case _:
             return
 

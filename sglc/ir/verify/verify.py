@@ -171,13 +171,12 @@ class _Verifier:
             case Loop():
                 return self.loop(op)
             case Map():
-                self.region(op, op.body, (Type.TEXT,), again=True)
+                self.region(op, op.body, (Type.TEXT if op.items.type is Type.LIST else Type.JSON,), again=True)
                 for value in op.body.results:
-                    if value.type not in (Type.TEXT, Type.LIST):
+                    if value.type is Type.STREAM:
                         raise self.unfit(
-                            op.body, "the block of `map` yields texts and lists", f"`{self.name(value)}` is a "
-                            f"{value.type}"
-                        )  # fmt: skip
+                            op.body, "the block of `map` yields data", f"`{self.name(value)}` is a {value.type}"
+                        )
                 return ()
             case Call():
                 return self.call(op)

@@ -39,6 +39,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Slot
+from sglc.ir.pure import PURE
 from sglc.passes.lowering.segments import LoweringScope
 
 
@@ -115,6 +116,7 @@ def has_to_run(op: Op) -> bool:
     """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
     return any(
         isinstance(inner, Gen | Select | Join | Tool | HostCall | ParseJson | Map)
+        or (isinstance(inner, PureCall) and inner.name in PURE and PURE[inner.name].fails)
         or (isinstance(inner, Switch) and inner.default is None)
         for inner in _inside(op)
     )

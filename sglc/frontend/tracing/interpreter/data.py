@@ -1,0 +1,230 @@
+"""What kinds of values an interpreted program handles, and how data becomes operands of a `pure_call`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from sglc.frontend.tracing.interpreter.frame import Closure, Tracer
+from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, BreakKind, GraphBreak
+from sglc.frontend.values.symbolic import (
+    Symbolic,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    symbol,
+)
+from sglc.ir.core import Tree, Type
+from sglc.ir.ops import PureCall
+from sglc.ir.pure import PURE, TEXTS
+
+_ATOMS = (str, int, float, bool, type(None))
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_HARMLESS = (
+    *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
+    *(BaseException, re.Pattern, Closure),
+)
+_ITERATORS = tuple(
+    map(type, (iter([]), iter(()), iter({}), iter(""), iter(range(0)), iter(set()), reversed([]),
+               {}.keys(), {}.values(), {}.items(), iter({}.values()), iter({}.items())))
+) + (map, filter, zip, enumerate)  # fmt: skip
+_LIBRARY = frozenset(
+    [
+        "builtins",
+        "collections",
+        "datetime",
+        "decimal",
+        "fractions",
+        "functools",
+        "itertools",
+        "operator",
+        "re",
+        "types",
+        "typing",
+    ]
+)
+_GENERATOR = type(x for x in ())
+
+
+def is_ours(value: Any) -> bool:
+    """Whether it is an object of the language: a state, an expression, what a call gives."""
+    return type(value).__module__.startswith("sglc.") and not isinstance(
+        value, Symbolic | Closure | BaseException
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is data, with or without values that only a run knows."""
+    if isinstance(value, Symbolic) or type(value) in _ATOMS:
+        return True
+    if type(value) is dict:
+        return all(is_plain(key) and is_plain(item) for key, item in value.items())
+    return type(value) in _CONTAINERS and all(map(is_plain, value))
+
+
+def holds_symbols(value: Any) -> bool:
+    """Whether a value is, or holds, one that only a run knows."""
+    if isinstance(value, Symbolic):
+        return True
+    if type(value) is dict:
+        return any(map(holds_symbols, value.values()))
+    return isinstance(value, list | tuple) and any(map(holds_symbols, value))
+
+
+def is_foreign(value: Any, depth: int = 0) -> bool:
+    """Whether using a value could run code that is not known: it is an object of the user's, or holds one."""
+    if isinstance(value, _ATOMS) and type(value) in _ATOMS:
+        return False
+    if type(value) in _CONTAINERS:
+        items = [*value, *value.values()] if type(value) is dict else value
+        return depth > 8 or any(is_foreign(item, depth + 1) for item in items)
+    if isinstance(value, Enum):
+        return any(name in vars(type(value)) for name in ("__eq__", "__hash__", "__bool__", "__len__"))
+    known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
+    if known or isinstance(value, _GENERATOR):
+        return False
+    kind = type(value)
+    if kind.__module__ in (
+        "datetime",
+        "decimal",
+        "fractions",
+        "collections",
+        "builtins",
+        "functools",
+        "operator",
+    ):
+        return False
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return any(_written(kind, name) for name in ("__eq__", "__hash__", "__bool__", "__len__", "__repr__"))
+    return True
+
+
+def _written(kind: type, name: str) -> bool:
+    """Whether a method is the user's own, and not a dataclass' or a named tuple's."""
+    made = getattr(kind, name, None)
+    return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
+        "__create_fn__" not in made.__qualname__ and made.__module__ not in ("reprlib", "dataclasses", "collections")
+        and not made.__qualname__.endswith("_recursive_repr.<locals>.decorating_function.<locals>.wrapper")
+    )  # fmt: skip
+
+
+def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
+    """Stop before `what` runs code of the user's.
+
+    Raises:
+        GraphBreak: it could.
+    """
+    if is_foreign(value):
+        raise GraphBreak(
+            f"{what} of a `{type(value).__name__}` could run code of its own", tracer.place(), kind
+        )
+    outer = tracer.outside
+    if isinstance(value, (*_ITERATORS, _GENERATOR)) and outer.is_outside(value):
+        raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
+
+
+def kind_of(value: Any) -> Any:
+    """The type of a value, also of one that only a run knows; `object` where nothing is known."""
+    match value:
+        case SymbolicText():
+            return str
+        case SymbolicBool():
+            return bool
+        case SymbolicList():
+            return list
+        case SymbolicJson():
+            return value.kind
+        case _:
+            return type(value)
+
+
+def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: Any) -> Any:
+    """Record a call of one of Python's own functions on data.
+
+    Args:
+        kind: the type of what it gives, where more is known than `PURE` says; `list[str]` is a list of texts.
+
+    Raises:
+        GraphBreak: an operand is no data, or the call could fail where the program would catch it.
+    """
+    known = PURE[name]
+    gives = kind if kind is not None else known.gives
+    loc = tracer.place()
+    if known.fails:
+        tracer.may_fail(f"`{name.removeprefix('operator.').removeprefix('sglc.')}(...)`")
+    trees = tuple(operand(tracer, arg, name) for arg in args)
+    keywords = {key: operand(tracer, item, name) for key, item in named.items()}
+    form = _form(gives)
+    value = tracer.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
+    return made_of(value, gives)
+
+
+def made_of(value: Any, gives: Any) -> Symbolic:
+    """A recorded value as the program sees it."""
+    made = symbol(value)
+    if isinstance(made, SymbolicJson):
+        return SymbolicJson(value, object if gives is None or not isinstance(gives, type) else gives)
+    return made
+
+
+def _form(gives: Any) -> Type:
+    if gives is str:
+        return Type.TEXT
+    if gives is bool:
+        return Type.BOOL
+    return Type.LIST if gives in (TEXTS, list[str]) else Type.JSON
+
+
+def operand(tracer: Tracer, item: Any, name: str) -> Tree:
+    """A value as an operand: what JSON has no form for is made by a call of its own.
+
+    Raises:
+        GraphBreak: it is no data.
+    """
+    match item:
+        case list() if type(item) is list:
+            return tuple(operand(tracer, part, name) for part in item)
+        case dict() if type(item) is dict and all(type(key) is str for key in item):
+            return {key: operand(tracer, part, name) for key, part in item.items()}
+        case dict() if type(item) is dict:
+            pairs = tuple((operand(tracer, k, name), operand(tracer, v, name)) for k, v in item.items())
+            return _made(tracer, "dict", (pairs,))
+        case tuple() if type(item) is tuple:
+            return _made(tracer, "tuple", (tuple(operand(tracer, part, name) for part in item),))
+        case set() | frozenset() if type(item) in (set, frozenset):
+            ordered = sorted(item, key=repr)
+            return _made(tracer, type(item).__name__, (tuple(operand(tracer, part, name) for part in ordered),))
+        case _ if isinstance(item, (*_ITERATORS, _GENERATOR)):
+            refuse_foreign(tracer, item, "an iterator")
+            return operand(tracer, list(item), name)
+        case _:
+            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+
+
+def _made(tracer: Tracer, name: str, args: tuple[Tree, ...]) -> Tree:
+    return tracer.emit(PureCall(name, args, {}, str(Type.JSON), loc=tracer.place()), Type.JSON)
+
+
+def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
+    """The items of something that can be gone through now.
+
+    Raises:
+        GraphBreak: only a run knows them, or going through it could run code of the user's.
+    """
+    if not isinstance(value, Symbolic) and not hasattr(type(value), "__iter__"):
+        raise TypeError(f"'{type(value).__name__}' object is not iterable")
+    if type(value) in _CONTAINERS:
+        return iter(value)  # whatever it holds
+    refuse_foreign(tracer, value, "a loop")
+    if not (
+        is_plain(value) or is_ours(value) or isinstance(value, (*_ITERATORS, _GENERATOR, range, bytes, type))
+    ):
+        if not (isinstance(value, Mapping) or hasattr(type(value), "_fields")):
+            raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
+    return iter(value)

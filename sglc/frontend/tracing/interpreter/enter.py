@@ -1,0 +1,71 @@
+"""Where the interpreter begins: a program's body, and functions that the language calls back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+from sglc.errors import Loc
+from sglc.frontend.language.function import Definition
+from sglc.frontend.program.state import State
+from sglc.frontend.tracing.interpreter.calls import call
+from sglc.frontend.tracing.interpreter.data import operand
+from sglc.frontend.tracing.interpreter.frame import Closure, Frame, closure_of
+from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, NO_SOURCE, GraphBreak
+from sglc.ir.core import Tree
+
+
+def body_of(tracer: Tracer, definition: Definition) -> Callable[..., Any]:
+    """The body of a program, interpreted.
+
+    Raises:
+        GraphBreak: it has no source, or waits for more than the model.
+    """
+    function = definition.call
+    name = definition.name
+    if inspect.iscoroutinefunction(function):
+        raise GraphBreak(f"`async def {name}` waits for more than the model", definition.loc, ASYNC)
+    assert isinstance(function, FunctionType)
+    try:
+        return closure_of(tracer, function)
+    except (OSError, SyntaxError) as error:
+        reason = f"the source of `{name}` is not available ({error})"
+        raise GraphBreak(reason, definition.loc, NO_SOURCE) from None
+
+
+def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+    """A callable that the language will call: each of its calls is classified.
+
+    Raises:
+        GraphBreak: it is none that can be interpreted.
+    """
+    if isinstance(function, Closure):
+        return function
+    if not isinstance(function, FunctionType | MethodType | functools.partial) and not callable(function):
+        raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)
+
+    def made(*args: Any, **named: Any) -> Any:
+        return call(frame_of(tracer), function, list(args), named)
+
+    return made
+
+
+def frame_of(tracer: Tracer) -> Frame:
+    """The frame of what is interpreted now."""
+    return tracer.calling[-1]
+
+
+def returned_tree(tracer: Tracer, value: Any) -> Tree:
+    """What a program returns, as data.
+
+    Raises:
+        GraphBreak: it is none.
+    """
+    if isinstance(value, State):
+        return tree_of(tracer, value, tracer.at, "returned")
+    return operand(tracer, value, "returned")

@@ -1,0 +1,406 @@
+"""The value of every kind of expression."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sglc.frontend.tracing.interpreter.calls import call
+from sglc.frontend.tracing.interpreter.data import (
+    holds_symbols,
+    is_ours,
+    is_plain,
+    listed,
+    pure_call,
+    refuse_foreign,
+)
+from sglc.frontend.tracing.interpreter.each import over
+from sglc.frontend.tracing.interpreter.frame import Closure, Frame, FunctionNode
+from sglc.frontend.tracing.interpreter.operations import (
+    attribute,
+    binary,
+    compare,
+    subscript,
+    truth,
+    unary,
+)
+from sglc.frontend.values.graph_breaks import ASYNC, ITERATION, NO_RULE, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
+
+_MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
+
+
+def evaluate(frame: Frame, node: ast.expr) -> Any:
+    """What an expression gives.
+
+    Raises:
+        GraphBreak: before anything that has no rule, or whose value only a run can know.
+    """
+    rule = _RULES.get(type(node))
+    if rule is None:
+        frame.node = node
+        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
+    return rule(frame, node)
+
+
+def turns(frame: Frame, node: ast.AST, items: Any) -> Iterator[Any]:
+    """The items of a loop, one turn after another.
+
+    Raises:
+        GraphBreak: only a run knows them, or there are too many.
+    """
+    frame.node = node
+    if isinstance(items, SymbolicText) and items.settled() is not None:
+        items = items.settled()
+    for number, item in enumerate(listed(frame.tracer, items)):
+        if number >= _MOST_TURNS:
+            frame.node = node
+            raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
+        yield item
+
+
+def _constant(frame: Frame, node: ast.Constant) -> Any:
+    return node.value
+
+
+def _name(frame: Frame, node: ast.Name) -> Any:
+    frame.node = node
+    return frame.load(node.id)
+
+
+def _binary(frame: Frame, node: ast.BinOp) -> Any:
+    left, right = evaluate(frame, node.left), evaluate(frame, node.right)
+    frame.node = node
+    return binary(frame, node.op, left, right)
+
+
+def _unary(frame: Frame, node: ast.UnaryOp) -> Any:
+    value = evaluate(frame, node.operand)
+    frame.node = node
+    return unary(frame, node.op, value)
+
+
+def _boolean(frame: Frame, node: ast.BoolOp) -> Any:
+    ends = isinstance(node.op, ast.Or)
+    for part in node.values[:-1]:
+        value = evaluate(frame, part)
+        frame.node = part
+        if truth(frame, value) is ends:
+            return value
+    return evaluate(frame, node.values[-1])
+
+
+def _compare(frame: Frame, node: ast.Compare) -> Any:
+    left = evaluate(frame, node.left)
+    made: Any = True
+    for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        right = evaluate(frame, comparator)
+        frame.node = node
+        made = compare(frame, op, left, right)
+        if number < len(node.ops) - 1 and not truth(frame, made):
+            return made
+        left = right
+    return made
+
+
+def _conditional(frame: Frame, node: ast.IfExp) -> Any:
+    return evaluate(frame, node.body if tested(frame, node.test) else node.orelse)
+
+
+def tested(frame: Frame, node: ast.expr) -> bool:
+    """Whether a condition holds, on this path."""
+    value = evaluate(frame, node)
+    frame.node = node
+    return truth(frame, value)
+
+
+def _call(frame: Frame, node: ast.Call) -> Any:
+    if isinstance(node.func, ast.Attribute):
+        owner = evaluate(frame, node.func.value)
+        frame.node = node.func
+        function = attribute(frame, owner, node.func.attr, called=True)
+    else:
+        function = evaluate(frame, node.func)
+    args: list[Any] = []
+    for arg in node.args:
+        if isinstance(arg, ast.Starred):
+            args += listed(frame.tracer, evaluate(frame, arg.value))
+        else:
+            args.append(evaluate(frame, arg))
+    named: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = evaluate(frame, keyword.value)
+        for name, item in {keyword.arg: value}.items() if keyword.arg else dict(value).items():
+            if name in named:
+                raise TypeError(f"got multiple values for keyword argument '{name}'")
+            named[name] = item
+    frame.node = node
+    return call(frame, function, args, named)
+
+
+def _attribute(frame: Frame, node: ast.Attribute) -> Any:
+    value = evaluate(frame, node.value)
+    frame.node = node
+    return attribute(frame, value, node.attr)
+
+
+def _subscript(frame: Frame, node: ast.Subscript) -> Any:
+    value, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    frame.node = node
+    return subscript(frame, value, index)
+
+
+def _slice(frame: Frame, node: ast.Slice) -> slice:
+    parts = [None if part is None else evaluate(frame, part) for part in (node.lower, node.upper, node.step)]
+    return slice(*parts)
+
+
+def _items(frame: Frame, nodes: list[ast.expr]) -> list[Any]:
+    made: list[Any] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            made += listed(frame.tracer, evaluate(frame, node.value))
+        else:
+            made.append(evaluate(frame, node))
+    return made
+
+
+def _list(frame: Frame, node: ast.List) -> list[Any]:
+    return _items(frame, node.elts)
+
+
+def _tuple(frame: Frame, node: ast.Tuple) -> tuple[Any, ...]:
+    return tuple(_items(frame, node.elts))
+
+
+def _set(frame: Frame, node: ast.Set) -> Any:
+    items = _items(frame, node.elts)
+    if holds_symbols(items):
+        return pure_call(frame.tracer, "set", items)
+    refuse_foreign(frame.tracer, items, "a set")
+    return set(items)
+
+
+def _dict(frame: Frame, node: ast.Dict) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            made.update(evaluate(frame, value))
+            continue
+        name = evaluate(frame, key)
+        refuse_foreign(frame.tracer, name, "a dictionary key")
+        made[name] = evaluate(frame, value)
+    return made
+
+
+def _format(frame: Frame, node: ast.JoinedStr) -> Any:
+    pieces: list[str | SymbolicText] = []
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            pieces.append(part.value)
+            continue
+        assert isinstance(part, ast.FormattedValue)
+        value = evaluate(frame, part.value)
+        spec = "" if part.format_spec is None else evaluate(frame, part.format_spec)
+        frame.node = node
+        pieces.append(formatted(frame, value, part.conversion, spec))
+    if any(isinstance(piece, SymbolicText) for piece in pieces):
+        return joined(tuple(pieces))
+    return "".join(str(piece) for piece in pieces)
+
+
+def formatted(frame: Frame, value: Any, conversion: int, spec: Any) -> Any:
+    """One replacement field of an f-string."""
+    if not holds_symbols(value) and not isinstance(spec, Symbolic):
+        if not is_ours(value):  # these say themselves that they are no text
+            refuse_foreign(frame.tracer, value, "a format")
+        shown = {-1: lambda x: x, 115: str, 114: repr, 97: ascii}[conversion](value)
+        return format(shown, spec)
+    if conversion in (114, 97):
+        value = pure_call(frame.tracer, "repr" if conversion == 114 else "ascii", value)
+    if isinstance(value, SymbolicText):
+        settled = value.settled()
+        if spec == "":
+            return value if settled is None else settled
+        if settled is not None and isinstance(spec, str):
+            return format(settled, spec)
+    if not is_plain(value):
+        refuse_foreign(frame.tracer, object(), "a format")
+    return pure_call(frame.tracer, "format", value, spec)
+
+
+def _lambda(frame: Frame, node: ast.Lambda) -> Closure:
+    return closure(frame, node, "<lambda>")
+
+
+def closure(frame: Frame, node: FunctionNode, name: str) -> Closure:
+    """A function that the program defines."""
+    spec = node.args
+    parameters: list[inspect.Parameter] = []
+    plain = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(plain) - len(spec.defaults)) + list(spec.defaults)
+    kinds = [inspect.Parameter.POSITIONAL_ONLY] * len(spec.posonlyargs)
+    kinds += [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(spec.args)
+
+    def parameter(arg: ast.arg, kind: Any, default: ast.expr | None) -> None:
+        value = inspect.Parameter.empty if default is None else evaluate(frame, default)
+        parameters.append(inspect.Parameter(arg.arg, kind, default=value))
+
+    for arg, kind, default in zip(plain, kinds, defaults, strict=True):
+        parameter(arg, kind, default)
+    if spec.vararg is not None:
+        parameter(spec.vararg, inspect.Parameter.VAR_POSITIONAL, None)
+    for arg, each in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+        parameter(arg, inspect.Parameter.KEYWORD_ONLY, each)
+    if spec.kwarg is not None:
+        parameter(spec.kwarg, inspect.Parameter.VAR_KEYWORD, None)
+    outer = frame
+    return Closure(
+        frame.tracer, node, frame.file, frame.globals, frame.cells, outer, inspect.Signature(parameters), name
+    )
+
+
+def _walrus(frame: Frame, node: ast.NamedExpr) -> Any:
+    value = evaluate(frame, node.value)
+    frame.node = node
+    frame.store(node.target.id, value)
+    return value
+
+
+# -- comprehensions --------------------------------------------------------------------------------
+
+
+def _generated(frame: Frame, node: Any, first: Any) -> Iterator[Frame]:
+    """A frame for every turn of a comprehension over `first`, which sees what is bound there."""
+    inner = Frame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+
+    def nest(level: int, source: Any) -> Iterator[Frame]:
+        from sglc.frontend.tracing.interpreter.statements import assign
+
+        generator = node.generators[level]
+        if generator.is_async:
+            raise GraphBreak("an asynchronous comprehension", frame.loc(), ASYNC)
+        for item in turns(inner, generator.iter, source):
+            assign(inner, generator.target, item)
+            if not all(tested(inner, test) for test in generator.ifs):
+                continue
+            if level + 1 < len(node.generators):
+                yield from nest(level + 1, evaluate(inner, node.generators[level + 1].iter))
+            else:
+                yield inner
+
+    return nest(0, first)
+
+
+def _list_of(frame: Frame, node: ast.ListComp) -> Any:
+    first = evaluate(frame, node.generators[0].iter)
+    if _is_data(first):
+        return _over_data(frame, node, node.elt, first)
+    return [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
+
+
+def _set_of(frame: Frame, node: ast.SetComp) -> Any:
+    first = evaluate(frame, node.generators[0].iter)
+    if _is_data(first):
+        return pure_call(frame.tracer, "set", _over_data(frame, node, node.elt, first))
+    items = [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
+    return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
+
+
+def _dict_of(frame: Frame, node: ast.DictComp) -> Any:
+    first = evaluate(frame, node.generators[0].iter)
+    if _is_data(first):
+        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
+        return pure_call(frame.tracer, "dict", _over_data(frame, node, pair, first))
+    frames = _generated(frame, node, first)
+    return {evaluate(inner, node.key): evaluate(inner, node.value) for inner in frames}
+
+
+def _generator(frame: Frame, node: ast.GeneratorExp) -> Any:
+    first = evaluate(frame, node.generators[0].iter)  # now, as in Python
+    if _is_data(first):
+        return _over_data(frame, node, node.elt, first)
+    return (evaluate(inner, node.elt) for inner in _generated(frame, node, first))
+
+
+def _is_data(source: Any) -> bool:
+    return isinstance(source, SymbolicList | SymbolicJson)
+
+
+def _over_data(frame: Frame, node: Any, made: ast.expr, source: Any) -> Any:
+    """A comprehension over a list that only a run knows: a `map` of what it makes, and one of what it asks."""
+    frame.node = node
+    if len(node.generators) != 1:
+        raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
+    (generator,) = node.generators
+
+    def body(run: Callable[[Frame], Any]) -> Callable[[Any], Any]:
+        def made_of(item: Any) -> Any:
+            from sglc.frontend.tracing.interpreter.statements import assign
+
+            inner = Frame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+            assign(inner, generator.target, item)
+            return run(inner)
+
+        return made_of
+
+    if generator.ifs:
+        flags = over(frame, source, body(lambda inner: _all_hold(inner, generator.ifs)))
+        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=_same_kind(source))
+        frame.node = node
+    return over(frame, source, body(lambda inner: evaluate(inner, made)))
+
+
+def _all_hold(frame: Frame, tests: list[ast.expr]) -> Any:
+    """Whether all conditions of a comprehension hold; of a single one, what it gives."""
+    value: Any = True
+    for number, test in enumerate(tests):
+        value = evaluate(frame, test)
+        frame.node = test
+        if number < len(tests) - 1 and not truth(frame, value):
+            return False
+    return value
+
+
+def _same_kind(source: Any) -> Any:
+    return list[str] if isinstance(source, SymbolicList) else list
+
+
+def _starred(frame: Frame, node: ast.Starred) -> Any:
+    frame.node = node
+    raise GraphBreak("a starred expression", frame.loc(), NO_RULE)
+
+
+def _awaited(frame: Frame, node: ast.Await) -> Any:
+    frame.node = node
+    raise GraphBreak("`await` waits for more than the model", frame.loc(), ASYNC)
+
+
+_RULES: dict[type, Callable[[Frame, Any], Any]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _boolean,
+    ast.Compare: _compare,
+    ast.IfExp: _conditional,
+    ast.Call: _call,
+    ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
+    ast.Slice: _slice,
+    ast.List: _list,
+    ast.Tuple: _tuple,
+    ast.Set: _set,
+    ast.Dict: _dict,
+    ast.JoinedStr: _format,
+    ast.Lambda: _lambda,
+    ast.NamedExpr: _walrus,
+    ast.ListComp: _list_of,
+    ast.SetComp: _set_of,
+    ast.DictComp: _dict_of,
+    ast.GeneratorExp: _generator,
+    ast.Starred: _starred,
+    ast.Await: _awaited,
+}

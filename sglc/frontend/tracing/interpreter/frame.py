@@ -1,0 +1,306 @@
+"""One call of a function that is interpreted: its names, where it stands, and how functions are called.
+
+Names are looked up as Python does: those that the function binds are its own, then those of the functions
+around it, the closure that it was made with, its module and the builtins.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FunctionType
+from typing import Any, Protocol
+
+from sglc.errors import Loc
+from sglc.frontend.source.rewrite import matches, source_of
+from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
+from sglc.frontend.values.symbolic import Tracing
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEEPEST = 64  # calls of the user's own functions in each other
+
+_SOURCES: dict[int, tuple[CodeType, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+_BINDINGS: dict[int, tuple[ast.AST, Bindings]] = {}
+_UNBOUND = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """The names that a function binds itself, and those that it declares to be elsewhere."""
+
+    own: frozenset[str]
+    outer: frozenset[str]  # `nonlocal`
+    module: frozenset[str]  # `global`
+
+
+def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    """The source that the code was certainly compiled from.
+
+    Raises:
+        OSError, SyntaxError: it is not there, or has changed.
+    """
+    if id(code) not in _SOURCES:
+        source = source_of(code)
+        if not matches(source) and not any(name.startswith("@py_") for name in code.co_varnames):
+            raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
+        _SOURCES[id(code)] = code, source.definition
+    return _SOURCES[id(code)][1]
+
+
+def bindings_of(node: ast.AST) -> Bindings:
+    """The names that a function or comprehension binds."""
+    if id(node) not in _BINDINGS:
+        own: set[str] = set()
+        outer: set[str] = set()
+        module: set[str] = set()
+        if isinstance(node, FunctionNode):
+            spec = node.args
+            arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
+            own.update(argument.arg for argument in arguments if argument is not None)
+            body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+        else:
+            assert isinstance(node, _COMPREHENSIONS)
+            body = [generator.target for generator in node.generators]
+        for part in body:
+            for inner in _walk(part):
+                match inner:
+                    case ast.Global(names=names):
+                        module.update(names)
+                    case ast.Nonlocal(names=names):
+                        outer.update(names)
+                    case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                        own.add(name)
+                    case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                        own.add(name)
+                    case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                        own.add(name)
+                    case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                        own.add(name)
+                    case ast.alias(name=name, asname=alias):
+                        own.add(alias or name.partition(".")[0])
+        _BINDINGS[id(node)] = (
+            node,
+            Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module)),
+        )
+    return _BINDINGS[id(node)][1]
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of one scope; of a comprehension only what it binds outside of itself (`:=`)."""
+    yield node
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    if isinstance(node, _COMPREHENSIONS):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.NamedExpr):
+                yield inner.target
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
+class Tracer(Tracing, Protocol):
+    """The tracer, as the interpreter sees it."""
+
+    bodies: list[Callable[..., Any]]  # of structured ops, outermost first
+    calling: list[Frame]  # of interpreted functions, innermost last
+    copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
+    called_tool: str  # the last tool on this path
+    guarded: int  # `try` statements around that could see a failure
+    handling: list[Exception]  # in `except` blocks, innermost last
+    node: ast.AST | None  # what is evaluated, and its file
+    node_file: str
+
+    @property
+    def outside(self) -> Outside: ...
+
+    def place(self) -> Loc:
+        """Where the program stands."""
+
+    def raised_at(self, error: Exception, loc: Loc) -> None:
+        """An exception goes through the program; the first place is where it was raised."""
+
+    def may_fail(self, what: str) -> None:
+        """`what` can fail when the program runs; a graph break where the program could catch that."""
+
+    def change(self, value: Any, what: str) -> None:
+        """`value` is about to be changed; a graph break where that could be seen behind the program."""
+
+
+class Outside(Protocol):
+    """What is outside of the program, as its frames see it."""
+
+    def note(self, value: Any) -> Any:
+        """Enter something from outside, and what it holds."""
+
+    def is_outside(self, value: Any) -> bool:
+        """Whether it was there before the program."""
+
+    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
+        """A variable of a function around the program."""
+
+    def read_global(self, frame: Frame, name: str) -> Any:
+        """A global, or a builtin."""
+
+    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
+        """An attribute of something outside."""
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """`block` counts the blocks of structured ops around it, when it began."""
+
+    tracer: Tracer
+    scope: ast.AST  # the function or comprehension
+    file: str
+    globals: dict[str, Any]
+    cells: Mapping[str, CellType]
+    outer: Frame | None = None  # the one whose names it sees
+    values: dict[str, Any] = field(default_factory=dict)
+    block: int = 0
+
+    def __post_init__(self) -> None:
+        self.block = len(self.tracer.bodies)
+
+    @property
+    def bindings(self) -> Bindings:
+        return bindings_of(self.scope)
+
+    @property
+    def node(self) -> ast.AST | None:
+        """What is evaluated now."""
+        return self.tracer.node
+
+    @node.setter
+    def node(self, node: ast.AST | None) -> None:
+        self.tracer.node, self.tracer.node_file = node, self.file
+
+    def loc(self) -> Loc:
+        """Its place."""
+        return self.tracer.place()
+
+    def load(self, name: str) -> Any:
+        """What a name stands for.
+
+        Raises:
+            NameError: for nothing.
+            GraphBreak: for something outside that may not be read any more.
+        """
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.bindings.own:
+                if name in frame.values:
+                    return frame.values[name]
+                what = "cannot access local variable" if frame is self else "cannot access free variable"
+                raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")
+            if name in frame.bindings.module:
+                break
+            frame = frame.outer
+        else:
+            if name in self.cells:
+                return self.tracer.outside.read_cell(self, name, self.cells[name])
+        return self.tracer.outside.read_global(self, name)
+
+    def store(self, name: str, value: Any) -> None:
+        """Bind a name.
+
+        Raises:
+            GraphBreak: it belongs to something outside of the program, or of the block that is recorded.
+        """
+        holder = self._holder(name, f"`{name} = ...`")
+        if holder.block < len(self.tracer.bodies) and holder.block < self.block:
+            raise GraphBreak(f"a block assigns `{name}`, a variable outside of it", self.loc(), ASSIGNED)
+        holder.values[name] = value
+
+    def delete(self, name: str) -> None:
+        """`del name`."""
+        holder = self._holder(name, f"`del {name}`")
+        if name not in holder.values:
+            raise NameError(f"name '{name}' is not defined")
+        del holder.values[name]
+
+    def _holder(self, name: str, what: str) -> Frame:
+        if isinstance(self.scope, _COMPREHENSIONS) and name not in self.bindings.own:
+            assert self.outer is not None
+            return self.outer._holder(name, what)
+        if name in self.bindings.own:
+            return self
+        frame = self.outer if name in self.bindings.outer else None
+        while frame is not None:
+            if name in frame.bindings.own:
+                return frame
+            frame = frame.outer
+        raise GraphBreak(f"{what} changes what outlives the program", self.loc(), OUTSIDE)
+
+
+class Closure:
+    """A function whose calls are interpreted: one that the program defines, or a helper of the user's."""
+
+    def __init__(
+        self, tracer: Tracer, node: FunctionNode, file: str, globals_: dict[str, Any],
+        cells: Mapping[str, CellType], outer: Frame | None, signature: inspect.Signature, name: str,
+    ) -> None:  # fmt: skip
+        self.tracer = tracer
+        self.node = node
+        self.file = file
+        self.globals = globals_
+        self.cells = cells
+        self.outer = outer
+        self.signature = signature
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from sglc.frontend.tracing.interpreter.statements import run_body
+
+        try:
+            given = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}() {error}") from None
+        given.apply_defaults()
+        frame = Frame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
+        frame.values.update(given.arguments)
+        frames = self.tracer.calling
+        if len(frames) >= _DEEPEST:
+            raise GraphBreak(f"functions call each other more than {_DEEPEST} deep", frame.loc(), OTHER)
+        frames.append(frame)
+        try:
+            return run_body(frame)
+        finally:
+            frames.pop()
+
+
+def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
+    """A helper of the user's, interpreted from its source.
+
+    Raises:
+        OSError, SyntaxError: it has none.
+    """
+    code = function.__code__
+    node = definition_of(code)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    signature = inspect.signature(function, follow_wrapped=False)
+    for parameter in signature.parameters.values():
+        if parameter.default is not inspect.Parameter.empty:
+            tracer.outside.note(parameter.default)
+    return Closure(
+        tracer, node, code.co_filename, function.__globals__, cells, None, signature, function.__qualname__
+    )
+
+
+def builtin_of(name: str) -> Any:
+    """A builtin by its name; `None` of `_UNBOUND` never leaves here.
+
+    Raises:
+        NameError: there is none.
+    """
+    found = getattr(builtins, name, _UNBOUND)
+    if found is _UNBOUND:
+        raise NameError(f"name '{name}' is not defined")
+    return found
+
+
+Interpreted = Callable[..., Any]

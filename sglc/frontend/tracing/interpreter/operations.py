@@ -1,0 +1,403 @@
+"""Operators, subscripts, attributes and truth: on constants Python's own, on data ops of the program."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+from sglc.frontend.program.forks import Branches
+from sglc.frontend.program.instance import GatheredVariables
+from sglc.frontend.program.state import State
+from sglc.frontend.tracing.interpreter.data import (
+    holds_symbols,
+    is_ours,
+    is_plain,
+    kind_of,
+    pure_call,
+    refuse_foreign,
+)
+from sglc.frontend.tracing.interpreter.frame import Frame
+from sglc.frontend.tracing.subprogram import CallResult
+from sglc.frontend.values.graph_breaks import ATTRIBUTE, OPERATOR, GraphBreak
+from sglc.frontend.values.symbolic import (
+    Symbolic,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    joined,
+)
+from sglc.ir.core import Type, Value
+from sglc.ir.ops import Eq, In, Not
+
+BINARY: Mapping[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
+    ast.Mod: "mod", ast.Pow: "pow", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor",
+    ast.LShift: "lshift", ast.RShift: "rshift", ast.MatMult: "matmul",
+}  # fmt: skip
+_ORDER: Mapping[type[ast.cmpop], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+_READS = (State, GatheredVariables, CallResult)
+
+
+def truth(frame: Frame, value: Any) -> bool:
+    """Whether a value is true: of what only a run knows, on this path."""
+    match value:
+        case SymbolicText():
+            settled = value.settled()
+            if settled is not None or any(isinstance(part, str) and part for part in value.parts):
+                return True if settled is None else bool(settled)
+            if all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value)):
+                return bool(value)
+            return bool(not_(frame, equal(frame, value, "")))
+        case SymbolicBool():
+            return bool(value)
+        case Symbolic():
+            return bool(pure_call(frame.tracer, "bool", value))
+        case _:
+            refuse_foreign(frame.tracer, value, "a condition")
+            return bool(value)
+
+
+def not_(frame: Frame, value: Any) -> Any:
+    """`not value`."""
+    if isinstance(value, SymbolicBool):
+        known = frame.tracer.known(value.value)
+        if known is None:
+            return SymbolicBool(frame.tracer.emit(Not(value.value, loc=frame.loc()), Type.BOOL))
+        return not known
+    return not truth(frame, value)
+
+
+def unary(frame: Frame, node: ast.unaryop, value: Any) -> Any:
+    """`-value` and its like."""
+    name = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert"}.get(type(node))
+    if name is None:
+        return not_(frame, value)
+    if isinstance(value, Symbolic):
+        return pure_call(frame.tracer, f"operator.{name}", value, kind=kind_of(value))
+    refuse_foreign(frame.tracer, value, "an operator", OPERATOR)
+    return getattr(operator, name)(value)
+
+
+def binary(frame: Frame, node: ast.operator, left: Any, right: Any, *, inplace: bool = False) -> Any:
+    """`left + right` and its like; with `inplace`, `left += right`."""
+    name = BINARY[type(node)]
+    if is_ours(left) or is_ours(right):
+        left, right = as_text(frame, left), as_text(frame, right)
+        made: Callable[[Any, Any], Any] = getattr(operator, f"i{name}" if inplace else name)
+        return made(left, right)
+    if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+        return _data_binary(frame, name, left, right)
+    if name == "mod" and isinstance(left, str) and holds_symbols(right):
+        return pure_call(frame.tracer, "operator.mod", left, right, kind=str)
+    for operand in (left, right):
+        refuse_foreign(frame.tracer, operand, "an operator", OPERATOR)
+    if inplace and isinstance(left, list | dict | set):
+        frame.tracer.change(left, f"`{_shown(frame)}`")
+        return getattr(operator, f"i{name}")(left, right)
+    return getattr(operator, name.rstrip("_") if name == "matmul" else name)(left, right)
+
+
+def as_text(frame: Frame, item: Any) -> Any:
+    """Data of which only a run knows whether it is a text, as a text; anything else as it is."""
+    if isinstance(item, SymbolicJson) and item.kind in (str, object):
+        return pure_call(frame.tracer, "sglc.text", item)
+    return item
+
+
+def _data_binary(frame: Frame, name: str, left: Any, right: Any) -> Any:
+    one, other = kind_of(left), kind_of(right)
+    if name == "add":
+        if {one, other} == {str}:
+            return joined((left, right))
+        if isinstance(left, SymbolicList) or isinstance(right, SymbolicList):
+            items = [x for side in (left, right) if isinstance(side, list) for x in side]
+            if {one, other} <= {list} and all(isinstance(item, str | SymbolicText) for item in items):
+                if isinstance(left, SymbolicList | list) and isinstance(right, SymbolicList | list):
+                    return left + right
+    return pure_call(frame.tracer, f"operator.{name}", left, right, kind=_result(name, one, other))
+
+
+def _result(name: str, left: Any, right: Any) -> Any:
+    """The type of what an operator gives, as far as the types of its operands say."""
+    kinds = {left, right}
+    if kinds <= {int, float, bool}:
+        if name == "truediv" or float in kinds:
+            return float
+        return object if name == "pow" else int
+    if (name == "mul" and str in kinds and kinds <= {str, int, bool}) or (name == "mod" and left is str):
+        return str
+    if name in ("add", "mul") and list in kinds and kinds <= {list, int}:
+        return list
+    return object
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def compare(frame: Frame, node: ast.cmpop, left: Any, right: Any) -> Any:
+    """One comparison; what data takes part in is a recorded truth value."""
+    match node:
+        case ast.Is() | ast.IsNot():
+            made = _same(frame, left, right)
+            return not_(frame, made) if isinstance(node, ast.IsNot) else made
+        case ast.Eq() | ast.NotEq():
+            made = equal(frame, left, right)
+            return not_(frame, made) if isinstance(node, ast.NotEq) else made
+        case ast.In() | ast.NotIn():
+            made = _contains(frame, right, left)
+            return not_(frame, made) if isinstance(node, ast.NotIn) else made
+    name = _ORDER[type(node)]
+    if _undecided(frame, left) or _undecided(frame, right):
+        return pure_call(frame.tracer, f"operator.{name}", left, right)
+    for operand in (left, right):
+        refuse_foreign(frame.tracer, operand, "an ordering", OPERATOR)
+    return getattr(operator, name)(left, right)
+
+
+def equal(frame: Frame, left: Any, right: Any) -> Any:
+    """`left == right`."""
+    if not (_undecided(frame, left) or _undecided(frame, right)):
+        if not (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
+            for operand in (left, right):
+                refuse_foreign(frame.tracer, operand, "a comparison", OPERATOR)
+        return left == right
+    if kind_of(left) is str and kind_of(right) is str and not isinstance(left, SymbolicJson):
+        tracer, loc = frame.tracer, frame.loc()
+        operands = tracer.operand(left, loc), tracer.operand(right, loc)
+        return SymbolicBool(tracer.emit(Eq(*operands, loc=loc), Type.BOOL))
+    if {kind_of(left), kind_of(right)} == {str, type(None)}:
+        return False
+    return pure_call(frame.tracer, "operator.eq", left, right)
+
+
+def _contains(frame: Frame, whole: Any, part: Any) -> Any:
+    if is_ours(whole):
+        return part in whole
+    if not (_undecided(frame, whole) or _undecided(frame, part)):
+        for operand in (whole, part):
+            if not isinstance(operand, Symbolic):
+                refuse_foreign(frame.tracer, operand, "`in`", OPERATOR)
+        return part in whole
+    if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
+        tracer, loc = frame.tracer, frame.loc()
+        operands = tracer.operand(part, loc), tracer.operand(whole, loc)
+        return SymbolicBool(tracer.emit(In(*operands, loc=loc), Type.BOOL))
+    if isinstance(whole, Mapping):
+        whole = list(whole)
+    return pure_call(frame.tracer, "operator.contains", whole, part)
+
+
+def _same(frame: Frame, left: Any, right: Any) -> Any:
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, SymbolicBool) and isinstance(other, bool):
+            return bool(one) is other
+        if isinstance(one, Symbolic) and other is None:
+            return pure_call(frame.tracer, "sglc.is_none", one) if kind_of(one) is object else False
+    if isinstance(left, Symbolic) and left is not right:
+        left.observe(OPERATOR, "`is`")
+    return left is right
+
+
+def _undecided(frame: Frame, value: Any) -> bool:
+    """Whether a value is, or holds, data that has no finite set of values."""
+    match value:
+        case SymbolicText():
+            if value.settled() is not None:
+                return False
+            return not all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value))
+        case SymbolicBool():
+            return False
+        case Symbolic():
+            return True
+        case _:
+            return holds_symbols(value)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def subscript(frame: Frame, value: Any, index: Any) -> Any:
+    """`value[index]`."""
+    if is_ours(value):
+        if isinstance(value, _READS):
+            frame.tracer.may_fail(f"`[{index!r}]`")
+        if isinstance(index, SymbolicText):
+            index = index.observe(OPERATOR, "an index")
+        return value[index]
+    if isinstance(value, Symbolic):
+        settled = value.settled() if isinstance(value, SymbolicText) else None
+        if settled is not None and not holds_symbols(index):
+            return settled[index]
+        if isinstance(index, slice):
+            kind = kind_of(value)
+            parts = (index.start, index.stop, index.step)
+            texts = isinstance(value, SymbolicList)
+            return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=list[str] if texts else kind)
+        kind = str if isinstance(value, SymbolicText | SymbolicList) else object
+        return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
+    if isinstance(index, Symbolic):
+        kinds = {kind_of(item) for item in (value.values() if isinstance(value, Mapping) else value)}
+        if is_plain(value):
+            kind = kinds.pop() if len(kinds) == 1 else object
+            return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
+        index = index.observe(OPERATOR, "an index")
+    if isinstance(index, slice) and holds_symbols([index.start, index.stop, index.step]):
+        return pure_call(
+            frame.tracer, "sglc.slice", value, index.start, index.stop, index.step, kind=kind_of(value)
+        )
+    if type(value).__module__ == "typing":
+        return value[index]
+    if getattr(type(value), "__getitem__", None) not in _GETITEMS:  # type: ignore[attr-defined]
+        raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
+    found = value[index]
+    return frame.tracer.outside.read_attribute(frame, value, f"[{index!r}]", found)
+
+
+_GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}  # type: ignore[attr-defined]
+
+
+def store_subscript(frame: Frame, value: Any, index: Any, item: Any) -> None:
+    """`value[index] = item`."""
+    if is_ours(value):
+        value[index] = item
+        return
+    frame.tracer.change(value, f"`{_shown(frame)} = ...`")
+    if isinstance(index, Symbolic):
+        index = index.observe(OPERATOR, "a dictionary key or an index")
+    value[index] = item
+
+
+def _shown(frame: Frame) -> str:
+    return ast.unparse(frame.node) if frame.node is not None else "..."
+
+
+def attribute(frame: Frame, value: Any, name: str, *, called: bool = False) -> Any:
+    """`value.name`, without running any code of the user's; `called` is what it is read for."""
+    if isinstance(value, Symbolic):
+        return _data_attribute(frame, value, name, called)
+    if is_ours(value):
+        return getattr(value, name)
+    outside = frame.tracer.outside
+    if isinstance(value, ModuleType):
+        if name not in vars(value):
+            lazy = hasattr(value, "__getattr__") and not value.__name__.startswith("sglc")
+            return _refused(frame, value, name) if lazy else getattr(value, name)
+        return outside.read_attribute(frame, value, name, vars(value)[name])
+    if isinstance(value, type):
+        found = inspect.getattr_static(value, name, _refused)
+        if isinstance(value, type) and issubclass(value, Enum) and name in value.__members__:
+            return value.__members__[name]
+        match found:
+            case staticmethod():
+                return found.__func__
+            case classmethod():
+                return MethodType(found.__func__, value)
+            case _ if type(found).__module__ == "builtins" and not isinstance(found, property):
+                return outside.read_attribute(frame, value, name, getattr(value, name))
+            case _ if not hasattr(type(found), "__get__"):
+                return outside.read_attribute(frame, value, name, found)
+        return _refused(frame, value, name)
+    kind = type(value)
+    if isinstance(value, Enum) and name in ("value", "name", "_value_", "_name_"):
+        return value._value_ if "value" in name else value._name_
+    if kind.__module__ in (
+        "builtins",
+        "re",
+        "collections",
+        "datetime",
+        "functools",
+        "types",
+        "decimal",
+        "fractions",
+    ):
+        return getattr(value, name)
+    if issubclass(kind, BaseException) and name == "args":
+        return value.args
+    if not isinstance(kind.__getattribute__, WrapperDescriptorType):
+        return _refused(frame, value, name)
+    in_class = inspect.getattr_static(kind, name, None)
+    match in_class:
+        case MemberDescriptorType() | GetSetDescriptorType():
+            return outside.read_attribute(frame, value, name, getattr(value, name))
+        case _ if type(in_class).__name__ == "_tuplegetter":
+            return outside.read_attribute(frame, value, name, getattr(value, name))
+    if name in getattr(value, "__dict__", {}) and not hasattr(type(in_class), "__set__"):
+        return outside.read_attribute(frame, value, name, value.__dict__[name])
+    match in_class:
+        case FunctionType():
+            return MethodType(in_class, value)
+        case staticmethod():
+            return in_class.__func__
+        case classmethod():
+            return MethodType(in_class.__func__, kind)
+        case BuiltinFunctionType() | None:
+            pass
+        case _ if not hasattr(type(in_class), "__get__"):
+            return outside.read_attribute(frame, kind, name, in_class)
+    if in_class is None and getattr(kind, "__getattr__", None) is None:
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    return _refused(frame, value, name)
+
+
+def _refused(frame: Frame, value: Any, name: str) -> Any:
+    raise GraphBreak(
+        f"`.{name}` of `{getattr(value, '__name__', type(value).__name__)}` could run code of its own",
+        frame.loc(), ATTRIBUTE,
+    )  # fmt: skip
+
+
+def _data_attribute(frame: Frame, value: Symbolic, name: str, called: bool) -> Any:
+    if called:
+        return DataMethod(value, name)
+    if isinstance(value, SymbolicJson) and value.kind is object and name in _DATA_ATTRIBUTES:
+        return pure_call(frame.tracer, "sglc.attribute", value, name)
+    return value.observe(ATTRIBUTE, f"`.{name}`")
+
+
+_DATA_ATTRIBUTES = frozenset(
+    ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "lastgroup")
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class DataMethod:
+    """A method of a value that only a run knows."""
+
+    value: Symbolic
+    name: str
+
+
+def store_attribute(frame: Frame, value: Any, name: str, item: Any) -> None:
+    """`value.name = item`: of an object of a dataclass that the program made."""
+    frame.tracer.change(value, f"`.{name} = ...`")
+    kind = type(value)
+    if kind.__setattr__ is not object.__setattr__ or (
+        hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
+        and not isinstance(inspect.getattr_static(kind, name), MemberDescriptorType)
+    ):
+        _refused(frame, value, name)
+    setattr(value, name, item)
+
+
+def is_branches(value: Any) -> bool:
+    """Whether it is what `fork` gives."""
+    return isinstance(value, Branches)
+
+
+PATTERN = re.Pattern

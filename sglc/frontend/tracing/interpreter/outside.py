@@ -1,0 +1,114 @@
+"""What a program finds outside of itself: globals, closures, defaults, arguments, attributes of these.
+
+It may be read, and what was read is remembered, so that a trace is made again when that has changed. It is
+never changed: tracing stops before. Behind a tool, which may change anything, what can change is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from sglc.frontend.tracing.interpreter.frame import Frame, builtin_of
+from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GraphBreak
+
+_FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+_PLAIN = (str, int, float, bool, bytes, complex, type(None))
+
+
+@dataclass(slots=True)
+class OutsideState:
+    """`seen`: by their ids, objects from outside that could be changed; they are kept alive."""
+
+    seen: dict[int, Any] = field(default_factory=dict)
+    stored: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=dict)
+
+    def note(self, value: Any) -> Any:
+        """Enter something from outside, and what it holds."""
+        if isinstance(value, _PLAIN + _FIXED) or id(value) in self.seen:
+            return value
+        self.seen[id(value)] = value
+        match value:
+            case list() | tuple() if type(value) in (list, tuple):
+                for item in value:
+                    self.note(item)
+            case dict() if type(value) is dict:
+                for item in value.values():
+                    self.note(item)
+        return value
+
+    def is_outside(self, value: Any) -> bool:
+        """Whether it was there before the program."""
+        return id(value) in self.seen
+
+    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
+        """A variable of a function around the program."""
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            ) from None
+        if not isinstance(value, _FIXED):
+            self._check(frame, name, value)
+        return self.note(value)
+
+    def read_global(self, frame: Frame, name: str) -> Any:
+        """A global, or a builtin."""
+        if name not in frame.globals:
+            return builtin_of(name)
+        value = frame.globals[name]
+        fixed = isinstance(value, _FIXED) or not frame.tracer.called_tool
+        if not fixed and (not isinstance(value, _PLAIN) or name in self._stored_in(frame.globals)):
+            self._check(frame, name, value)
+        return self.note(value)
+
+    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
+        """An attribute of something outside."""
+        if not self.is_outside(owner) and not isinstance(owner, ModuleType | type):
+            return value
+        if not isinstance(value, _FIXED):
+            self._check(frame, f"{getattr(owner, '__name__', type(owner).__name__)}.{name}", value)
+        return self.note(value)
+
+    def _check(self, frame: Frame, name: str, value: Any) -> None:
+        if frame.tracer.called_tool and not _ours(value):
+            raise GraphBreak(
+                f"`{name}` is read behind `{frame.tracer.called_tool}`, which may have changed it",
+                frame.loc(), BEHIND_TOOL,
+            )  # fmt: skip
+
+    def _stored_in(self, names: Mapping[str, Any]) -> frozenset[str]:
+        """The globals that some function of the module assigns: constants are the others."""
+        if id(names) not in self.stored:
+            found: set[str] = set()
+            for value in list(names.values()):
+                for function in _functions(value):
+                    _stores(function.__code__, found)
+            self.stored[id(names)] = names, frozenset(found)
+        return self.stored[id(names)][1]
+
+
+def _functions(value: Any) -> list[FunctionType]:
+    if _ours(value):  # a declared function, or a program
+        value = getattr(value, "__wrapped__", None)
+    if isinstance(value, type):
+        return [part for part in vars(value).values() if isinstance(part, FunctionType)]
+    return [value] if isinstance(value, FunctionType) else []
+
+
+def _stores(code: CodeType, found: set[str]) -> None:
+    import dis
+
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            found.add(instruction.argval)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            _stores(constant, found)
+
+
+def _ours(value: Any) -> bool:
+    return type(value).__module__.startswith("sglc.")

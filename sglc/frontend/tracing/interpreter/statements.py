@@ -1,0 +1,470 @@
+"""What every kind of statement does."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.frontend.program.state import State
+from sglc.frontend.tracing.interpreter.data import is_ours, listed, pure_call
+from sglc.frontend.tracing.interpreter.expressions import closure, evaluate, tested, turns
+from sglc.frontend.tracing.interpreter.frame import Frame
+from sglc.frontend.tracing.interpreter.operations import (
+    as_text,
+    attribute,
+    binary,
+    equal,
+    store_attribute,
+    store_subscript,
+    subscript,
+    truth,
+)
+from sglc.frontend.tracing.paths import PathEnded
+from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic
+
+_MOST_TURNS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Why a block of statements is left before its end: `return`, `break` or `continue`."""
+
+    how: str
+    value: Any = None
+
+
+_BREAK, _CONTINUE = Leaves("break"), Leaves("continue")
+
+
+def run_body(frame: Frame) -> Any:
+    """Run a function's body; gives what it returns."""
+    node = frame.scope
+    if isinstance(node, ast.Lambda):
+        return evaluate(frame, node.body)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    left = run_block(frame, node.body)
+    return None if left is None else left.value
+
+
+def run_block(frame: Frame, body: Sequence[ast.stmt]) -> Leaves | None:
+    """Run statements, up to one that leaves them.
+
+    Raises:
+        GraphBreak: before what has no rule.
+        Exception: what the program raises; `tracer.place_of` has its place.
+    """
+    for statement in body:
+        rule = _RULES.get(type(statement))
+        frame.node = statement
+        if rule is None:
+            what = type(statement).__name__.removesuffix("Def").lower()
+            raise GraphBreak(f"a `{what}` statement has no rule", frame.loc(), NO_RULE)
+        try:
+            left = rule(frame, statement)
+        except Exception as error:
+            frame.tracer.raised_at(error, frame.loc())
+            raise
+        if left is not None:
+            return left
+    return None
+
+
+def assign(frame: Frame, target: ast.expr, value: Any) -> None:
+    """Bind what is on the left of a `=`."""
+    match target:
+        case ast.Name(id=name):
+            frame.node = target
+            frame.store(name, value)
+        case ast.Attribute(value=owner, attr=name):
+            held = evaluate(frame, owner)
+            frame.node = target
+            store_attribute(frame, held, name, value)
+        case ast.Subscript(value=owner, slice=index):
+            held, key = evaluate(frame, owner), evaluate(frame, index)
+            frame.node = target
+            store_subscript(frame, held, key, value)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            frame.node = target
+            _unpack(frame, targets, value)
+        case _:
+            raise AssertionError(target)
+
+
+def _unpack(frame: Frame, targets: Sequence[ast.expr], value: Any) -> None:
+    if isinstance(value, Symbolic):
+        if any(isinstance(target, ast.Starred) for target in targets):
+            raise GraphBreak("how many items there are shows when the program runs", frame.loc(), ITERATION)
+        whole = pure_call(frame.tracer, "sglc.unpack", value, len(targets))
+        for number, target in enumerate(targets):
+            assign(frame, target, subscript(frame, whole, number))
+        return
+    items = list(listed(frame.tracer, value))
+    star = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+    if star is None:
+        if len(items) != len(targets):
+            few = len(items) < len(targets)
+            raise ValueError(
+                f"not enough values to unpack (expected {len(targets)}, got {len(items)})"
+                if few
+                else f"too many values to unpack (expected {len(targets)})"
+            )
+        for target, item in zip(targets, items, strict=True):
+            assign(frame, target, item)
+        return
+    behind = len(targets) - star - 1
+    if len(items) < len(targets) - 1:
+        raise ValueError(
+            f"not enough values to unpack (expected at least {len(targets) - 1}, got {len(items)})"
+        )
+    for target, item in zip(targets[:star], items, strict=False):
+        assign(frame, target, item)
+    starred = targets[star]
+    assert isinstance(starred, ast.Starred)
+    assign(frame, starred.value, items[star : len(items) - behind])
+    for target, item in zip(targets[star + 1 :], items[len(items) - behind :], strict=False):
+        assign(frame, target, item)
+
+
+# -- simple statements -----------------------------------------------------------------------------
+
+
+def _expression(frame: Frame, node: ast.Expr) -> None:
+    evaluate(frame, node.value)
+
+
+def _assign(frame: Frame, node: ast.Assign) -> None:
+    value = evaluate(frame, node.value)
+    for target in node.targets:
+        assign(frame, target, value)
+
+
+def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assign(frame, node.target, evaluate(frame, node.value))
+
+
+def _augmented(frame: Frame, node: ast.AugAssign) -> None:
+    match node.target:
+        case ast.Name(id=name):
+            frame.node = node.target
+            before = frame.load(name)
+            store: Callable[[Any], None] = lambda made: frame.store(name, made)  # noqa: E731
+        case ast.Attribute(value=owner, attr=name):
+            held = evaluate(frame, owner)
+            frame.node = node.target
+            before = attribute(frame, held, name)
+            store = lambda made: store_attribute(frame, held, name, made)  # noqa: E731
+        case ast.Subscript(value=owner, slice=index):
+            held, key = evaluate(frame, owner), evaluate(frame, index)
+            frame.node = node.target
+            before = subscript(frame, held, key)
+            store = lambda made: store_subscript(frame, held, key, made)  # noqa: E731
+        case _:
+            raise AssertionError(node.target)
+    item = evaluate(frame, node.value)
+    frame.node = node
+    if isinstance(before, State):
+        item = as_text(frame, item)
+    made = binary(frame, node.op, before, item, inplace=True)
+    frame.node = node
+    if made is not before or not is_ours(before):
+        store(made)
+
+
+def _return(frame: Frame, node: ast.Return) -> Leaves:
+    return Leaves("return", None if node.value is None else evaluate(frame, node.value))
+
+
+def _pass(frame: Frame, node: ast.Pass) -> None:
+    return None
+
+
+def _break(frame: Frame, node: ast.Break) -> Leaves:
+    return _BREAK
+
+
+def _continue(frame: Frame, node: ast.Continue) -> Leaves:
+    return _CONTINUE
+
+
+def _delete(frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        match target:
+            case ast.Name(id=name):
+                frame.node = target
+                frame.delete(name)
+            case ast.Subscript(value=owner, slice=index):
+                held, key = evaluate(frame, owner), evaluate(frame, index)
+                frame.node = target
+                frame.tracer.change(held, f"`del {ast.unparse(target)}`")
+                del held[key]
+            case _:
+                frame.node = target
+                raise GraphBreak(f"`del {ast.unparse(target)}`", frame.loc(), OUTSIDE)
+
+
+def _define(frame: Frame, node: ast.FunctionDef) -> None:
+    if node.decorator_list:
+        raise GraphBreak("a decorated function", frame.loc(), NO_RULE)
+    if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
+        raise GraphBreak(f"`{node.name}` is a generator function", frame.loc(), NO_RULE)
+    frame.store(node.name, closure(frame, node, node.name))
+
+
+def _names_elsewhere(frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
+    return None
+
+
+def _import(frame: Frame, node: ast.Import) -> None:
+    for alias in node.names:
+        if alias.name not in sys.modules:
+            raise GraphBreak(f"`import {alias.name}` runs code of its own", frame.loc(), OUTSIDE)
+        whole = sys.modules[alias.name if alias.asname else alias.name.partition(".")[0]]
+        frame.store(alias.asname or alias.name.partition(".")[0], whole)
+
+
+def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
+    module = sys.modules.get(node.module or "") if not node.level else None
+    if module is None:
+        raise GraphBreak(f"`from {node.module} import` runs code of its own", frame.loc(), OUTSIDE)
+    for alias in node.names:
+        frame.store(alias.asname or alias.name, attribute(frame, module, alias.name))
+
+
+def _assert(frame: Frame, node: ast.Assert) -> None:
+    if not tested(frame, node.test):
+        frame.node = node
+        raise AssertionError(*([] if node.msg is None else [evaluate(frame, node.msg)]))
+
+
+def _raise(frame: Frame, node: ast.Raise) -> None:
+    if node.exc is None:
+        if not frame.tracer.handling:
+            raise RuntimeError("No active exception to reraise")
+        raise frame.tracer.handling[-1]
+    error = evaluate(frame, node.exc)
+    cause = None if node.cause is None else evaluate(frame, node.cause)
+    frame.node = node
+    if isinstance(error, type) and issubclass(error, BaseException):
+        error = error()
+    if not isinstance(error, BaseException):
+        raise TypeError("exceptions must derive from BaseException")
+    if not isinstance(error, Exception):
+        raise GraphBreak(f"`{type(error).__name__}` ends more than the program", frame.loc(), OUTSIDE)
+    if cause is not None:
+        raise error from cause
+    raise error
+
+
+# -- statements that hold others -------------------------------------------------------------------
+
+
+def _if(frame: Frame, node: ast.If) -> Leaves | None:
+    return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
+
+
+def _for(frame: Frame, node: ast.For) -> Leaves | None:
+    source = evaluate(frame, node.iter)
+    for item in turns(frame, node.iter, source):
+        assign(frame, node.target, item)
+        left = run_block(frame, node.body)
+        if left is _BREAK:
+            return None
+        if left is not None and left is not _CONTINUE:
+            return left
+    return run_block(frame, node.orelse)
+
+
+def _while(frame: Frame, node: ast.While) -> Leaves | None:
+    for _ in range(_MOST_TURNS):
+        if not tested(frame, node.test):
+            return run_block(frame, node.orelse)
+        left = run_block(frame, node.body)
+        if left is _BREAK:
+            return None
+        if left is not None and left is not _CONTINUE:
+            return left
+    frame.node = node.test
+    raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
+
+
+def _with(frame: Frame, node: ast.With) -> Leaves | None:
+    return _managed(frame, node.items, node.body)
+
+
+def _managed(frame: Frame, items: Sequence[ast.withitem], body: Sequence[ast.stmt]) -> Leaves | None:
+    if not items:
+        return run_block(frame, body)
+    item = items[0]
+    manager = evaluate(frame, item.context_expr)
+    frame.node = item.context_expr
+    generator = (
+        getattr(manager, "gen", None) if isinstance(manager, contextlib.AbstractContextManager) else None
+    )
+    code = getattr(generator, "gi_code", None)
+    ours = is_ours(manager) or str(getattr(code, "co_qualname", "")).startswith("State.")
+    if not ours and type(manager) is not contextlib.nullcontext:
+        raise GraphBreak(f"`with` of a `{type(manager).__name__}` runs code of its own", frame.loc(), CONTEXT)
+    with manager as entered:  # its end belongs to the language, and sees no more than an error's type
+        if item.optional_vars is not None:
+            assign(frame, item.optional_vars, entered)
+        left = _managed(frame, items[1:], body)
+        frame.node = item.context_expr
+    return left
+
+
+def _try(frame: Frame, node: ast.Try) -> Leaves | None:
+    tracer = frame.tracer
+    tracer.guarded += 1
+    left: Leaves | None = None
+    problem: Exception | None = None
+    try:
+        try:
+            left = run_block(frame, node.body)
+        except (PathEnded, GraphBreak):
+            raise
+        except Exception as error:
+            problem = error
+    finally:
+        tracer.guarded -= 1
+    tracer.guarded += bool(node.finalbody)
+    try:
+        try:
+            if problem is not None:
+                left, problem = _handled(frame, node, problem)
+            elif left is None:
+                left = run_block(frame, node.orelse)
+        except (PathEnded, GraphBreak):
+            raise
+        except Exception as error:
+            left, problem = None, error
+    finally:
+        tracer.guarded -= bool(node.finalbody)
+    final = run_block(frame, node.finalbody)
+    if final is not None:
+        return final
+    if problem is not None:
+        raise problem
+    return left
+
+
+def _handled(frame: Frame, node: ast.Try, problem: Exception) -> tuple[Leaves | None, Exception | None]:
+    for handler in node.handlers:
+        kinds = Exception if handler.type is None else evaluate(frame, handler.type)
+        frame.node = handler.type or handler  # type: ignore[assignment]
+        if not isinstance(problem, kinds):
+            continue
+        if handler.name:
+            frame.store(handler.name, problem)
+        frame.tracer.handling.append(problem)
+        try:
+            return run_block(frame, handler.body), None
+        finally:
+            frame.tracer.handling.pop()
+            if handler.name:
+                frame.values.pop(handler.name, None)
+    return None, problem
+
+
+def _match(frame: Frame, node: ast.Match) -> Leaves | None:
+    subject = evaluate(frame, node.subject)
+    for case in node.cases:
+        frame.node = node.subject
+        bound: dict[str, Any] = {}
+        if _fits(frame, case.pattern, subject, bound):
+            for name, value in bound.items():
+                frame.store(name, value)
+            if case.guard is None or tested(frame, case.guard):
+                return run_block(frame, case.body)
+    return None
+
+
+def _fits(frame: Frame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
+    match pattern:
+        case ast.MatchValue(value=value):
+            return truth(frame, equal(frame, subject, evaluate(frame, value)))
+        case ast.MatchSingleton(value=value):
+            return (
+                truth(frame, equal(frame, subject, value))
+                if isinstance(subject, Symbolic)
+                else subject is value
+            )
+        case ast.MatchAs(pattern=inner, name=name):
+            if inner is not None and not _fits(frame, inner, subject, bound):
+                return False
+            if name is not None:
+                bound[name] = subject
+            return True
+        case ast.MatchOr(patterns=patterns):
+            return any(_fits(frame, inner, subject, bound) for inner in patterns)
+        case ast.MatchSequence(patterns=patterns) if not isinstance(subject, Symbolic):
+            if type(subject) not in (list, tuple):
+                return False
+            star = next((i for i, p in enumerate(patterns) if isinstance(p, ast.MatchStar)), None)
+            if len(subject) < len(patterns) - (star is not None) or (
+                star is None and len(subject) > len(patterns)
+            ):
+                return False
+            if star is None:
+                return all(_fits(frame, p, item, bound) for p, item in zip(patterns, subject, strict=True))
+            behind = len(patterns) - star - 1
+            middle = patterns[star]
+            assert isinstance(middle, ast.MatchStar)
+            if middle.name is not None:
+                bound[middle.name] = list(subject[star : len(subject) - behind])
+            ends = [*zip(patterns[:star], subject, strict=False)]
+            ends += zip(patterns[star + 1 :], subject[len(subject) - behind :], strict=False)
+            return all(_fits(frame, p, item, bound) for p, item in ends)
+        case ast.MatchMapping(keys=keys, patterns=patterns, rest=rest) if not isinstance(subject, Symbolic):
+            if not isinstance(subject, Mapping):
+                return False
+            known = [evaluate(frame, key) for key in keys]
+            if not all(key in subject for key in known):
+                return False
+            if rest is not None:
+                bound[rest] = {key: item for key, item in subject.items() if key not in known}
+            return all(_fits(frame, p, subject[key], bound) for p, key in zip(patterns, known, strict=True))
+        case ast.MatchClass(cls=cls, patterns=patterns, kwd_attrs=names, kwd_patterns=inner):
+            kind = evaluate(frame, cls)
+            if isinstance(subject, Symbolic) or not isinstance(kind, type) or type(kind) is not type:
+                raise GraphBreak("a class pattern", frame.loc(), NO_RULE)
+            if not isinstance(subject, kind):
+                return False
+            if kind in (str, int, float, bool, list, dict, tuple) and len(patterns) == 1:
+                return _fits(frame, patterns[0], subject, bound)
+            own = getattr(kind, "__match_args__", ())
+            pairs = [*zip(own, patterns, strict=False), *zip(names, inner, strict=True)]
+            return all(_fits(frame, p, attribute(frame, subject, name), bound) for name, p in pairs)
+        case _:
+            raise GraphBreak(f"`case {ast.unparse(pattern)}` has no rule", frame.loc(), NO_RULE)
+
+
+_RULES: dict[type, Callable[[Frame, Any], Leaves | None]] = {
+    ast.Expr: _expression,
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _augmented,
+    ast.Return: _return,
+    ast.Pass: _pass,
+    ast.Break: _break,
+    ast.Continue: _continue,
+    ast.Delete: _delete,
+    ast.FunctionDef: _define,
+    ast.Global: _names_elsewhere,
+    ast.Nonlocal: _names_elsewhere,
+    ast.Import: _import,
+    ast.ImportFrom: _import_from,
+    ast.Assert: _assert,
+    ast.Raise: _raise,
+    ast.If: _if,
+    ast.For: _for,
+    ast.While: _while,
+    ast.With: _with,
+    ast.Try: _try,
+    ast.Match: _match,
+}

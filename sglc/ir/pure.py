@@ -1,0 +1,261 @@
+"""Functions of Python's own that a program may apply to data: `pure_call` names them, and a plan runs them.
+
+None of them changes what it is given, reads anything else, or calls back. A plan holds names only, and a name
+that is not here is a declared function of the user's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TEXTS = "list of texts"  # the type of a list that holds nothing but texts
+
+
+@dataclass(frozen=True, slots=True)
+class PureFunction:
+    """`gives` is the type of its result: a class, `TEXTS`, or None where that depends on the operands.
+
+    `fails`: it may raise, although its operands have the types that the tracer knows of.
+    """
+
+    gives: Any = None
+    fails: bool = True
+
+
+def _named(names: str, gives: Any, *, fails: bool = True, of: str = "") -> dict[str, PureFunction]:
+    return {of + name: PureFunction(gives, fails) for name in names.split()}
+
+
+# Methods of a type that leave their object as it is. Of a value whose type shows at run time only, these are
+# all that may be called.
+METHODS: Mapping[type, Mapping[str, PureFunction]] = {
+    str: {
+        **_named("capitalize casefold expandtabs lower lstrip removeprefix removesuffix rstrip strip swapcase "
+                 "title upper", str, fails=False),
+        **_named("center format format_map join ljust replace rjust translate zfill", str),
+        **_named("endswith startswith", bool),
+        **_named("isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace "
+                 "istitle isupper", bool, fails=False),
+        **_named("count find index rfind rindex", int),
+        **_named("rsplit split", TEXTS),
+        **_named("splitlines", TEXTS, fails=False),
+        **_named("partition rpartition", tuple),
+        **_named("encode", bytes),
+    },
+    bytes: {**_named("decode hex", str), **_named("startswith endswith", bool), **_named("count find", int)},
+    int: {**_named("bit_length bit_count", int), **_named("is_integer", bool)},
+    float: {**_named("is_integer", bool), **_named("hex", str)},
+    list: {**_named("copy", list, fails=False), **_named("count index", int)},
+    tuple: _named("count index", int),
+    dict: {**_named("copy", dict, fails=False), **_named("items keys values", list, fails=False),
+           **_named("get", object)},
+    set: {**_named("union intersection difference symmetric_difference copy", set),
+          **_named("issubset issuperset isdisjoint", bool)},
+}  # fmt: skip
+
+_OPERATORS = _named(
+    "add sub mul truediv floordiv mod pow neg pos invert abs getitem and_ or_ xor lshift rshift matmul",
+    None, of="operator.",
+) | _named("eq ne lt le gt ge contains not_", bool, of="operator.")  # fmt: skip
+
+_BUILTINS = {
+    **_named("len ord round hash", int),
+    **_named("int", int),
+    **_named("float", float),
+    **_named("bool all any", bool),
+    **_named("str repr ascii format chr bin hex oct", str),
+    **_named("list sorted", list),
+    **_named("tuple divmod", tuple),
+    **_named("set frozenset", set),
+    **_named("dict", dict),
+    **_named("abs max min pow sum", None),
+}
+
+_LIBRARY = {
+    **_named("re.sub json.dumps html.escape html.unescape textwrap.dedent textwrap.fill textwrap.indent "
+             "textwrap.shorten re.escape", str),
+    **_named("re.split textwrap.wrap difflib.get_close_matches", TEXTS),
+    **_named("re.findall", list),
+    **_named("collections.Counter re.search re.match re.fullmatch json.loads ast.literal_eval", object),
+    **_named("math.ceil math.floor math.trunc math.isqrt math.gcd math.lcm math.factorial math.comb", int),
+    **_named("math.sqrt math.log math.log2 math.log10 math.exp math.sin math.cos math.tan math.fabs math.pow "
+             "math.hypot math.dist math.fsum math.atan math.atan2 math.radians math.degrees", float),
+    **_named("math.isclose math.isnan math.isinf math.isfinite", bool),
+    **_named("math.prod statistics.mean statistics.median statistics.mode statistics.stdev statistics.pstdev "
+             "statistics.fmean statistics.variance statistics.pvariance", None),
+    **_named("statistics.multimode", list),
+    **_named("datetime.date.fromisoformat datetime.datetime.fromisoformat datetime.timedelta datetime.date",
+             object),
+    **_named("itertools.chain itertools.combinations itertools.permutations itertools.product itertools.pairwise "
+             "itertools.islice itertools.zip_longest itertools.accumulate", list),
+    **_named("fractions.Fraction decimal.Decimal", object),
+}  # fmt: skip
+
+# What no single function of Python's is: see below.
+_OWN = {
+    **_named("sglc.slice sglc.method sglc.attribute", None),
+    **_named("sglc.text", str),
+    **_named("sglc.is_none", bool, fails=False),
+    **_named("sglc.isinstance", bool),
+    **_named("sglc.template", str),
+    **_named("sglc.arrange", list),
+    **_named("sglc.selected", list),
+    **_named("sglc.compress sglc.unpack", list),
+    **_named("sglc.zip sglc.enumerate sglc.reversed sglc.range", list),
+}
+
+PURE: Mapping[str, PureFunction] = {
+    **_BUILTINS,
+    **_OPERATORS,
+    **_LIBRARY,
+    **_OWN,
+    **{f"{kind.__name__}.{name}": known for kind, names in METHODS.items() for name, known in names.items()},
+}
+
+# Attributes that may be read of values which these functions give.
+_ATTRIBUTES = {
+    "date": ("year", "month", "day"),
+    "datetime": ("year", "month", "day", "hour", "minute", "second", "microsecond"),
+    "timedelta": ("days", "seconds", "microseconds"),
+    "Match": ("string", "lastindex", "lastgroup", "pos", "endpos"),
+}
+# Methods of such values, besides `METHODS`.
+_MORE_METHODS = {
+    "Match": ("group", "groups", "groupdict", "start", "end", "span", "expand"),
+    "Counter": ("most_common", "elements", "total", "get", "items", "keys", "values", "copy"),
+    "date": ("isoformat", "strftime", "weekday", "isoweekday", "toordinal", "replace", "timetuple"),
+    "datetime": ("isoformat", "strftime", "weekday", "isoweekday", "date", "time", "timestamp", "replace"),
+    "timedelta": ("total_seconds",),
+    "Fraction": ("limit_denominator",),
+    "Decimal": ("quantize", "normalize"),
+}
+
+
+@functools.cache
+def function_of(name: str) -> Callable[..., Any]:
+    """The function that `name` of `PURE` is.
+
+    Raises:
+        KeyError: it is not there.
+    """
+    if name not in PURE:
+        raise KeyError(name)
+    if name in _MADE:
+        return _MADE[name]
+    head, _, last = name.rpartition(".")
+    if head == "operator":
+        return getattr(operator, last)  # type: ignore[no-any-return]
+    owner: Any = getattr(builtins, head, None) if head else builtins
+    if owner is None:
+        module, _, inner = head.partition(".")
+        owner = importlib.import_module(module)
+        owner = getattr(owner, inner) if inner else owner
+    made = getattr(owner, last)
+    return _listed(made) if head == "itertools" or last in ("items", "keys", "values") else made
+
+
+def name_of(function: Any) -> str:
+    """The name under which a function of Python's is in `PURE`; "" if it is not."""
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__module__", "")
+    qualified = getattr(function, "__qualname__", "")
+    name = qualified if module == "builtins" else f"{module.lstrip('_')}.{qualified}"
+    if name not in PURE or name.startswith("sglc."):
+        return ""
+    known = function_of(name)
+    same = known is function or known == function or getattr(known, "__wrapped__", None) is function
+    return name if same else ""
+
+
+def _listed(function: Callable[..., Iterable[Any]]) -> Callable[..., list[Any]]:
+    @functools.wraps(function, updated=())
+    def made(*args: Any, **named: Any) -> list[Any]:
+        return list(function(*args, **named))
+
+    return made
+
+
+def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
+    return value[start:stop:step]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a prompt is made of texts, not of `{type(value).__name__}`")
+    return value
+
+
+def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
+    """A method of a value whose type shows only now."""
+    kind = type(value)
+    known = {known for base in kind.__mro__ for known in METHODS.get(base, ())}
+    if name not in known and name not in _MORE_METHODS.get(kind.__name__, ()):
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}' that a plan may call")
+    made = getattr(value, name)(*args, **named)
+    return list(made) if name in ("items", "keys", "values", "elements") else made
+
+
+def _attribute(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping) and type(value) is dict and name in value:
+        return value[name]  # the fields of an object that was given as an argument
+    if name not in _ATTRIBUTES.get(type(value).__name__, ()):
+        raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}' that a plan may read")
+    return getattr(value, name)
+
+
+def _isinstance(value: Any, names: Sequence[str]) -> bool:
+    kinds = tuple(getattr(builtins, name) for name in names)
+    return isinstance(value, kinds)
+
+
+def _template(template: str, safe: bool, values: Mapping[str, Any]) -> str:
+    from string import Template
+
+    made = Template(template)
+    return made.safe_substitute(values) if safe else made.substitute(values)
+
+
+def _arrange(how: str, items: Sequence[Any], keys: Sequence[Any], reverse: bool = False) -> Any:
+    """`sorted`, `max` or `min` of items by keys that are there already."""
+    order = range(len(items))
+    if how == "sorted":
+        return [items[at] for at in sorted(order, key=lambda at: keys[at], reverse=reverse)]
+    return items[(max if how == "max" else min)(order, key=lambda at: keys[at])]
+
+
+def _compress(items: Sequence[Any], chosen: Sequence[Any]) -> list[Any]:
+    return [item for item, there in zip(items, chosen, strict=True) if there]
+
+
+def _unpack(value: Any, count: int) -> list[Any]:
+    items = list(value)
+    if len(items) < count:
+        raise ValueError(f"not enough values to unpack (expected {count}, got {len(items)})")
+    if len(items) > count:
+        raise ValueError(f"too many values to unpack (expected {count})")
+    return items
+
+
+_MADE: Mapping[str, Callable[..., Any]] = {
+    "sglc.slice": _slice,
+    "sglc.text": _text,
+    "sglc.method": _method,
+    "sglc.attribute": _attribute,
+    "sglc.is_none": lambda value: value is None,
+    "sglc.isinstance": _isinstance,
+    "sglc.template": _template,
+    "sglc.arrange": _arrange,
+    "sglc.compress": _compress,
+    "sglc.unpack": _unpack,
+    "sglc.selected": lambda items, numbers: [items[number] for number in numbers],
+    "sglc.zip": lambda *items: list(zip(*items, strict=False)),
+    "sglc.enumerate": lambda items, start=0: list(enumerate(items, start)),
+    "sglc.reversed": lambda items: list(reversed(items)),
+    "sglc.range": lambda *bounds: list(range(*bounds)),
+}
