@@ -19,6 +19,7 @@ from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
+from sglc.frontend.tracing.interpreter.statements import run_body
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
@@ -78,6 +79,7 @@ def explored(
         at=definition.loc,
     )
     tracer.make_copy = partial(entered, tracer)
+    tracer.run_body = run_body
     arguments: dict[str, Any] = {}
     for parameter in definition.parameters:
         if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):

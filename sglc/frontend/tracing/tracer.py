@@ -19,10 +19,9 @@ from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.interpreter.frame import Closure
-from sglc.frontend.tracing.interpreter.frame import Frame as EvalFrame
-from sglc.frontend.tracing.interpreter.outside import OutsideState
+from sglc.frontend.tracing.call_frame import CallFrame, Closure
 from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
@@ -52,6 +51,10 @@ Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
 
 def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
     raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
+
+
+def _unset_body(frame: CallFrame) -> Any:
+    raise AssertionError(f"{frame}: the tracer was not given its interpreter")
 
 
 def current() -> Tracer | None:
@@ -97,8 +100,9 @@ class Tracer:
     copies: dict[Callable[..., Any], Closure] = field(default_factory=dict)  # of helpers, interpreted
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
     make_copy: Enter = _unset
+    run_body: Callable[[CallFrame], Any] = _unset_body
     outside: OutsideState = field(default_factory=OutsideState)
-    calling: list[EvalFrame] = field(default_factory=list)  # of interpreted functions, innermost last
+    calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
@@ -184,7 +188,7 @@ class Tracer:
         """What is made from here on belongs to a block; what was there before is not changed in it."""
         found: dict[int, Any] = {}
         for frame in self.calling:
-            outer: EvalFrame | None = frame
+            outer: CallFrame | None = frame
             while outer is not None:
                 _reach(list(outer.values.values()), found)
                 outer = outer.outer

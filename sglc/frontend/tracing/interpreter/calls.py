@@ -21,6 +21,7 @@ from typing import Any
 
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing import control
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
     is_ours,
@@ -32,7 +33,6 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
 )
 from sglc.frontend.tracing.interpreter.each import over
-from sglc.frontend.tracing.interpreter.frame import Closure, Frame, closure_of
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute, truth
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import (
@@ -82,7 +82,7 @@ _CONTROL = frozenset(vars(control).get("__all__", ())) | {
 }  # fmt: skip
 
 
-def call(frame: Frame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Make a call.
 
     Raises:
@@ -136,7 +136,7 @@ def call(frame: Frame, function: Any, args: list[Any], named: dict[str, Any]) ->
 _UNKNOWN = object()
 
 
-def interpreted(frame: Frame, function: FunctionType) -> Callable[..., Any]:
+def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
     """A helper of the user's, so that calling it is interpreted.
 
     Raises:
@@ -158,7 +158,7 @@ def interpreted(frame: Frame, function: FunctionType) -> Callable[..., Any]:
     return tracer.copies[function]
 
 
-def _undeclared(frame: Frame, function: Any) -> GraphBreak:
+def _undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     name = getattr(function, "__qualname__", type(function).__name__)
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
@@ -172,7 +172,7 @@ def _is_language(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith("sglc.") and not isinstance(function, Closure)
 
 
-def _language(frame: Frame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """A function of the language, given texts where it wants texts."""
     name = getattr(function, "__name__", "")
     module = str(getattr(function, "__module__", ""))
@@ -193,7 +193,7 @@ def _language(frame: Frame, function: Any, args: list[Any], named: dict[str, Any
     )
 
 
-def _declared(frame: Frame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
+def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
     if function.effects:
         frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
     made = function(*args, **named)
@@ -205,7 +205,7 @@ def _declared(frame: Frame, function: Declared, args: list[Any], named: dict[str
 # -- effects that everybody knows ------------------------------------------------------------------
 
 
-def _printed(frame: Frame, args: list[Any], named: dict[str, Any]) -> None:
+def _printed(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> None:
     stream = named.pop("file", None)
     if stream is not None and stream is not sys.stdout and stream is not sys.stderr:
         raise GraphBreak("`print(file=...)` writes somewhere else", frame.loc(), UNDECLARED)
@@ -215,13 +215,15 @@ def _printed(frame: Frame, args: list[Any], named: dict[str, Any]) -> None:
     _effect(frame, "print", [arg if is_plain(arg) else str(arg) for arg in args], {**named, **where})
 
 
-def _logged(frame: Frame, logger: logging.Logger, name: str, args: list[Any], named: dict[str, Any]) -> None:
+def _logged(
+    frame: CallFrame, logger: logging.Logger, name: str, args: list[Any], named: dict[str, Any]
+) -> None:
     if name not in ("debug", "info", "warning", "error", "critical") or named:
         raise _undeclared(frame, getattr(logger, name))
     _effect(frame, "logging", [logger.name, name, *args], {})
 
 
-def _effect(frame: Frame, name: str, args: list[Any], named: dict[str, Any]) -> None:
+def _effect(frame: CallFrame, name: str, args: list[Any], named: dict[str, Any]) -> None:
     trees = tuple(operand(frame.tracer, arg, name) for arg in args)
     keywords = {key: operand(frame.tracer, item, name) for key, item in named.items()}
     frame.tracer.emit(Tool(name, trees, keywords, str(Type.JSON), loc=frame.loc()), Type.JSON)
@@ -230,7 +232,7 @@ def _effect(frame: Frame, name: str, args: list[Any], named: dict[str, Any]) -> 
 # -- objects ---------------------------------------------------------------------------------------
 
 
-def _constructed(frame: Frame, kind: type, args: list[Any], named: dict[str, Any]) -> Any:
+def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str, Any]) -> Any:
     """An object of a class that only holds what it is given; `_UNKNOWN` for a class of Python's own."""
     if kind is string.Template or kind is type:
         return _UNKNOWN
@@ -273,7 +275,7 @@ def _written_in(kind: type) -> set[str]:
 # -- methods ---------------------------------------------------------------------------------------
 
 
-def _method(frame: Frame, owner: Any, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+def _method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of an object of Python's own."""
     name = function.__name__
     kind = type(owner)
@@ -317,18 +319,20 @@ def _method(frame: Frame, owner: Any, function: Any, args: list[Any], named: dic
 _ANY_CHANGE = frozenset().union(*_CHANGING.values()) | {"appendleft", "popleft", "subtract", "move_to_end"}
 
 
-def _callable_keys(frame: Frame, named: dict[str, Any]) -> dict[str, Any]:
+def _callable_keys(frame: CallFrame, named: dict[str, Any]) -> dict[str, Any]:
     return {key: callback(frame, item) if key == "key" else item for key, item in named.items()}
 
 
-def callback(frame: Frame, function: Any) -> Any:
+def callback(frame: CallFrame, function: Any) -> Any:
     """A function that Python's own code will call, so that each call is classified."""
     if function is None or isinstance(function, Closure):
         return function
     return lambda *args, **named: call(frame, function, list(args), named)
 
 
-def _pattern(frame: Frame, pattern: re.Pattern[Any], name: str, args: list[Any], named: dict[str, Any]) -> Any:
+def _pattern(
+    frame: CallFrame, pattern: re.Pattern[Any], name: str, args: list[Any], named: dict[str, Any]
+) -> Any:
     """A method of a compiled pattern as the function of `re`."""
     if not any(map(holds_symbols, args)):
         return getattr(pattern, name)(*args, **named)
@@ -338,7 +342,7 @@ def _pattern(frame: Frame, pattern: re.Pattern[Any], name: str, args: list[Any],
     return _python(frame, function, [pattern, *args], named)
 
 
-def _joined(frame: Frame, separator: str, items: Any) -> Any:
+def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
     """`separator.join(items)`."""
     if isinstance(items, Symbolic):
         return pure_call(frame.tracer, "str.join", separator, items)
@@ -353,7 +357,7 @@ def _joined(frame: Frame, separator: str, items: Any) -> Any:
     return pure_call(frame.tracer, "str.join", separator, texts)
 
 
-def _data_method(frame: Frame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
+def _data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
     if isinstance(value, SymbolicText):
         settled = value.settled()
@@ -383,7 +387,7 @@ def _data_method(frame: Frame, value: Symbolic, name: str, args: list[Any], name
 # -- functions of Python's own ---------------------------------------------------------------------
 
 
-def _python(frame: Frame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+def _python(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
     special = _SPECIAL.get(function) if _hashable(function) else None
     if special is not None:
         return special(frame, args, named)
@@ -429,13 +433,13 @@ def _python(frame: Frame, function: Any, args: list[Any], named: dict[str, Any])
     return pure_call(frame.tracer, name, *args, kind=kind, **named)
 
 
-def _container(frame: Frame, kind: Any, items: Any) -> Any:
+def _container(frame: CallFrame, kind: Any, items: Any) -> Any:
     if kind in (list, tuple):
         return kind(items)
     return pure_call(frame.tracer, kind.__name__, list(items))
 
 
-def _arranged(frame: Frame, how: str, items: Any, named: dict[str, Any]) -> Any:
+def _arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> Any:
     """`sorted`, `max` or `min`, by keys that are worked out beforehand."""
     key = named.get("key")
     if isinstance(items, Symbolic):
@@ -474,7 +478,7 @@ def _arranged(frame: Frame, how: str, items: Any, named: dict[str, Any]) -> Any:
     )
 
 
-def _isinstance(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, kinds = args
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if any(type(kind).__instancecheck__ is not type.__instancecheck__ for kind in every):
@@ -490,7 +494,7 @@ def _isinstance(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
     return pure_call(frame.tracer, "sglc.isinstance", value, names)
 
 
-def _type(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     (value,) = args
     kind = kind_of(value)
     if kind is object and isinstance(value, Symbolic):
@@ -498,27 +502,27 @@ def _type(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
     return kind
 
 
-def _any(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _any(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     return _quantified(frame, args, "any", True)
 
 
-def _all(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _all(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     return _quantified(frame, args, "all", False)
 
 
-def _quantified(frame: Frame, args: list[Any], name: str, ends: bool) -> Any:
+def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any:
     if isinstance(args[0], Symbolic):
         return pure_call(frame.tracer, name, args[0])
     return next((ends for item in listed(frame.tracer, args[0]) if truth(frame, item) is ends), not ends)
 
 
-def _reduce(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _reduce(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     items = listed(frame.tracer, args[1])
     return reduce(callback(frame, args[0]), items, *args[2:])
 
 
-def _each(function: Callable[..., Any]) -> Callable[[Frame, list[Any], dict[str, Any]], Any]:
-    def made(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
+    def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         if any(isinstance(arg, SymbolicList) for arg in args[1:]) and function is map and len(args) == 2:
             return over(frame, args[1], callback(frame, args[0]))
         called = args[0] if args[0] is None else callback(frame, args[0])
@@ -530,10 +534,12 @@ def _each(function: Callable[..., Any]) -> Callable[[Frame, list[Any], dict[str,
     return made
 
 
-def _gone_through(function: Callable[..., Any], name: str) -> Callable[[Frame, list[Any], dict[str, Any]], Any]:
+def _gone_through(
+    function: Callable[..., Any], name: str
+) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     """`zip`, `enumerate`, `reversed`: of lists that only a run knows, a list that only a run knows."""
 
-    def made(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+    def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         for arg in (*args, *named.values()):
             refuse_foreign(frame.tracer, arg, f"`{function.__name__}`")
         if any(isinstance(arg, Symbolic) for arg in args):
@@ -545,11 +551,11 @@ def _gone_through(function: Callable[..., Any], name: str) -> Callable[[Frame, l
     return made
 
 
-def _template(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _template(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     return string.Template(*args)
 
 
-def _attribute_named(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, name, *default = args
     try:
         return attribute(frame, value, name)
@@ -559,7 +565,7 @@ def _attribute_named(frame: Frame, args: list[Any], named: dict[str, Any]) -> An
         raise
 
 
-def _has_attribute(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     try:
         attribute(frame, args[0], args[1])
     except AttributeError:
@@ -567,12 +573,12 @@ def _has_attribute(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
     return True
 
 
-def _next(frame: Frame, args: list[Any], named: dict[str, Any]) -> Any:
+def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     refuse_foreign(frame.tracer, args[0], "`next`")
     return next(*args)
 
 
-_SPECIAL: Mapping[Any, Callable[[Frame, list[Any], dict[str, Any]], Any]] = {
+_SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
     isinstance: _isinstance,
     type: _type,
     any: _any,

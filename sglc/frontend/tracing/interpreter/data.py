@@ -9,7 +9,7 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.interpreter.frame import Closure, Tracer
+from sglc.frontend.tracing.call_frame import Closure, Tracer
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, BreakKind, GraphBreak
 from sglc.frontend.values.symbolic import (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.interpreter.data import operand, pure_call
-from sglc.frontend.tracing.interpreter.frame import Frame
 from sglc.frontend.tracing.tracer import current
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, symbol
 from sglc.ir.core import Value
 
 
-def over(frame: Frame, source: Any, body: Callable[[Any], Any]) -> Any:
+def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
     """The list of what `body` gives for each item of `source`.
 
     Raises:

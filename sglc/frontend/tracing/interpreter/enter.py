@@ -11,9 +11,9 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import operand
-from sglc.frontend.tracing.interpreter.frame import Closure, Frame, closure_of
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, NO_SOURCE, GraphBreak
@@ -55,7 +55,7 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
     return made
 
 
-def frame_of(tracer: Tracer) -> Frame:
+def frame_of(tracer: Tracer) -> CallFrame:
     """The frame of what is interpreted now."""
     return tracer.calling[-1]
 

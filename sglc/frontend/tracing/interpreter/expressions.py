@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, FunctionNode
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
@@ -17,11 +18,12 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
 )
 from sglc.frontend.tracing.interpreter.each import over
-from sglc.frontend.tracing.interpreter.frame import Closure, Frame, FunctionNode
 from sglc.frontend.tracing.interpreter.operations import (
     attribute,
     binary,
     compare,
+    store_attribute,
+    store_subscript,
     subscript,
     truth,
     unary,
@@ -32,7 +34,7 @@ from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, 
 _MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
 
-def evaluate(frame: Frame, node: ast.expr) -> Any:
+def evaluate(frame: CallFrame, node: ast.expr) -> Any:
     """What an expression gives.
 
     Raises:
@@ -45,7 +47,7 @@ def evaluate(frame: Frame, node: ast.expr) -> Any:
     return rule(frame, node)
 
 
-def turns(frame: Frame, node: ast.AST, items: Any) -> Iterator[Any]:
+def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
     """The items of a loop, one turn after another.
 
     Raises:
@@ -61,28 +63,28 @@ def turns(frame: Frame, node: ast.AST, items: Any) -> Iterator[Any]:
         yield item
 
 
-def _constant(frame: Frame, node: ast.Constant) -> Any:
+def _constant(frame: CallFrame, node: ast.Constant) -> Any:
     return node.value
 
 
-def _name(frame: Frame, node: ast.Name) -> Any:
+def _name(frame: CallFrame, node: ast.Name) -> Any:
     frame.node = node
     return frame.load(node.id)
 
 
-def _binary(frame: Frame, node: ast.BinOp) -> Any:
+def _binary(frame: CallFrame, node: ast.BinOp) -> Any:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
     frame.node = node
     return binary(frame, node.op, left, right)
 
 
-def _unary(frame: Frame, node: ast.UnaryOp) -> Any:
+def _unary(frame: CallFrame, node: ast.UnaryOp) -> Any:
     value = evaluate(frame, node.operand)
     frame.node = node
     return unary(frame, node.op, value)
 
 
-def _boolean(frame: Frame, node: ast.BoolOp) -> Any:
+def _boolean(frame: CallFrame, node: ast.BoolOp) -> Any:
     ends = isinstance(node.op, ast.Or)
     for part in node.values[:-1]:
         value = evaluate(frame, part)
@@ -92,7 +94,7 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Any:
     return evaluate(frame, node.values[-1])
 
 
-def _compare(frame: Frame, node: ast.Compare) -> Any:
+def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     left = evaluate(frame, node.left)
     made: Any = True
     for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
@@ -105,18 +107,18 @@ def _compare(frame: Frame, node: ast.Compare) -> Any:
     return made
 
 
-def _conditional(frame: Frame, node: ast.IfExp) -> Any:
+def _conditional(frame: CallFrame, node: ast.IfExp) -> Any:
     return evaluate(frame, node.body if tested(frame, node.test) else node.orelse)
 
 
-def tested(frame: Frame, node: ast.expr) -> bool:
+def tested(frame: CallFrame, node: ast.expr) -> bool:
     """Whether a condition holds, on this path."""
     value = evaluate(frame, node)
     frame.node = node
     return truth(frame, value)
 
 
-def _call(frame: Frame, node: ast.Call) -> Any:
+def _call(frame: CallFrame, node: ast.Call) -> Any:
     if isinstance(node.func, ast.Attribute):
         owner = evaluate(frame, node.func.value)
         frame.node = node.func
@@ -140,24 +142,24 @@ def _call(frame: Frame, node: ast.Call) -> Any:
     return call(frame, function, args, named)
 
 
-def _attribute(frame: Frame, node: ast.Attribute) -> Any:
+def _attribute(frame: CallFrame, node: ast.Attribute) -> Any:
     value = evaluate(frame, node.value)
     frame.node = node
     return attribute(frame, value, node.attr)
 
 
-def _subscript(frame: Frame, node: ast.Subscript) -> Any:
+def _subscript(frame: CallFrame, node: ast.Subscript) -> Any:
     value, index = evaluate(frame, node.value), evaluate(frame, node.slice)
     frame.node = node
     return subscript(frame, value, index)
 
 
-def _slice(frame: Frame, node: ast.Slice) -> slice:
+def _slice(frame: CallFrame, node: ast.Slice) -> slice:
     parts = [None if part is None else evaluate(frame, part) for part in (node.lower, node.upper, node.step)]
     return slice(*parts)
 
 
-def _items(frame: Frame, nodes: list[ast.expr]) -> list[Any]:
+def _items(frame: CallFrame, nodes: list[ast.expr]) -> list[Any]:
     made: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
@@ -167,15 +169,15 @@ def _items(frame: Frame, nodes: list[ast.expr]) -> list[Any]:
     return made
 
 
-def _list(frame: Frame, node: ast.List) -> list[Any]:
+def _list(frame: CallFrame, node: ast.List) -> list[Any]:
     return _items(frame, node.elts)
 
 
-def _tuple(frame: Frame, node: ast.Tuple) -> tuple[Any, ...]:
+def _tuple(frame: CallFrame, node: ast.Tuple) -> tuple[Any, ...]:
     return tuple(_items(frame, node.elts))
 
 
-def _set(frame: Frame, node: ast.Set) -> Any:
+def _set(frame: CallFrame, node: ast.Set) -> Any:
     items = _items(frame, node.elts)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
@@ -183,7 +185,7 @@ def _set(frame: Frame, node: ast.Set) -> Any:
     return set(items)
 
 
-def _dict(frame: Frame, node: ast.Dict) -> dict[Any, Any]:
+def _dict(frame: CallFrame, node: ast.Dict) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
@@ -195,7 +197,7 @@ def _dict(frame: Frame, node: ast.Dict) -> dict[Any, Any]:
     return made
 
 
-def _format(frame: Frame, node: ast.JoinedStr) -> Any:
+def _format(frame: CallFrame, node: ast.JoinedStr) -> Any:
     pieces: list[str | SymbolicText] = []
     for part in node.values:
         if isinstance(part, ast.Constant):
@@ -211,7 +213,7 @@ def _format(frame: Frame, node: ast.JoinedStr) -> Any:
     return "".join(str(piece) for piece in pieces)
 
 
-def formatted(frame: Frame, value: Any, conversion: int, spec: Any) -> Any:
+def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
         if not is_ours(value):  # these say themselves that they are no text
@@ -231,11 +233,11 @@ def formatted(frame: Frame, value: Any, conversion: int, spec: Any) -> Any:
     return pure_call(frame.tracer, "format", value, spec)
 
 
-def _lambda(frame: Frame, node: ast.Lambda) -> Closure:
+def _lambda(frame: CallFrame, node: ast.Lambda) -> Closure:
     return closure(frame, node, "<lambda>")
 
 
-def closure(frame: Frame, node: FunctionNode, name: str) -> Closure:
+def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
     """A function that the program defines."""
     spec = node.args
     parameters: list[inspect.Parameter] = []
@@ -262,23 +264,80 @@ def closure(frame: Frame, node: FunctionNode, name: str) -> Closure:
     )
 
 
-def _walrus(frame: Frame, node: ast.NamedExpr) -> Any:
+def _walrus(frame: CallFrame, node: ast.NamedExpr) -> Any:
     value = evaluate(frame, node.value)
     frame.node = node
     frame.store(node.target.id, value)
     return value
 
 
+# -- what is bound --------------------------------------------------------------------------------
+
+
+def assign(frame: CallFrame, target: ast.expr, value: Any) -> None:
+    """Bind what is on the left of a `=`."""
+    match target:
+        case ast.Name(id=name):
+            frame.node = target
+            frame.store(name, value)
+        case ast.Attribute(value=owner, attr=name):
+            held = evaluate(frame, owner)
+            frame.node = target
+            store_attribute(frame, held, name, value)
+        case ast.Subscript(value=owner, slice=index):
+            held, key = evaluate(frame, owner), evaluate(frame, index)
+            frame.node = target
+            store_subscript(frame, held, key, value)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            frame.node = target
+            _unpack(frame, targets, value)
+        case _:
+            raise AssertionError(target)
+
+
+def _unpack(frame: CallFrame, targets: Sequence[ast.expr], value: Any) -> None:
+    if isinstance(value, Symbolic):
+        if any(isinstance(target, ast.Starred) for target in targets):
+            raise GraphBreak("how many items there are shows when the program runs", frame.loc(), ITERATION)
+        whole = pure_call(frame.tracer, "sglc.unpack", value, len(targets))
+        for number, target in enumerate(targets):
+            assign(frame, target, subscript(frame, whole, number))
+        return
+    items = list(listed(frame.tracer, value))
+    star = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+    if star is None:
+        if len(items) != len(targets):
+            few = len(items) < len(targets)
+            raise ValueError(
+                f"not enough values to unpack (expected {len(targets)}, got {len(items)})"
+                if few
+                else f"too many values to unpack (expected {len(targets)})"
+            )
+        for target, item in zip(targets, items, strict=True):
+            assign(frame, target, item)
+        return
+    behind = len(targets) - star - 1
+    if len(items) < len(targets) - 1:
+        raise ValueError(
+            f"not enough values to unpack (expected at least {len(targets) - 1}, got {len(items)})"
+        )
+    for target, item in zip(targets[:star], items, strict=False):
+        assign(frame, target, item)
+    starred = targets[star]
+    assert isinstance(starred, ast.Starred)
+    assign(frame, starred.value, items[star : len(items) - behind])
+    for target, item in zip(targets[star + 1 :], items[len(items) - behind :], strict=False):
+        assign(frame, target, item)
+
+
 # -- comprehensions --------------------------------------------------------------------------------
 
 
-def _generated(frame: Frame, node: Any, first: Any) -> Iterator[Frame]:
+def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
     """A frame for every turn of a comprehension over `first`, which sees what is bound there."""
-    inner = Frame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+    inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
 
-    def nest(level: int, source: Any) -> Iterator[Frame]:
-        from sglc.frontend.tracing.interpreter.statements import assign
-
+    def nest(level: int, source: Any) -> Iterator[CallFrame]:
         generator = node.generators[level]
         if generator.is_async:
             raise GraphBreak("an asynchronous comprehension", frame.loc(), ASYNC)
@@ -294,14 +353,14 @@ def _generated(frame: Frame, node: Any, first: Any) -> Iterator[Frame]:
     return nest(0, first)
 
 
-def _list_of(frame: Frame, node: ast.ListComp) -> Any:
+def _list_of(frame: CallFrame, node: ast.ListComp) -> Any:
     first = evaluate(frame, node.generators[0].iter)
     if _is_data(first):
         return _over_data(frame, node, node.elt, first)
     return [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
 
 
-def _set_of(frame: Frame, node: ast.SetComp) -> Any:
+def _set_of(frame: CallFrame, node: ast.SetComp) -> Any:
     first = evaluate(frame, node.generators[0].iter)
     if _is_data(first):
         return pure_call(frame.tracer, "set", _over_data(frame, node, node.elt, first))
@@ -309,7 +368,7 @@ def _set_of(frame: Frame, node: ast.SetComp) -> Any:
     return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
 
 
-def _dict_of(frame: Frame, node: ast.DictComp) -> Any:
+def _dict_of(frame: CallFrame, node: ast.DictComp) -> Any:
     first = evaluate(frame, node.generators[0].iter)
     if _is_data(first):
         pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
@@ -318,7 +377,7 @@ def _dict_of(frame: Frame, node: ast.DictComp) -> Any:
     return {evaluate(inner, node.key): evaluate(inner, node.value) for inner in frames}
 
 
-def _generator(frame: Frame, node: ast.GeneratorExp) -> Any:
+def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:
     first = evaluate(frame, node.generators[0].iter)  # now, as in Python
     if _is_data(first):
         return _over_data(frame, node, node.elt, first)
@@ -329,18 +388,16 @@ def _is_data(source: Any) -> bool:
     return isinstance(source, SymbolicList | SymbolicJson)
 
 
-def _over_data(frame: Frame, node: Any, made: ast.expr, source: Any) -> Any:
+def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
     """A comprehension over a list that only a run knows: a `map` of what it makes, and one of what it asks."""
     frame.node = node
     if len(node.generators) != 1:
         raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
     (generator,) = node.generators
 
-    def body(run: Callable[[Frame], Any]) -> Callable[[Any], Any]:
+    def body(run: Callable[[CallFrame], Any]) -> Callable[[Any], Any]:
         def made_of(item: Any) -> Any:
-            from sglc.frontend.tracing.interpreter.statements import assign
-
-            inner = Frame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+            inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
             assign(inner, generator.target, item)
             return run(inner)
 
@@ -353,7 +410,7 @@ def _over_data(frame: Frame, node: Any, made: ast.expr, source: Any) -> Any:
     return over(frame, source, body(lambda inner: evaluate(inner, made)))
 
 
-def _all_hold(frame: Frame, tests: list[ast.expr]) -> Any:
+def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
     """Whether all conditions of a comprehension hold; of a single one, what it gives."""
     value: Any = True
     for number, test in enumerate(tests):
@@ -368,17 +425,17 @@ def _same_kind(source: Any) -> Any:
     return list[str] if isinstance(source, SymbolicList) else list
 
 
-def _starred(frame: Frame, node: ast.Starred) -> Any:
+def _starred(frame: CallFrame, node: ast.Starred) -> Any:
     frame.node = node
     raise GraphBreak("a starred expression", frame.loc(), NO_RULE)
 
 
-def _awaited(frame: Frame, node: ast.Await) -> Any:
+def _awaited(frame: CallFrame, node: ast.Await) -> Any:
     frame.node = node
     raise GraphBreak("`await` waits for more than the model", frame.loc(), ASYNC)
 
 
-_RULES: dict[type, Callable[[Frame, Any], Any]] = {
+_RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.BinOp: _binary,

@@ -23,6 +23,7 @@ from typing import Any
 from sglc.frontend.program.forks import Branches
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
+from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
     is_ours,
@@ -31,7 +32,6 @@ from sglc.frontend.tracing.interpreter.data import (
     pure_call,
     refuse_foreign,
 )
-from sglc.frontend.tracing.interpreter.frame import Frame
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, OPERATOR, GraphBreak
 from sglc.frontend.values.symbolic import (
@@ -54,7 +54,7 @@ _ORDER: Mapping[type[ast.cmpop], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "g
 _READS = (State, GatheredVariables, CallResult)
 
 
-def truth(frame: Frame, value: Any) -> bool:
+def truth(frame: CallFrame, value: Any) -> bool:
     """Whether a value is true: of what only a run knows, on this path."""
     match value:
         case SymbolicText():
@@ -73,7 +73,7 @@ def truth(frame: Frame, value: Any) -> bool:
             return bool(value)
 
 
-def not_(frame: Frame, value: Any) -> Any:
+def not_(frame: CallFrame, value: Any) -> Any:
     """`not value`."""
     if isinstance(value, SymbolicBool):
         known = frame.tracer.known(value.value)
@@ -83,7 +83,7 @@ def not_(frame: Frame, value: Any) -> Any:
     return not truth(frame, value)
 
 
-def unary(frame: Frame, node: ast.unaryop, value: Any) -> Any:
+def unary(frame: CallFrame, node: ast.unaryop, value: Any) -> Any:
     """`-value` and its like."""
     name = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert"}.get(type(node))
     if name is None:
@@ -94,7 +94,7 @@ def unary(frame: Frame, node: ast.unaryop, value: Any) -> Any:
     return getattr(operator, name)(value)
 
 
-def binary(frame: Frame, node: ast.operator, left: Any, right: Any, *, inplace: bool = False) -> Any:
+def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inplace: bool = False) -> Any:
     """`left + right` and its like; with `inplace`, `left += right`."""
     name = BINARY[type(node)]
     if is_ours(left) or is_ours(right):
@@ -113,14 +113,14 @@ def binary(frame: Frame, node: ast.operator, left: Any, right: Any, *, inplace: 
     return getattr(operator, name.rstrip("_") if name == "matmul" else name)(left, right)
 
 
-def as_text(frame: Frame, item: Any) -> Any:
+def as_text(frame: CallFrame, item: Any) -> Any:
     """Data of which only a run knows whether it is a text, as a text; anything else as it is."""
     if isinstance(item, SymbolicJson) and item.kind in (str, object):
         return pure_call(frame.tracer, "sglc.text", item)
     return item
 
 
-def _data_binary(frame: Frame, name: str, left: Any, right: Any) -> Any:
+def _data_binary(frame: CallFrame, name: str, left: Any, right: Any) -> Any:
     one, other = kind_of(left), kind_of(right)
     if name == "add":
         if {one, other} == {str}:
@@ -150,7 +150,7 @@ def _result(name: str, left: Any, right: Any) -> Any:
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def compare(frame: Frame, node: ast.cmpop, left: Any, right: Any) -> Any:
+def compare(frame: CallFrame, node: ast.cmpop, left: Any, right: Any) -> Any:
     """One comparison; what data takes part in is a recorded truth value."""
     match node:
         case ast.Is() | ast.IsNot():
@@ -170,7 +170,7 @@ def compare(frame: Frame, node: ast.cmpop, left: Any, right: Any) -> Any:
     return getattr(operator, name)(left, right)
 
 
-def equal(frame: Frame, left: Any, right: Any) -> Any:
+def equal(frame: CallFrame, left: Any, right: Any) -> Any:
     """`left == right`."""
     if not (_undecided(frame, left) or _undecided(frame, right)):
         if not (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
@@ -186,7 +186,7 @@ def equal(frame: Frame, left: Any, right: Any) -> Any:
     return pure_call(frame.tracer, "operator.eq", left, right)
 
 
-def _contains(frame: Frame, whole: Any, part: Any) -> Any:
+def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
     if is_ours(whole):
         return part in whole
     if not (_undecided(frame, whole) or _undecided(frame, part)):
@@ -203,7 +203,7 @@ def _contains(frame: Frame, whole: Any, part: Any) -> Any:
     return pure_call(frame.tracer, "operator.contains", whole, part)
 
 
-def _same(frame: Frame, left: Any, right: Any) -> Any:
+def _same(frame: CallFrame, left: Any, right: Any) -> Any:
     for one, other in ((left, right), (right, left)):
         if isinstance(one, SymbolicBool) and isinstance(other, bool):
             return bool(one) is other
@@ -214,7 +214,7 @@ def _same(frame: Frame, left: Any, right: Any) -> Any:
     return left is right
 
 
-def _undecided(frame: Frame, value: Any) -> bool:
+def _undecided(frame: CallFrame, value: Any) -> bool:
     """Whether a value is, or holds, data that has no finite set of values."""
     match value:
         case SymbolicText():
@@ -232,7 +232,7 @@ def _undecided(frame: Frame, value: Any) -> bool:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def subscript(frame: Frame, value: Any, index: Any) -> Any:
+def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
     """`value[index]`."""
     if is_ours(value):
         if isinstance(value, _READS):
@@ -272,7 +272,7 @@ def subscript(frame: Frame, value: Any, index: Any) -> Any:
 _GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}  # type: ignore[attr-defined]
 
 
-def store_subscript(frame: Frame, value: Any, index: Any, item: Any) -> None:
+def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None:
     """`value[index] = item`."""
     if is_ours(value):
         value[index] = item
@@ -283,11 +283,11 @@ def store_subscript(frame: Frame, value: Any, index: Any, item: Any) -> None:
     value[index] = item
 
 
-def _shown(frame: Frame) -> str:
+def _shown(frame: CallFrame) -> str:
     return ast.unparse(frame.node) if frame.node is not None else "..."
 
 
-def attribute(frame: Frame, value: Any, name: str, *, called: bool = False) -> Any:
+def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) -> Any:
     """`value.name`, without running any code of the user's; `called` is what it is read for."""
     if isinstance(value, Symbolic):
         return _data_attribute(frame, value, name, called)
@@ -355,14 +355,14 @@ def attribute(frame: Frame, value: Any, name: str, *, called: bool = False) -> A
     return _refused(frame, value, name)
 
 
-def _refused(frame: Frame, value: Any, name: str) -> Any:
+def _refused(frame: CallFrame, value: Any, name: str) -> Any:
     raise GraphBreak(
         f"`.{name}` of `{getattr(value, '__name__', type(value).__name__)}` could run code of its own",
         frame.loc(), ATTRIBUTE,
     )  # fmt: skip
 
 
-def _data_attribute(frame: Frame, value: Symbolic, name: str, called: bool) -> Any:
+def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) -> Any:
     if called:
         return DataMethod(value, name)
     if isinstance(value, SymbolicJson) and value.kind is object and name in _DATA_ATTRIBUTES:
@@ -383,7 +383,7 @@ class DataMethod:
     name: str
 
 
-def store_attribute(frame: Frame, value: Any, name: str, item: Any) -> None:
+def store_attribute(frame: CallFrame, value: Any, name: str, item: Any) -> None:
     """`value.name = item`: of an object of a dataclass that the program made."""
     frame.tracer.change(value, f"`.{name} = ...`")
     kind = type(value)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing.interpreter.data import is_ours, listed, pure_call
-from sglc.frontend.tracing.interpreter.expressions import closure, evaluate, tested, turns
-from sglc.frontend.tracing.interpreter.frame import Frame
+from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.interpreter.data import is_ours
+from sglc.frontend.tracing.interpreter.expressions import assign, closure, evaluate, tested, turns
 from sglc.frontend.tracing.interpreter.operations import (
     as_text,
     attribute,
@@ -41,7 +41,7 @@ class Leaves:
 _BREAK, _CONTINUE = Leaves("break"), Leaves("continue")
 
 
-def run_body(frame: Frame) -> Any:
+def run_body(frame: CallFrame) -> Any:
     """Run a function's body; gives what it returns."""
     node = frame.scope
     if isinstance(node, ast.Lambda):
@@ -51,7 +51,7 @@ def run_body(frame: Frame) -> Any:
     return None if left is None else left.value
 
 
-def run_block(frame: Frame, body: Sequence[ast.stmt]) -> Leaves | None:
+def run_block(frame: CallFrame, body: Sequence[ast.stmt]) -> Leaves | None:
     """Run statements, up to one that leaves them.
 
     Raises:
@@ -74,81 +74,25 @@ def run_block(frame: Frame, body: Sequence[ast.stmt]) -> Leaves | None:
     return None
 
 
-def assign(frame: Frame, target: ast.expr, value: Any) -> None:
-    """Bind what is on the left of a `=`."""
-    match target:
-        case ast.Name(id=name):
-            frame.node = target
-            frame.store(name, value)
-        case ast.Attribute(value=owner, attr=name):
-            held = evaluate(frame, owner)
-            frame.node = target
-            store_attribute(frame, held, name, value)
-        case ast.Subscript(value=owner, slice=index):
-            held, key = evaluate(frame, owner), evaluate(frame, index)
-            frame.node = target
-            store_subscript(frame, held, key, value)
-        case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            frame.node = target
-            _unpack(frame, targets, value)
-        case _:
-            raise AssertionError(target)
-
-
-def _unpack(frame: Frame, targets: Sequence[ast.expr], value: Any) -> None:
-    if isinstance(value, Symbolic):
-        if any(isinstance(target, ast.Starred) for target in targets):
-            raise GraphBreak("how many items there are shows when the program runs", frame.loc(), ITERATION)
-        whole = pure_call(frame.tracer, "sglc.unpack", value, len(targets))
-        for number, target in enumerate(targets):
-            assign(frame, target, subscript(frame, whole, number))
-        return
-    items = list(listed(frame.tracer, value))
-    star = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-    if star is None:
-        if len(items) != len(targets):
-            few = len(items) < len(targets)
-            raise ValueError(
-                f"not enough values to unpack (expected {len(targets)}, got {len(items)})"
-                if few
-                else f"too many values to unpack (expected {len(targets)})"
-            )
-        for target, item in zip(targets, items, strict=True):
-            assign(frame, target, item)
-        return
-    behind = len(targets) - star - 1
-    if len(items) < len(targets) - 1:
-        raise ValueError(
-            f"not enough values to unpack (expected at least {len(targets) - 1}, got {len(items)})"
-        )
-    for target, item in zip(targets[:star], items, strict=False):
-        assign(frame, target, item)
-    starred = targets[star]
-    assert isinstance(starred, ast.Starred)
-    assign(frame, starred.value, items[star : len(items) - behind])
-    for target, item in zip(targets[star + 1 :], items[len(items) - behind :], strict=False):
-        assign(frame, target, item)
-
-
 # -- simple statements -----------------------------------------------------------------------------
 
 
-def _expression(frame: Frame, node: ast.Expr) -> None:
+def _expression(frame: CallFrame, node: ast.Expr) -> None:
     evaluate(frame, node.value)
 
 
-def _assign(frame: Frame, node: ast.Assign) -> None:
+def _assign(frame: CallFrame, node: ast.Assign) -> None:
     value = evaluate(frame, node.value)
     for target in node.targets:
         assign(frame, target, value)
 
 
-def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
+def _annotated(frame: CallFrame, node: ast.AnnAssign) -> None:
     if node.value is not None:
         assign(frame, node.target, evaluate(frame, node.value))
 
 
-def _augmented(frame: Frame, node: ast.AugAssign) -> None:
+def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
     match node.target:
         case ast.Name(id=name):
             frame.node = node.target
@@ -176,23 +120,23 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
         store(made)
 
 
-def _return(frame: Frame, node: ast.Return) -> Leaves:
+def _return(frame: CallFrame, node: ast.Return) -> Leaves:
     return Leaves("return", None if node.value is None else evaluate(frame, node.value))
 
 
-def _pass(frame: Frame, node: ast.Pass) -> None:
+def _pass(frame: CallFrame, node: ast.Pass) -> None:
     return None
 
 
-def _break(frame: Frame, node: ast.Break) -> Leaves:
+def _break(frame: CallFrame, node: ast.Break) -> Leaves:
     return _BREAK
 
 
-def _continue(frame: Frame, node: ast.Continue) -> Leaves:
+def _continue(frame: CallFrame, node: ast.Continue) -> Leaves:
     return _CONTINUE
 
 
-def _delete(frame: Frame, node: ast.Delete) -> None:
+def _delete(frame: CallFrame, node: ast.Delete) -> None:
     for target in node.targets:
         match target:
             case ast.Name(id=name):
@@ -208,7 +152,7 @@ def _delete(frame: Frame, node: ast.Delete) -> None:
                 raise GraphBreak(f"`del {ast.unparse(target)}`", frame.loc(), OUTSIDE)
 
 
-def _define(frame: Frame, node: ast.FunctionDef) -> None:
+def _define(frame: CallFrame, node: ast.FunctionDef) -> None:
     if node.decorator_list:
         raise GraphBreak("a decorated function", frame.loc(), NO_RULE)
     if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
@@ -216,11 +160,11 @@ def _define(frame: Frame, node: ast.FunctionDef) -> None:
     frame.store(node.name, closure(frame, node, node.name))
 
 
-def _names_elsewhere(frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
+def _names_elsewhere(frame: CallFrame, node: ast.Global | ast.Nonlocal) -> None:
     return None
 
 
-def _import(frame: Frame, node: ast.Import) -> None:
+def _import(frame: CallFrame, node: ast.Import) -> None:
     for alias in node.names:
         if alias.name not in sys.modules:
             raise GraphBreak(f"`import {alias.name}` runs code of its own", frame.loc(), OUTSIDE)
@@ -228,7 +172,7 @@ def _import(frame: Frame, node: ast.Import) -> None:
         frame.store(alias.asname or alias.name.partition(".")[0], whole)
 
 
-def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
+def _import_from(frame: CallFrame, node: ast.ImportFrom) -> None:
     module = sys.modules.get(node.module or "") if not node.level else None
     if module is None:
         raise GraphBreak(f"`from {node.module} import` runs code of its own", frame.loc(), OUTSIDE)
@@ -236,13 +180,13 @@ def _import_from(frame: Frame, node: ast.ImportFrom) -> None:
         frame.store(alias.asname or alias.name, attribute(frame, module, alias.name))
 
 
-def _assert(frame: Frame, node: ast.Assert) -> None:
+def _assert(frame: CallFrame, node: ast.Assert) -> None:
     if not tested(frame, node.test):
         frame.node = node
         raise AssertionError(*([] if node.msg is None else [evaluate(frame, node.msg)]))
 
 
-def _raise(frame: Frame, node: ast.Raise) -> None:
+def _raise(frame: CallFrame, node: ast.Raise) -> None:
     if node.exc is None:
         if not frame.tracer.handling:
             raise RuntimeError("No active exception to reraise")
@@ -264,11 +208,11 @@ def _raise(frame: Frame, node: ast.Raise) -> None:
 # -- statements that hold others -------------------------------------------------------------------
 
 
-def _if(frame: Frame, node: ast.If) -> Leaves | None:
+def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
     return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
 
 
-def _for(frame: Frame, node: ast.For) -> Leaves | None:
+def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
     source = evaluate(frame, node.iter)
     for item in turns(frame, node.iter, source):
         assign(frame, node.target, item)
@@ -280,7 +224,7 @@ def _for(frame: Frame, node: ast.For) -> Leaves | None:
     return run_block(frame, node.orelse)
 
 
-def _while(frame: Frame, node: ast.While) -> Leaves | None:
+def _while(frame: CallFrame, node: ast.While) -> Leaves | None:
     for _ in range(_MOST_TURNS):
         if not tested(frame, node.test):
             return run_block(frame, node.orelse)
@@ -293,11 +237,11 @@ def _while(frame: Frame, node: ast.While) -> Leaves | None:
     raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
 
 
-def _with(frame: Frame, node: ast.With) -> Leaves | None:
+def _with(frame: CallFrame, node: ast.With) -> Leaves | None:
     return _managed(frame, node.items, node.body)
 
 
-def _managed(frame: Frame, items: Sequence[ast.withitem], body: Sequence[ast.stmt]) -> Leaves | None:
+def _managed(frame: CallFrame, items: Sequence[ast.withitem], body: Sequence[ast.stmt]) -> Leaves | None:
     if not items:
         return run_block(frame, body)
     item = items[0]
@@ -318,7 +262,7 @@ def _managed(frame: Frame, items: Sequence[ast.withitem], body: Sequence[ast.stm
     return left
 
 
-def _try(frame: Frame, node: ast.Try) -> Leaves | None:
+def _try(frame: CallFrame, node: ast.Try) -> Leaves | None:
     tracer = frame.tracer
     tracer.guarded += 1
     left: Leaves | None = None
@@ -353,7 +297,7 @@ def _try(frame: Frame, node: ast.Try) -> Leaves | None:
     return left
 
 
-def _handled(frame: Frame, node: ast.Try, problem: Exception) -> tuple[Leaves | None, Exception | None]:
+def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leaves | None, Exception | None]:
     for handler in node.handlers:
         kinds = Exception if handler.type is None else evaluate(frame, handler.type)
         frame.node = handler.type or handler  # type: ignore[assignment]
@@ -371,7 +315,7 @@ def _handled(frame: Frame, node: ast.Try, problem: Exception) -> tuple[Leaves | 
     return None, problem
 
 
-def _match(frame: Frame, node: ast.Match) -> Leaves | None:
+def _match(frame: CallFrame, node: ast.Match) -> Leaves | None:
     subject = evaluate(frame, node.subject)
     for case in node.cases:
         frame.node = node.subject
@@ -384,7 +328,7 @@ def _match(frame: Frame, node: ast.Match) -> Leaves | None:
     return None
 
 
-def _fits(frame: Frame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
+def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
     match pattern:
         case ast.MatchValue(value=value):
             return truth(frame, equal(frame, subject, evaluate(frame, value)))
@@ -444,7 +388,7 @@ def _fits(frame: Frame, pattern: ast.pattern, subject: Any, bound: dict[str, Any
             raise GraphBreak(f"`case {ast.unparse(pattern)}` has no rule", frame.loc(), NO_RULE)
 
 
-_RULES: dict[type, Callable[[Frame, Any], Leaves | None]] = {
+_RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.Expr: _expression,
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,

@@ -107,7 +107,7 @@ class Tracer(Tracing, Protocol):
     """The tracer, as the interpreter sees it."""
 
     bodies: list[Callable[..., Any]]  # of structured ops, outermost first
-    calling: list[Frame]  # of interpreted functions, innermost last
+    calling: list[CallFrame]  # of interpreted functions, innermost last
     copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
     called_tool: str  # the last tool on this path
     guarded: int  # `try` statements around that could see a failure
@@ -117,6 +117,9 @@ class Tracer(Tracing, Protocol):
 
     @property
     def outside(self) -> Outside: ...
+
+    @property
+    def run_body(self) -> Callable[[CallFrame], Any]: ...
 
     def place(self) -> Loc:
         """Where the program stands."""
@@ -140,18 +143,18 @@ class Outside(Protocol):
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
 
-    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
+    def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
 
-    def read_global(self, frame: Frame, name: str) -> Any:
+    def read_global(self, frame: CallFrame, name: str) -> Any:
         """A global, or a builtin."""
 
-    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
+    def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
 
 
 @dataclass(slots=True, eq=False)
-class Frame:
+class CallFrame:
     """`block` counts the blocks of structured ops around it, when it began."""
 
     tracer: Tracer
@@ -159,7 +162,7 @@ class Frame:
     file: str
     globals: dict[str, Any]
     cells: Mapping[str, CellType]
-    outer: Frame | None = None  # the one whose names it sees
+    outer: CallFrame | None = None  # the one whose names it sees
     values: dict[str, Any] = field(default_factory=dict)
     block: int = 0
 
@@ -190,7 +193,7 @@ class Frame:
             NameError: for nothing.
             GraphBreak: for something outside that may not be read any more.
         """
-        frame: Frame | None = self
+        frame: CallFrame | None = self
         while frame is not None:
             if name in frame.bindings.own:
                 if name in frame.values:
@@ -223,7 +226,7 @@ class Frame:
             raise NameError(f"name '{name}' is not defined")
         del holder.values[name]
 
-    def _holder(self, name: str, what: str) -> Frame:
+    def _holder(self, name: str, what: str) -> CallFrame:
         if isinstance(self.scope, _COMPREHENSIONS) and name not in self.bindings.own:
             assert self.outer is not None
             return self.outer._holder(name, what)
@@ -242,7 +245,7 @@ class Closure:
 
     def __init__(
         self, tracer: Tracer, node: FunctionNode, file: str, globals_: dict[str, Any],
-        cells: Mapping[str, CellType], outer: Frame | None, signature: inspect.Signature, name: str,
+        cells: Mapping[str, CellType], outer: CallFrame | None, signature: inspect.Signature, name: str,
     ) -> None:  # fmt: skip
         self.tracer = tracer
         self.node = node
@@ -254,21 +257,19 @@ class Closure:
         self.__name__ = self.__qualname__ = name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from sglc.frontend.tracing.interpreter.statements import run_body
-
         try:
             given = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
-        frame = Frame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
+        frame = CallFrame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
         frame.values.update(given.arguments)
         frames = self.tracer.calling
         if len(frames) >= _DEEPEST:
             raise GraphBreak(f"functions call each other more than {_DEEPEST} deep", frame.loc(), OTHER)
         frames.append(frame)
         try:
-            return run_body(frame)
+            return self.tracer.run_body(frame)
         finally:
             frames.pop()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.interpreter.frame import Frame, builtin_of
+from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
 from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GraphBreak
 
 _FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
@@ -43,7 +43,7 @@ class OutsideState:
         """Whether it was there before the program."""
         return id(value) in self.seen
 
-    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
+    def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
         try:
             value = cell.cell_contents
@@ -55,7 +55,7 @@ class OutsideState:
             self._check(frame, name, value)
         return self.note(value)
 
-    def read_global(self, frame: Frame, name: str) -> Any:
+    def read_global(self, frame: CallFrame, name: str) -> Any:
         """A global, or a builtin."""
         if name not in frame.globals:
             return builtin_of(name)
@@ -65,7 +65,7 @@ class OutsideState:
             self._check(frame, name, value)
         return self.note(value)
 
-    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
+    def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, ModuleType | type):
             return value
@@ -73,7 +73,7 @@ class OutsideState:
             self._check(frame, f"{getattr(owner, '__name__', type(owner).__name__)}.{name}", value)
         return self.note(value)
 
-    def _check(self, frame: Frame, name: str, value: Any) -> None:
+    def _check(self, frame: CallFrame, name: str, value: Any) -> None:
         if frame.tracer.called_tool and not _ours(value):
             raise GraphBreak(
                 f"`{name}` is read behind `{frame.tracer.called_tool}`, which may have changed it",
