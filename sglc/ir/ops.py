@@ -46,7 +46,8 @@ from sglc.ir.sampling import Sampling
 S, T, L, B, J = Type.STREAM, Type.TEXT, Type.LIST, Type.BOOL, Type.JSON
 
 # What a declared function may give.
-GIVES = ("text", "bool", "list", "json")
+# An object is made by a class of the user's, and stays what it is.
+GIVES = ("text", "bool", "list", "json", "object")
 Gives = str  # one of them
 
 # How `select` decides; the first is the default.
@@ -353,7 +354,7 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
         case Call():
             return tuple(value.type for value in values_in(o.program.returns))
         case Tool() | PureCall():
-            return (Type(o.gives),) if o.gives in GIVES else ()
+            return () if o.gives not in GIVES else (J,) if o.gives == "object" else (Type(o.gives),)
         case _:
             assert o.result_types is not None, o.mnemonic
             return o.result_types

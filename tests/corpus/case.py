@@ -192,7 +192,7 @@ def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) ->
         except Exception as error:  # a compiler that fails has not compiled it, whatever the reason
             return Traced((Break(_line(error), f"compiling raises `{type(error).__name__}`: {_said(error)}"),))
         plan = known[key]
-        steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep)]
+        steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep) and not step.error]
         if steps:
             return Traced(tuple(dict.fromkeys(Break(step.loc.line, step.reason) for step in steps)))
         try:

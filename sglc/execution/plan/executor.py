@@ -238,7 +238,9 @@ class PlanExecutor:
                 self.calling[call] = step
                 made = await call_function(step.function, function, args, named, step.loc, self.context)
                 del self.calling[call]
-                scope.give(Slot(step.name), returned(step.function, made, step.gives, step.loc))
+                exact = step.gives == "object"
+                value = Exact(made) if exact else returned(step.function, made, step.gives, step.loc)
+                scope.give(Slot(step.name), value)
             case CondStep():
                 chosen = step.then if read(step.pred, known) else step.orelse
                 await self.chosen(scope, number, step, chosen, at, before)

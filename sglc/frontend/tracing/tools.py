@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here, of_code
+from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
 from sglc.frontend.values.symbolic import MAY_CALL, symbol
@@ -100,9 +101,9 @@ def pure(function: _F) -> _F:
 def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     """The declared functions by their names in a plan: all, or those that `program` calls."""
     if program is None:
-        return {name: declared.function for name, declared in _DECLARED.items()}
-    called = dict.fromkeys(_called(program))
-    return {name: _DECLARED[name].function for name in called if name in _DECLARED}
+        return {**MAKERS, **{name: declared.function for name, declared in _DECLARED.items()}}
+    known = tools_of()
+    return {name: known[name] for name in dict.fromkeys(_called(program)) if name in known}
 
 
 def _called(program: Program) -> list[str]:

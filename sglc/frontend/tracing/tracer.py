@@ -17,16 +17,18 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.locate import PLACE, of_exception, shown_path
 from sglc.frontend.outputs.finite_regex import texts_of
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Instance, PromptState
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
+from sglc.frontend.tracing.makers import declare_parser
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, TYPED, GraphBreak
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
     TRACING,
@@ -55,6 +57,7 @@ from sglc.ir.ops import (
     hands_over,
 )
 
+_KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
 
 
@@ -134,6 +137,13 @@ class Tracer:
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(function, loc)
+
+    def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
+        if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
+            return parser.parse(text.observe(TYPED, f"a `{parser.name}`"))
+        self.may_fail(f"a `{parser.name}`")
+        call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
+        return SymbolicJson(self.emit(call, Type.JSON), _KINDS.get(parser.name, object))
 
     def name_of(self, value: Value) -> tuple[str, str]:
         for param in self.recorder.params:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sglc.errors import Loc
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.values.graph_breaks import (
     COMPARISON,
     CONDITION,
@@ -75,6 +76,9 @@ class Tracing(Protocol):
 
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
+
+    def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
+        """The typed value of a generation, which only a run knows."""
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""

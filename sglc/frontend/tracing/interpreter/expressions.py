@@ -185,16 +185,18 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
     return set(items)
 
 
-def _dict(frame: CallFrame, node: ast.Dict) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
+def _dict(frame: CallFrame, node: ast.Dict) -> Any:
+    pairs: list[tuple[Any, Any]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            made.update(evaluate(frame, value))
+            pairs += dict(evaluate(frame, value)).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, name, "a dictionary key")
-        made[name] = evaluate(frame, value)
-    return made
+        pairs.append((name, evaluate(frame, value)))
+    if any(isinstance(name, Symbolic) for name, _ in pairs):
+        return pure_call(frame.tracer, "dict", pairs)
+    return dict(pairs)
 
 
 def _format(frame: CallFrame, node: ast.JoinedStr) -> Any:
@@ -374,7 +376,10 @@ def _dict_of(frame: CallFrame, node: ast.DictComp) -> Any:
         pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
         return pure_call(frame.tracer, "dict", _over_data(frame, node, pair, first))
     frames = _generated(frame, node, first)
-    return {evaluate(inner, node.key): evaluate(inner, node.value) for inner in frames}
+    pairs = [(evaluate(inner, node.key), evaluate(inner, node.value)) for inner in frames]
+    if any(isinstance(name, Symbolic) for name, _ in pairs):
+        return pure_call(frame.tracer, "dict", pairs)
+    return dict(pairs)
 
 
 def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:

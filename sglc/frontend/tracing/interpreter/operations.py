@@ -44,6 +44,7 @@ from sglc.frontend.values.symbolic import (
 )
 from sglc.ir.core import Type, Value
 from sglc.ir.ops import Eq, In, Not
+from sglc.ir.pure import METHODS
 
 BINARY: Mapping[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
@@ -367,14 +368,9 @@ def _refused(frame: CallFrame, value: Any, name: str) -> Any:
 def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) -> Any:
     if called:
         return DataMethod(value, name)
-    if isinstance(value, SymbolicJson) and value.kind is object and name in _DATA_ATTRIBUTES:
+    if isinstance(value, SymbolicJson) and value.kind not in METHODS:
         return pure_call(frame.tracer, "sglc.attribute", value, name)
     return value.observe(ATTRIBUTE, f"`.{name}`")
-
-
-_DATA_ATTRIBUTES = frozenset(
-    ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "lastgroup")
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
