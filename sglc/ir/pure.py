@@ -92,8 +92,8 @@ _LIBRARY = {
     **_named("statistics.multimode", list),
     **_named("datetime.date.fromisoformat datetime.datetime.fromisoformat datetime.timedelta datetime.date",
              object),
-    **_named("itertools.chain itertools.combinations itertools.permutations itertools.product itertools.pairwise "
-             "itertools.islice itertools.zip_longest itertools.accumulate", list),
+    **_named("chain combinations permutations product pairwise islice zip_longest accumulate", list,
+             of="itertools."),
     **_named("fractions.Fraction decimal.Decimal", object),
 }  # fmt: skip
 
@@ -163,7 +163,7 @@ def function_of(name: str) -> Callable[..., Any]:
 def name_of(function: Any) -> str:
     """The name under which a function of Python's is in `PURE`; "" if it is not."""
     owner = getattr(function, "__self__", None)
-    module = getattr(function, "__module__", None) or getattr(owner, "__module__", "")
+    module = str(getattr(function, "__module__", None) or getattr(owner, "__module__", ""))
     qualified = getattr(function, "__qualname__", "")
     name = qualified if module == "builtins" else f"{module.lstrip('_')}.{qualified}"
     if name not in PURE or name.startswith("sglc."):

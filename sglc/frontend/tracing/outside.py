@@ -49,7 +49,8 @@ class OutsideState:
             value = cell.cell_contents
         except ValueError:
             raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+                f"cannot access free variable '{name}' where it is not associated with a value"
+                " in enclosing scope"
             ) from None
         if not isinstance(value, _FIXED):
             self._check(frame, name, value)

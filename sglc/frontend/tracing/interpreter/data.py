@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import Closure, Tracer
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Tracer
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, BreakKind, GraphBreak
+from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, UNDECLARED, BreakKind, GraphBreak
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -30,26 +30,12 @@ _HARMLESS = (
     *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
     *(BaseException, re.Pattern, Closure),
 )
-_ITERATORS = tuple(
-    map(type, (iter([]), iter(()), iter({}), iter(""), iter(range(0)), iter(set()), reversed([]),
-               {}.keys(), {}.values(), {}.items(), iter({}.values()), iter({}.items())))
-) + (map, filter, zip, enumerate)  # fmt: skip
-_LIBRARY = frozenset(
-    [
-        "builtins",
-        "collections",
-        "datetime",
-        "decimal",
-        "fractions",
-        "functools",
-        "itertools",
-        "operator",
-        "re",
-        "types",
-        "typing",
-    ]
-)
-_GENERATOR = type(x for x in ())
+_EMPTY: dict[Any, Any] = {}
+_ITERATORS = (
+    *map(type, (iter([]), iter(()), iter(_EMPTY), iter(""), iter(range(0)), iter(set()), reversed([]),
+                _EMPTY.keys(), _EMPTY.values(), _EMPTY.items(), iter(_EMPTY.values()), iter(_EMPTY.items()))),
+    map, filter, zip, enumerate,
+)  # fmt: skip
 
 
 def is_ours(value: Any) -> bool:
@@ -87,7 +73,7 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
     if isinstance(value, Enum):
         return any(name in vars(type(value)) for name in ("__eq__", "__hash__", "__bool__", "__len__"))
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
-    if known or isinstance(value, _GENERATOR):
+    if known or isinstance(value, GeneratorType):
         return False
     kind = type(value)
     if kind.__module__ in (
@@ -109,7 +95,8 @@ def _written(kind: type, name: str) -> bool:
     """Whether a method is the user's own, and not a dataclass' or a named tuple's."""
     made = getattr(kind, name, None)
     return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
-        "__create_fn__" not in made.__qualname__ and made.__module__ not in ("reprlib", "dataclasses", "collections")
+        "__create_fn__" not in made.__qualname__
+        and made.__module__ not in ("reprlib", "dataclasses", "collections")
         and not made.__qualname__.endswith("_recursive_repr.<locals>.decorating_function.<locals>.wrapper")
     )  # fmt: skip
 
@@ -125,7 +112,7 @@ def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FORE
             f"{what} of a `{type(value).__name__}` could run code of its own", tracer.place(), kind
         )
     outer = tracer.outside
-    if isinstance(value, (*_ITERATORS, _GENERATOR)) and outer.is_outside(value):
+    if isinstance(value, (*_ITERATORS, GeneratorType)) and outer.is_outside(value):
         raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
 
 
@@ -142,6 +129,12 @@ def kind_of(value: Any) -> Any:
             return value.kind
         case _:
             return type(value)
+
+
+def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
+    """Why tracing stops before a call of something that is not known to be harmless."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 
 def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: Any) -> Any:
@@ -200,7 +193,7 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case set() | frozenset() if type(item) in (set, frozenset):
             ordered = sorted(item, key=repr)
             return _made(tracer, type(item).__name__, (tuple(operand(tracer, part, name) for part in ordered),))
-        case _ if isinstance(item, (*_ITERATORS, _GENERATOR)):
+        case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
@@ -222,9 +215,7 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds
     refuse_foreign(tracer, value, "a loop")
-    if not (
-        is_plain(value) or is_ours(value) or isinstance(value, (*_ITERATORS, _GENERATOR, range, bytes, type))
-    ):
-        if not (isinstance(value, Mapping) or hasattr(type(value), "_fields")):
-            raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
+    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping))
+    if not (known or is_plain(value) or is_ours(value) or hasattr(type(value), "_fields")):
+        raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
     return iter(value)

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import inspect
 import operator
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import (
@@ -20,7 +19,6 @@ from types import (
 )
 from typing import Any
 
-from sglc.frontend.program.forks import Branches
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
@@ -127,9 +125,9 @@ def _data_binary(frame: CallFrame, name: str, left: Any, right: Any) -> Any:
             return joined((left, right))
         if isinstance(left, SymbolicList) or isinstance(right, SymbolicList):
             items = [x for side in (left, right) if isinstance(side, list) for x in side]
-            if {one, other} <= {list} and all(isinstance(item, str | SymbolicText) for item in items):
-                if isinstance(left, SymbolicList | list) and isinstance(right, SymbolicList | list):
-                    return left + right
+            texts = all(isinstance(item, str | SymbolicText) for item in items)
+            if texts and all(isinstance(side, SymbolicList | list) for side in (left, right)):
+                return left + right
     return pure_call(frame.tracer, f"operator.{name}", left, right, kind=_result(name, one, other))
 
 
@@ -263,13 +261,14 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         )
     if type(value).__module__ == "typing":
         return value[index]
-    if getattr(type(value), "__getitem__", None) not in _GETITEMS:  # type: ignore[attr-defined]
+    if getattr(type(value), "__getitem__", None) not in _GETITEMS:
         raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
+    refuse_foreign(frame.tracer, index, "an index", OPERATOR)
     found = value[index]
     return frame.tracer.outside.read_attribute(frame, value, f"[{index!r}]", found)
 
 
-_GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}  # type: ignore[attr-defined]
+_GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}
 
 
 def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None:
@@ -280,6 +279,7 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
     frame.tracer.change(value, f"`{_shown(frame)} = ...`")
     if isinstance(index, Symbolic):
         index = index.observe(OPERATOR, "a dictionary key or an index")
+    refuse_foreign(frame.tracer, index, "a dictionary key or an index", OPERATOR)
     value[index] = item
 
 
@@ -387,17 +387,9 @@ def store_attribute(frame: CallFrame, value: Any, name: str, item: Any) -> None:
     """`value.name = item`: of an object of a dataclass that the program made."""
     frame.tracer.change(value, f"`.{name} = ...`")
     kind = type(value)
-    if kind.__setattr__ is not object.__setattr__ or (
+    if inspect.getattr_static(kind, "__setattr__") is not object.__setattr__ or (
         hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
         and not isinstance(inspect.getattr_static(kind, name), MemberDescriptorType)
     ):
         _refused(frame, value, name)
     setattr(value, name, item)
-
-
-def is_branches(value: Any) -> bool:
-    """Whether it is what `fork` gives."""
-    return isinstance(value, Branches)
-
-
-PATTERN = re.Pattern
