@@ -145,7 +145,11 @@ def _row(
 
 
 def _stops(plan: Plan) -> bool:
-    return any(isinstance(step, HostStep) for block in (plan.body, *plan.blocks) for step in block.steps)
+    return any(
+        isinstance(step, HostStep) and not step.error
+        for block in (plan.body, *plan.blocks)
+        for step in block.steps
+    )
 
 
 def _check(definition: Definition, arguments: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ call         another program, with sites of its own
 tool         a declared Python function, called once, in order
 pure_call    a declared Python function without effects
 pack         plain data with values in it, as one JSON value
-host_call    ordinary Python takes over here
+host_call    ordinary Python takes over here, or the program raises
 
 `cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
 """
@@ -326,10 +326,15 @@ class Call(Op):
 
 @op("host_call")
 class HostCall(Op):
-    """From here the rest of the function runs as ordinary Python: why, and the call that needs it."""
+    """From here the rest of the function runs as ordinary Python: why, and the call that needs it.
+
+    With `error`, the name of an exception, nothing follows: the program raises it here, with `reason`, or
+    the text that it reads, as its message.
+    """
 
     reason: str
     reads: tuple[Value, ...] = ()
+    error: str = ""
 
 
 def types_of(o: Op, names: int) -> tuple[Type, ...]:

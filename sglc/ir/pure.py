@@ -101,6 +101,7 @@ _LIBRARY = {
 _OWN = {
     **_named("sglc.slice sglc.method sglc.attribute", None),
     **_named("sglc.text", str),
+    **_named("sglc.known", object),
     **_named("sglc.is_none", bool, fails=False),
     **_named("sglc.isinstance", bool),
     **_named("sglc.template", str),
@@ -244,6 +245,7 @@ def _unpack(value: Any, count: int) -> list[Any]:
 
 _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.slice": _slice,
+    "sglc.known": lambda *read: None,
     "sglc.text": _text,
     "sglc.method": _method,
     "sglc.attribute": _attribute,

@@ -231,7 +231,7 @@ class PlanExecutor:
                 if step.effects and before is not None and (error := await asyncio.shield(before)) is not None:
                     raise error
                 if step.function in PURE:
-                    scope.give(Slot(step.name), computed(step, args, named))
+                    scope.give(Slot(step.name), computed(self.plan.program, step, args, named))
                     return
                 function = self.tools.get(step.function) or EFFECTS[step.function]
                 call = object()
@@ -255,7 +255,10 @@ class PlanExecutor:
                 args = [read(tree, known) for tree in step.args]
                 self.give(scope, step.gives, await self.numbered(step.body, args, inside, None, before, {}))
             case HostStep():
-                raise AssertionError("refused before anything ran")
+                assert step.error, "refused before anything ran"
+                said = text(read(step.reads[0], known)) if step.reads else step.reason
+                message = f"`{step.error}` in `{self.plan.program}`: {said or 'no message'}"
+                raise RunError("SGLC401", message, placed(step.loc))
             case _:
                 assert_never(step)
 
@@ -331,7 +334,7 @@ class PlanExecutor:
             kept.drop()
 
 
-def computed(step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:
+def computed(program: str, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:
     """What one of Python's own functions gives.
 
     Raises:
@@ -341,7 +344,8 @@ def computed(step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) 
         made = function_of(step.function)(*args, **named)
     except Exception as error:
         text = str(error) or "no message"
-        problem = RunError("SGLC401", f"`{type(error).__name__}`: {text}", placed(step.loc))
+        message = f"`{type(error).__name__}` in `{program}`: {text}"
+        problem = RunError("SGLC401", message, placed(step.loc))
         raise problem from error
     match step.gives:
         case "text" | "bool":

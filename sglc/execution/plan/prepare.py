@@ -69,7 +69,7 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
     missing: dict[str, Loc] = {}
     for step in steps_of(plan):
         match step:
-            case HostStep():
+            case HostStep(error=""):
                 raise UsageError(
                     "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
                     hint="run the program's own file, without `--passes`",

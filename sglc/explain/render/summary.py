@@ -62,7 +62,7 @@ def table(program: Program) -> Iterator[str]:
 
 def _boundaries(program: Program, found: Survey | None) -> Iterator[str]:
     """Where compiling stops on some path, and where else it would."""
-    stops = [op for op in walk(program.ops) if isinstance(op, HostCall)]
+    stops = [op for op in walk(program.ops) if isinstance(op, HostCall) and not op.error]
     for op in stops:
         yield f"from {op.loc} on as ordinary Python, launch by launch: {op.reason}"
     lines = [(op.loc.file, op.loc.line) for op in stops]
@@ -96,7 +96,7 @@ def _rows(op: Op, arms: dict[Value, str], wave: str, indent: str) -> Iterator[_R
         case Tool() | PureCall():
             yield row("tool" if isinstance(op, Tool) else "pure", op.name)
         case HostCall():
-            yield row("python", "ordinary Python from here")
+            yield row("raise", op.error) if op.error else row("python", "ordinary Python from here")
         case Call():
             yield row("call", str(op.site))
             yield from _inner(op.program.ops, _arms(op.program), indent)

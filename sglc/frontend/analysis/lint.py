@@ -107,7 +107,7 @@ def _pieces(op: Op, made: dict[Value, Op]) -> tuple[Value | str, ...]:
 
 def _unused(program: Program) -> Iterator[Finding]:
     """SGLC603: what a generation makes goes nowhere, or only stays in the prompt under a name that is taken."""
-    if any(isinstance(op, HostCall) for op in walk(program.ops)):
+    if any(isinstance(op, HostCall) and not op.error for op in walk(program.ops)):
         return  # who knows what is read behind it
     ops = tuple(walk(program.ops))
     read = {value for op in ops for value in operands(op)} | set(values_in(program.returns))

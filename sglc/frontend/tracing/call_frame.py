@@ -110,6 +110,13 @@ class Tracer(Tracing, Protocol):
     calling: list[CallFrame]  # of interpreted functions, innermost last
     copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
     called_tool: str  # the last tool on this path
+
+    def was_read(self, value: Any) -> None:
+        """The program has read a variable: no tool is called behind it if that has failed."""
+
+    def before_tool(self, name: str) -> None:
+        """A tool is about to be recorded."""
+
     guarded: int  # `try` statements around that could see a failure
     handling: list[Exception]  # in `except` blocks, innermost last
     node: ast.AST | None  # what is evaluated, and its file

@@ -108,7 +108,8 @@ def _parts(mnemonic: str) -> tuple[tuple[str, bool], ...]:
 def _same_graph_break(arms: Sequence[TracedBlock]) -> bool:
     last = [arm.ops[-1] for arm in arms if arm.ops]
     return len(last) == len(arms) and all(
-        isinstance(op, HostCall) and (op.reason, op.loc) == (getattr(last[0], "reason", ""), last[0].loc)
+        isinstance(op, HostCall)
+        and (op.reason, op.error, op.loc) == (last[0].reason, last[0].error, last[0].loc)  # type: ignore[attr-defined]
         for op in last
     )
 

@@ -16,6 +16,7 @@ from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Cond, HostCall, Switch
@@ -226,9 +227,22 @@ def stop_at(frame: Frame, graph_break: GraphBreak) -> None:
     frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
 
-def raised(error: Exception, loc: Loc) -> GraphBreak:
-    """An exception of the user's on a path of several: the run raises it, if it comes there."""
+def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[SymbolicText], Value | str]) -> None:
+    """An exception of the user's on a path of several: the run raises it, if it comes there.
+
+    Raises:
+        GraphBreak: its message is made of more than a text.
+        SglcError: the program misuses the language.
+    """
     if isinstance(error, SglcError):
         raise error
-    text = f": {error}" if str(error) else ""
-    return GraphBreak(f"`{type(error).__name__}` is raised here{text}", loc, RAISED)
+    name = type(error).__name__
+    (message,) = error.args if len(error.args) == 1 else (None,)
+    if isinstance(message, SymbolicText):
+        made = text_of(message)
+        if isinstance(made, Value):
+            frame.ops.append(HostCall("", (made,), name, loc=loc))
+            return
+    elif any(isinstance(arg, Symbolic) for arg in error.args):
+        raise GraphBreak(f"`{name}` is raised here with more than a text", loc, RAISED)
+    frame.ops.append(HostCall(str(error), (), name, loc=loc))

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc
@@ -22,12 +23,19 @@ from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
-from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
+from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
-from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicBool, SymbolicText
+from sglc.frontend.values.symbolic import (
+    TRACING,
+    Symbolic,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+)
 from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, regions
 from sglc.ir.ops import (
     Arg,
@@ -39,6 +47,7 @@ from sglc.ir.ops import (
     Loop,
     Lower,
     Not,
+    PureCall,
     Select,
     Strip,
     Switch,
@@ -104,6 +113,7 @@ class Tracer:
     outside: OutsideState = field(default_factory=OutsideState)
     calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
+    unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
@@ -155,6 +165,21 @@ class Tracer:
         """Where the program raised it."""
         found = self._places.get(id(error))
         return None if found is None else found[1]
+
+    def was_read(self, value: Any) -> None:
+        """The program has read a variable: no tool is called behind it if that has failed."""
+        if isinstance(value, SymbolicText):
+            self.unchecked.update(dict.fromkeys(part for part in value.parts if isinstance(part, Value)))
+        elif isinstance(value, SymbolicList | SymbolicJson | SymbolicBool):
+            self.unchecked[value.value] = None
+
+    def before_tool(self, name: str) -> None:
+        """A tool is about to be recorded."""
+        if self.unchecked:
+            self.emit(
+                PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place()), Type.JSON
+            )
+        self.unchecked, self.called_tool = {}, name
 
     def may_fail(self, what: str) -> None:
         """`what` can fail when the program runs.
@@ -346,6 +371,7 @@ class Tracer:
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
         decided = dict(self.decided)
         standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
+        unchecked = dict(self.unchecked)
         called = ""
         met = len(self.graph_breaks)
         marks = [before.mark]
@@ -354,6 +380,7 @@ class Tracer:
             nonlocal called
             self._restore(before)
             self.called_tool, self.guarded = standing[:2]
+            self.unchecked = dict(unchecked)
             del self.handling[standing[2] :], self.calling[standing[3] :]
             self.decided = dict(decided)
             self.recorder.ops = frame.ops
@@ -372,7 +399,10 @@ class Tracer:
                 if first and not frame.decisions:
                     raise
                 place = self.place_of(error) or of_exception(error, self.file) or loc
-                self._stop(frame, raised(error, place))
+                try:
+                    raise_at(frame, error, place, partial(self.operand, loc=place))
+                except GraphBreak as graph_break:
+                    self._stop(frame, graph_break)
                 return None
             finally:
                 called = called or self.called_tool
@@ -397,6 +427,7 @@ class Tracer:
             self.recorder.ops = outer
             self.decided = decided
             self.called_tool, self.guarded = called or standing[0], standing[1]
+            self.unchecked = unchecked
             del self.handling[standing[2] :], self.calling[standing[3] :]
         if len(self.graph_breaks) > met and not python:
             graph_break = self.graph_breaks[met]

@@ -53,11 +53,12 @@ OutputTree = (
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """Ordinary Python takes over: the plan's instance goes on as recorded operations, run by run."""
+    """Ordinary Python takes over; with `error`, the program raises that with `reason`, or what it reads."""
 
     reason: str
     loc: Loc
     reads: tuple[OutputTree, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ class _Printer:
                 ]
             case HostStep():
                 reads = f", reads {_trees(step.reads)}" if step.reads else ""
-                self.lines.append(f"{head}ordinary Python, {step.reason}{reads}{_place(step.loc)}")
+                what = f"raises {step.error}" if step.error else "ordinary Python"
+                self.lines.append(f"{head}{what}, {step.reason}{reads}{_place(step.loc)}")
             case ValueStep():
                 self.lines.append(
                     f"{head}{step.name} = {step.operation}({_trees(step.operands)}){_place(step.loc)}"

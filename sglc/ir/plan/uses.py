@@ -32,6 +32,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
+from sglc.ir.pure import PURE
 
 Name = Slot | Held
 Names = dict[Name, None]  # in order of their first mention
@@ -116,7 +117,7 @@ class Uses:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._outside: list[Names] = []  # by block: what it reads from outside
-        self.effects: list[bool] = []  # by block: whether a tool is called in it
+        self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
         for block in blocks:  # a block holds only those before it
             self._outside.append(self._of_block(block))
             self.effects.append(any(self.has_effects(step) for step in block.steps))
@@ -130,9 +131,16 @@ class Uses:
         return found
 
     def has_effects(self, step: Step) -> bool:
-        """Whether a tool is called in a step."""
-        if isinstance(step, FunctionStep):
-            return step.effects
+        """Whether tools behind a step have to wait for it: it calls one, or the program may end in it."""
+        match step:
+            case FunctionStep():
+                return step.effects or (step.function in PURE and PURE[step.function].fails)
+            case HostStep():
+                return True
+            case ValueStep():
+                return step.operation == "parse_json"
+            case SwitchStep() if len(step.arms) == len(step.cases):
+                return True
         return any(self.effects[number] for number in blocks_of(step))
 
     def _of_block(self, block: Block) -> Names:

@@ -88,7 +88,7 @@ def decision(
             number = called(op.program)
             return CallStep(op.site, tuple(map(tree, op.args)), number, gives, op.loc)
         case HostCall():
-            return HostStep(op.reason, op.loc, tuple(map(tree, op.reads)))
+            return HostStep(op.reason, op.loc, tuple(map(tree, op.reads)), op.error)
         case _:
             raise AssertionError(op.mnemonic)
 

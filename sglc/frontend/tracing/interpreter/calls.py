@@ -155,10 +155,8 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
     if function.effects:
         frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
-    made = function(*args, **named)
-    if function.effects:
-        frame.tracer.called_tool = function.function.__name__
-    return made
+        frame.tracer.before_tool(function.function.__name__)
+    return function(*args, **named)
 
 
 # -- effects that everybody knows ------------------------------------------------------------------
@@ -183,6 +181,9 @@ def _logged(
 
 
 def _effect(frame: CallFrame, name: str, args: list[Any], named: dict[str, Any]) -> None:
+    called = frame.tracer.called_tool
+    frame.tracer.before_tool(name)
+    frame.tracer.called_tool = called  # it changes nothing that a program reads
     trees = tuple(operand(frame.tracer, arg, name) for arg in args)
     keywords = {key: operand(frame.tracer, item, name) for key, item in named.items()}
     frame.tracer.emit(Tool(name, trees, keywords, str(Type.JSON), loc=frame.loc()), Type.JSON)

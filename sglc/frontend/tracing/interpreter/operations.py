@@ -237,7 +237,9 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
             frame.tracer.may_fail(f"`[{index!r}]`")
         if isinstance(index, SymbolicText):
             index = index.observe(OPERATOR, "an index")
-        return value[index]
+        found = value[index]
+        frame.tracer.was_read(found)
+        return found
     if isinstance(value, Symbolic):
         settled = value.settled() if isinstance(value, SymbolicText) else None
         if settled is not None and not holds_symbols(index):

@@ -182,8 +182,9 @@ def _import_from(frame: CallFrame, node: ast.ImportFrom) -> None:
 
 def _assert(frame: CallFrame, node: ast.Assert) -> None:
     if not tested(frame, node.test):
+        said = [] if node.msg is None else [evaluate(frame, node.msg)]
         frame.node = node
-        raise AssertionError(*([] if node.msg is None else [evaluate(frame, node.msg)]))
+        raise AssertionError(*said)
 
 
 def _raise(frame: CallFrame, node: ast.Raise) -> None:
