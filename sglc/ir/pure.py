@@ -51,7 +51,7 @@ METHODS: Mapping[type, Mapping[str, PureFunction]] = {
     bytes: {**_named("decode hex", str), **_named("startswith endswith", bool), **_named("count find", int)},
     int: {**_named("bit_length bit_count", int), **_named("is_integer", bool)},
     float: {**_named("is_integer", bool), **_named("hex", str)},
-    list: {**_named("copy", list, fails=False), **_named("count index", int)},
+    list: {**_named("copy", list, fails=False), **_named("count", int, fails=False), **_named("index", int)},
     tuple: _named("count index", int),
     dict: {**_named("copy", dict, fails=False), **_named("items keys values", list, fails=False),
            **_named("get", object)},

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from sglc.errors import RunError
 from sglc.ir.core import Op, Program, Region, Site, Tree, Value, values_in
 from sglc.ir.depth import with_room
 from sglc.ir.ops import (
@@ -171,6 +172,9 @@ class _Run:
                 self.regions(op)
             case Tool() | PureCall():
                 self.texts[op.results[0]] = self.declared(op)
+            case HostCall(error=str(name)) if name:
+                said = self.texts[op.reads[0]] if op.reads else op.reason
+                raise RunError("SGLC401", f"`{name}`: {said}", op.loc)
             case HostCall():
                 raise _HandedOver(op.reason, tuple(as_plain(self.result(value)) for value in op.reads))
             case _:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from sglc.errors import RunError
 from sglc.ir.core import Site
 from sglc.ir.depth import with_room
 from sglc.ir.plan.plan import (
@@ -120,6 +121,9 @@ class _Run:
         match step:
             case Segment():
                 _Nodes(self, step, at).run()
+            case HostStep(error=str(name)) if name:
+                said = self.tree(step.reads[0], at) if step.reads else step.reason
+                raise RunError("SGLC401", f"`{name}`: {said}", step.loc)
             case HostStep():
                 raise _HandedOver(step.reason, tuple(as_plain(self.tree(tree, at)) for tree in step.reads))
             case ValueStep():

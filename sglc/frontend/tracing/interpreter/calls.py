@@ -109,8 +109,7 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         kind = "async def" if inspect.iscoroutinefunction(function) else "generator"
         raise GraphBreak(f"`{function.__name__}` is a {kind} function", frame.loc(), ASYNC)
-    file = function.__code__.co_filename
-    if file.startswith(_MODULE_PATHS) or not file or file.startswith("<frozen"):
+    if not is_users(function):
         raise undeclared(frame, function)
     tracer = frame.tracer
     if function not in tracer.copies:
@@ -120,6 +119,12 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
             reason = f"the source of `{function.__name__}` is not available ({error})"
             raise GraphBreak(reason, frame.loc(), NO_SOURCE) from None
     return tracer.copies[function]
+
+
+def is_users(function: FunctionType) -> bool:
+    """Whether a function is none of an installed module."""
+    file = function.__code__.co_filename
+    return bool(file) and not file.startswith((*_MODULE_PATHS, "<frozen"))
 
 
 def _is_program(item: Any) -> bool:

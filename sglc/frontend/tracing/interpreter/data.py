@@ -30,6 +30,9 @@ _HARMLESS = (
     *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
     *(BaseException, re.Pattern, Closure),
 )
+_LIBRARY = frozenset(
+    ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
+)
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
     *map(type, (iter([]), iter(()), iter(_EMPTY), iter(""), iter(range(0)), iter(set()), reversed([]),
@@ -70,25 +73,33 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if type(value) is dict else value
         return depth > 8 or any(is_foreign(item, depth + 1) for item in items)
-    if isinstance(value, Enum):
-        return any(name in vars(type(value)) for name in ("__eq__", "__hash__", "__bool__", "__len__"))
+    if isinstance(value, Enum | BaseException):
+        return any(_written(type(value), name) for name in _RUN_BY_PYTHON)
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
     if known or isinstance(value, GeneratorType):
         return False
     kind = type(value)
-    if kind.__module__ in (
-        "datetime",
-        "decimal",
-        "fractions",
-        "collections",
-        "builtins",
-        "functools",
-        "operator",
-    ):
+    if kind.__module__ in _LIBRARY:
         return False
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        return any(_written(kind, name) for name in ("__eq__", "__hash__", "__bool__", "__len__", "__repr__"))
+        held = value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
+        own = any(_written(kind, name) for name in _RUN_BY_PYTHON)
+        return own or depth > 8 or any(is_foreign(item, depth + 1) for item in held)
     return True
+
+
+# What Python calls of an object that is compared, shown, asked, gone through or computed with.
+_RUN_BY_PYTHON = (
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__", "__len__",
+    "__str__", "__repr__", "__format__", "__iter__", "__next__", "__contains__", "__getitem__",
+    "__reversed__", "__index__", "__int__", "__float__", "__abs__", "__round__", "__neg__", "__pos__",
+    "__invert__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__",
+    "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__floordiv__", "__rfloordiv__",
+    "__ifloordiv__", "__mod__", "__rmod__", "__imod__", "__pow__", "__rpow__", "__ipow__", "__and__",
+    "__rand__", "__iand__", "__or__", "__ror__", "__ior__", "__xor__", "__rxor__", "__ixor__", "__matmul__",
+    "__rmatmul__", "__imatmul__", "__lshift__", "__rlshift__", "__ilshift__", "__rshift__", "__rrshift__",
+    "__irshift__", "__divmod__", "__rdivmod__",
+)  # fmt: skip
 
 
 def _written(kind: type, name: str) -> bool:
@@ -96,7 +107,7 @@ def _written(kind: type, name: str) -> bool:
     made = getattr(kind, name, None)
     return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
         "__create_fn__" not in made.__qualname__
-        and made.__module__ not in ("reprlib", "dataclasses", "collections")
+        and made.__module__ not in ("reprlib", "dataclasses", "collections", "enum")
         and not made.__qualname__.endswith("_recursive_repr.<locals>.decorating_function.<locals>.wrapper")
     )  # fmt: skip
 
@@ -129,6 +140,16 @@ def kind_of(value: Any) -> Any:
             return value.kind
         case _:
             return type(value)
+
+
+def settled(value: Any) -> Any:
+    """A text that this path has decided, also in a list or tuple, as the constant that it is."""
+    if isinstance(value, SymbolicText):
+        known = value.settled()
+        return value if known is None else known
+    if type(value) in (list, tuple) and any(isinstance(item, SymbolicText) for item in value):
+        return type(value)(map(settled, value))
+    return value
 
 
 def undeclared(frame: CallFrame, function: Any) -> GraphBreak:

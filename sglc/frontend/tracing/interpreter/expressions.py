@@ -16,6 +16,7 @@ from sglc.frontend.tracing.interpreter.data import (
     listed,
     pure_call,
     refuse_foreign,
+    settled,
 )
 from sglc.frontend.tracing.interpreter.each import over
 from sglc.frontend.tracing.interpreter.operations import (
@@ -185,16 +186,20 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
     return set(items)
 
 
-def _dict(frame: CallFrame, node: ast.Dict) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
+def _dict(frame: CallFrame, node: ast.Dict) -> Any:
+    pairs: list[tuple[Any, Any]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            made.update(evaluate(frame, value))
+            whole = evaluate(frame, value)
+            refuse_foreign(frame.tracer, whole, "`**`")
+            pairs += dict(whole).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, name, "a dictionary key")
-        made[name] = evaluate(frame, value)
-    return made
+        pairs.append((settled(name), evaluate(frame, value)))
+    if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
+        return pure_call(frame.tracer, "dict", pairs)
+    return dict(pairs)
 
 
 def _format(frame: CallFrame, node: ast.JoinedStr) -> Any:

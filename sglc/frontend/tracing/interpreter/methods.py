@@ -14,6 +14,7 @@ from sglc.frontend.tracing.interpreter.data import (
     listed,
     pure_call,
     refuse_foreign,
+    settled,
     undeclared,
 )
 from sglc.frontend.tracing.interpreter.each import callback
@@ -60,6 +61,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
         return _pattern(frame, owner, name, args, named)
     if isinstance(owner, type) and owner in METHODS and name in ("fromkeys", "maketrans", "fromhex"):
         return function(*args, **named)
+    owner, args = settled(owner), [settled(arg) for arg in args]
+    function = getattr(owner, name)
     symbolic = any(map(holds_symbols, args)) or any(map(holds_symbols, named.values()))
     if isinstance(owner, str) and name == "join" and args:
         return _joined(frame, owner, args[0])
@@ -117,9 +120,9 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
 def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
     if isinstance(value, SymbolicText):
-        settled = value.settled()
-        if settled is not None:
-            return method(frame, settled, getattr(settled, name), args, named)
+        known = value.settled()
+        if known is not None:
+            return method(frame, known, getattr(known, name), args, named)
         if name in ("strip", "lower") and not args and not named:
             return getattr(value, name)()
     kind = kind_of(value)

@@ -31,7 +31,7 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
 )
 from sglc.frontend.tracing.subprogram import CallResult
-from sglc.frontend.values.graph_breaks import ATTRIBUTE, OPERATOR, GraphBreak
+from sglc.frontend.values.graph_breaks import ATTRIBUTE, KEY, OPERATOR, GraphBreak
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -233,11 +233,11 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
 def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
     """`value[index]`."""
     if is_ours(value):
-        if isinstance(value, _READS):
-            frame.tracer.may_fail(f"`[{index!r}]`")
         if isinstance(index, SymbolicText):
             index = index.observe(OPERATOR, "an index")
         found = value[index]
+        if isinstance(value, _READS) and not isinstance(found, str):  # a path decides what it has read
+            frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
         return found
     if isinstance(value, Symbolic):
@@ -261,7 +261,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         return pure_call(
             frame.tracer, "sglc.slice", value, index.start, index.stop, index.step, kind=kind_of(value)
         )
-    if type(value).__module__ == "typing":
+    if type(value).__module__ == "typing" or (isinstance(value, type) and value.__module__ in _GENERIC):
         return value[index]
     if getattr(type(value), "__getitem__", None) not in _GETITEMS:
         raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
@@ -270,6 +270,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
     return frame.tracer.outside.read_attribute(frame, value, f"[{index!r}]", found)
 
 
+_GENERIC = ("builtins", "collections", "collections.abc")
 _GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}
 
 
@@ -280,7 +281,7 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
         return
     frame.tracer.change(value, f"`{_shown(frame)} = ...`")
     if isinstance(index, Symbolic):
-        index = index.observe(OPERATOR, "a dictionary key or an index")
+        index = index.observe(KEY)
     refuse_foreign(frame.tracer, index, "a dictionary key or an index", OPERATOR)
     value[index] = item
 
@@ -328,7 +329,8 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         "decimal",
         "fractions",
     ):
-        return getattr(value, name)
+        found = getattr(value, name)
+        return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
     if not isinstance(kind.__getattribute__, WrapperDescriptorType):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import string
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from sglc.frontend.tracing.interpreter.data import (
     listed,
     pure_call,
     refuse_foreign,
+    settled,
     undeclared,
 )
 from sglc.frontend.tracing.interpreter.each import callback, over
@@ -26,6 +28,8 @@ from sglc.ir.pure import TEXTS, name_of
 
 # These see all items of an iterator, one after another: they may be had beforehand.
 _WHOLE = (list, tuple, set, frozenset, dict, sorted, sum, max, min)
+_NONE: dict[Any, Any] = {}
+_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), collections.deque)
 
 
 def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -42,8 +46,9 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         raise undeclared(frame, function)
     for arg in (*args, *named.values()):
         refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
-    if function in _WHOLE and args and hasattr(type(args[0]), "__next__"):
+    if args and (isinstance(args[0], _VIEWS) or (function in _WHOLE and hasattr(type(args[0]), "__next__"))):
         args = [list(args[0]), *args[1:]]
+    args = [settled(arg) for arg in args]
     if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
         return arranged(frame, function.__name__, args[0] if len(args) == 1 else args, named)
     if not (any(map(holds_symbols, args)) or any(map(holds_symbols, named.values()))):
