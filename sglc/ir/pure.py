@@ -51,7 +51,7 @@ METHODS: Mapping[type, Mapping[str, PureFunction]] = {
     bytes: {**_named("decode hex", str), **_named("startswith endswith", bool), **_named("count find", int)},
     int: {**_named("bit_length bit_count", int), **_named("is_integer", bool)},
     float: {**_named("is_integer", bool), **_named("hex", str)},
-    list: {**_named("copy", list, fails=False), **_named("count index", int)},
+    list: {**_named("copy", list, fails=False), **_named("count", int, fails=False), **_named("index", int)},
     tuple: _named("count index", int),
     dict: {**_named("copy", dict, fails=False), **_named("items keys values", list, fails=False),
            **_named("get", object)},
@@ -92,8 +92,8 @@ _LIBRARY = {
     **_named("statistics.multimode", list),
     **_named("datetime.date.fromisoformat datetime.datetime.fromisoformat datetime.timedelta datetime.date",
              object),
-    **_named("itertools.chain itertools.combinations itertools.permutations itertools.product itertools.pairwise "
-             "itertools.islice itertools.zip_longest itertools.accumulate", list),
+    **_named("chain combinations permutations product pairwise islice zip_longest accumulate", list,
+             of="itertools."),
     **_named("fractions.Fraction decimal.Decimal", object),
 }  # fmt: skip
 
@@ -164,7 +164,7 @@ def function_of(name: str) -> Callable[..., Any]:
 def name_of(function: Any) -> str:
     """The name under which a function of Python's is in `PURE`; "" if it is not."""
     owner = getattr(function, "__self__", None)
-    module = getattr(function, "__module__", None) or getattr(owner, "__module__", "")
+    module = str(getattr(function, "__module__", None) or getattr(owner, "__module__", ""))
     qualified = getattr(function, "__qualname__", "")
     name = qualified if module == "builtins" else f"{module.lstrip('_')}.{qualified}"
     if name not in PURE or name.startswith("sglc."):

@@ -32,15 +32,14 @@ def test_explain_names_every_place_by_its_line(tmp_path: Path, oracle: OracleBac
         if s["x"] == "a":
             s += json.dumps([1])
         s.messages()
-        print("done")
+        print("done", open("/nowhere"))
     """
     program = from_file(tmp_path, deferred_source(body))
     text = program.explain(oracle).text().replace(str(tmp_path), ".")
     first = program.definition.code.co_firstlineno
-    assert f"from ./program.py:{first + 3}:" in text
+    assert f"from ./program.py:{first + 7}:" in text
     assert [line.strip() for line in text.splitlines() if line.startswith("    ./")] == [
-        f"./program.py:{first + 6}: `json.dumps(...)` is ordinary Python",
-        f"./program.py:{first + 8}: `print(...)` is ordinary Python",
+        f"./program.py:{first + 8}: `open(...)` is ordinary Python",
         f"./program.py:{first + 3}: `s['x']`: passed to `note`",
         f"./program.py:{first + 5}: `s['x']`: a comparison",
         f"./program.py:{first + 7}: `s.messages(...)`",

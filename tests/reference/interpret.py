@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from sglc.errors import RunError
 from sglc.ir.core import Op, Program, Region, Site, Tree, Value, values_in
 from sglc.ir.depth import with_room
 from sglc.ir.ops import (
@@ -46,7 +47,8 @@ from sglc.ir.ops import (
     Switch,
     Tool,
 )
-from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned
+from sglc.ir.values import Plain, case_of, evaluate, returned
+from tests.reference.python import as_plain, is_python, items_of, python_value
 
 __all__ = ["Meaning", "Model", "Plain", "meaning"]
 
@@ -107,7 +109,7 @@ def meaning(
     Raises:
         RunError: SGLC460 `parse_json` of a text that is no JSON; SGLC461 `map` over an item that is
             no text; SGLC462 a text that is no case of a `switch`; SGLC463 a function that gives
-            something else than it was declared with.
+            something else than it was declared with; SGLC401 what a function of Python's own raises.
         ValueError: with a template, text between turns or a resumed turn, which it cannot render.
     """
     calls: dict[Site, tuple[str, str]] = {}
@@ -128,7 +130,7 @@ def meaning(
     except _HandedOver as handed:
         answer = model.host(handed.reason, handed.reads)
         return Meaning(calls, answer, (*hosts, (handed.reason, handed.reads)))
-    return Meaning(calls, run.result(program.returns), tuple(hosts))
+    return Meaning(calls, as_plain(run.result(program.returns)), tuple(hosts))
 
 
 class _HandedOver(Exception):
@@ -170,17 +172,21 @@ class _Run:
                 self.regions(op)
             case Tool() | PureCall():
                 self.texts[op.results[0]] = self.declared(op)
+            case HostCall(error=str(name)) if name:
+                said = self.texts[op.reads[0]] if op.reads else op.reason
+                raise RunError("SGLC401", f"`{name}`: {said}", op.loc)
             case HostCall():
-                raise _HandedOver(op.reason, tuple(self.result(value) for value in op.reads))
+                raise _HandedOver(op.reason, tuple(as_plain(self.result(value)) for value in op.reads))
             case _:
                 self.texts[op.results[0]] = self.plain(op)
 
     def declared(self, op: Tool | PureCall) -> Plain:
-        args, named = self.result(op.args), self.result(op.named)
-        assert isinstance(args, tuple)
-        assert isinstance(named, Mapping)
+        exact, exact_named = self.result(op.args), self.result(op.named)
+        args, named = as_plain(exact), as_plain(exact_named)
         if isinstance(op, Tool):
             self.hosts.append((op.name, (args, named)))
+        if is_python(op.name):
+            return python_value(op.name, exact, exact_named, op.gives, op.loc)
         return returned(op.name, self.model.declared(op.name, args, named), op.gives, op.loc)
 
     def prompt(self, op: Op) -> _Prompt:
@@ -258,7 +264,7 @@ class _Run:
                 self.give(op.results, carried)
             case Map():
                 lists: list[list[Plain]] = [[] for _ in op.results]
-                for number, item in enumerate(item_texts(self.texts[op.items], op.loc)):
+                for number, item in enumerate(items_of(self.texts[op.items], op.loc)):
                     for gathered, made in zip(lists, self.region(op.body, (item,), number), strict=True):
                         assert not isinstance(made, _Prompt)
                         gathered.append(made)

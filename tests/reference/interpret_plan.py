@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from sglc.errors import RunError
 from sglc.ir.core import Site
 from sglc.ir.depth import with_room
 from sglc.ir.plan.plan import (
@@ -43,8 +44,9 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.target import ControlText
-from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned, text
+from sglc.ir.values import Plain, case_of, evaluate, returned, text
 from tests.reference.interpret import Meaning, Model
+from tests.reference.python import as_plain, is_python, items_of, python_value
 
 
 @with_room
@@ -64,7 +66,7 @@ def plan_meaning(
     except _HandedOver as handed:
         answer = model.host(handed.reason, handed.reads)
         return Meaning(run.calls, answer, (*run.hosts, (handed.reason, handed.reads)))
-    return Meaning(run.calls, value, tuple(run.hosts))
+    return Meaning(run.calls, as_plain(value), tuple(run.hosts))
 
 
 _Names = dict[Slot | Held, Plain]
@@ -119,18 +121,16 @@ class _Run:
         match step:
             case Segment():
                 _Nodes(self, step, at).run()
+            case HostStep(error=str(name)) if name:
+                said = self.tree(step.reads[0], at) if step.reads else step.reason
+                raise RunError("SGLC401", f"`{name}`: {said}", step.loc)
             case HostStep():
-                raise _HandedOver(step.reason, tuple(self.tree(tree, at) for tree in step.reads))
+                raise _HandedOver(step.reason, tuple(as_plain(self.tree(tree, at)) for tree in step.reads))
             case ValueStep():
                 operands = tuple(self.tree(tree, at) for tree in step.operands)
                 here[Slot(step.name)] = evaluate(step.operation, operands, step.loc)
             case FunctionStep():
-                args = tuple(self.tree(tree, at) for tree in step.args)
-                named = {key: self.tree(tree, at) for key, tree in step.named.items()}
-                if step.effects:
-                    self.hosts.append((step.function, (args, named)))
-                made = self.model.declared(step.function, args, named)
-                here[Slot(step.name)] = returned(step.function, made, step.gives, step.loc)
+                here[Slot(step.name)] = self.called(step, at)
             case CondStep():
                 made = self.inner(step.then if self.tree(step.pred, at) else step.orelse, at)
                 here.update(zip(step.gives, made, strict=True))
@@ -146,7 +146,7 @@ class _Run:
                         break
                 here.update(zip(step.gives, carried, strict=True))
             case MapStep():
-                items = item_texts(self.tree(step.items, at), step.loc)
+                items = items_of(self.tree(step.items, at), step.loc)
                 rows = [self.inner(step.body, at, (item,), number) for number, item in enumerate(items)]
                 lists = zip(*rows, strict=True) if rows else [()] * len(step.gives)
                 here.update(zip(step.gives, lists, strict=True))
@@ -158,6 +158,17 @@ class _Run:
                 here.update(zip(step.gives, made, strict=True))
             case _:
                 assert_never(step)
+
+    def called(self, step: FunctionStep, at: _Place) -> Plain:
+        exact = tuple(self.tree(tree, at) for tree in step.args)
+        exact_named = {key: self.tree(tree, at) for key, tree in step.named.items()}
+        args, named = as_plain(exact), as_plain(exact_named)
+        if step.effects:
+            self.hosts.append((step.function, (args, named)))
+        if is_python(step.function):
+            return python_value(step.function, exact, exact_named, step.gives, step.loc)
+        made = self.model.declared(step.function, args, named)
+        return returned(step.function, made, step.gives, step.loc)
 
     def tree(self, tree: OutputTree, at: _Place) -> Plain:
         match tree:

@@ -1,12 +1,13 @@
 """What a program does that ends a launch, or that compiling cannot follow: all of it, also behind the first.
 
-A survey looks at the source of the program and of the helpers that it hands its prompt to. It runs nothing.
+A survey looks at the source of the program and of the user's functions that it calls. It runs nothing.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
@@ -17,16 +18,21 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.source.dataflow import DataflowAnalysis, Read, analysis_of
 from sglc.frontend.source.rewrite import matches, source_of
 from sglc.frontend.source.scopes import UNKNOWN, Names, Role
+from sglc.frontend.tracing.interpreter.calls import is_users
 from sglc.frontend.tracing.tools import Declared
+from sglc.ir.pure import name_of
 
 _NESTED = 0x10  # of `co_flags`
 _WAITING_METHODS = ("text", "messages", "get_meta_info", "error", "sync")
 _MAPPING_METHODS = ("items", "values", "get")
 # Of Python's own functions, those that do more than compute.
 _EFFECTS = (
-    *("open", "input", "print", "exec", "eval", "compile", "__import__", "breakpoint"),
+    *("open", "input", "exec", "eval", "compile", "__import__", "breakpoint"),
     *("setattr", "delattr", "vars", "locals", "globals"),
 )
+
+# Effects that compiling records.
+_RECORDED = (print, warnings.warn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,7 @@ def _look(
 def _sort(
     call: ast.Call, known: DataflowAnalysis, found: _Found
 ) -> tuple[FunctionType, tuple[str, ...]] | None:
-    """Enter a call where it belongs; gives a helper that is handed a prompt, and its parameters for it."""
+    """Enter a call where it belongs; gives a helper of the user's, and its parameters that are a prompt."""
     names, place = known.names, known.place(call)
     shown = f"`{ast.unparse(call.func)}(...)`"
     custom = _own_method(names, call)
@@ -173,7 +179,7 @@ def _sort(
     if isinstance(function, FunctionType | MethodType):
         plain = function.__func__ if isinstance(function, MethodType) else function
         given = tuple(_given(names, call, plain, isinstance(function, MethodType)))
-        if given and isinstance(plain, FunctionType):
+        if isinstance(plain, FunctionType) and (given or is_users(plain)):
             return plain, given
     if not _is_pure(function):
         found.calls.append(Point(place, f"{shown} is ordinary Python"))
@@ -227,6 +233,8 @@ def _is_own(names: Names, node: ast.expr) -> bool:
 
 def _is_pure(function: object) -> bool:
     if isinstance(function, type) and issubclass(function, BaseException):
+        return True
+    if name_of(function) or function in _RECORDED:
         return True
     name = getattr(function, "__name__", "")
     return getattr(builtins, name, None) is function and name not in _EFFECTS

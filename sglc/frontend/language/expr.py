@@ -22,9 +22,9 @@ from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
-from sglc.frontend.values.graph_breaks import UNANNOTATED
+from sglc.frontend.values.graph_breaks import NO_TEXT
 from sglc.frontend.values.lazy_text import LazyText
-from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
 
@@ -462,8 +462,8 @@ _PARTS = (str, Expr, SymbolicText, LazyText)
 def _checked(item: object) -> Appendable:
     if isinstance(item, _PARTS):
         return item
-    if isinstance(item, SymbolicJson):
-        return str(item.observe(UNANNOTATED, "appending it"))
+    if isinstance(item, Symbolic):
+        return str(item.observe(NO_TEXT, "appending it"))
     raise TraceError(
         "SGLC102", f"`{type(item).__name__}` cannot be part of a prompt", here(),
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",

@@ -309,6 +309,3 @@ def builtin_of(name: str) -> Any:
     if found is _UNBOUND:
         raise NameError(f"name '{name}' is not defined")
     return found
-
-
-Interpreted = Callable[..., Any]

@@ -100,10 +100,11 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> No
     before = _standing(tracer)
     carried = _Carried()
     for _ in range(_ROUNDS):
+        called = tracer.called_tool
         block = tracer.block(lambda: _iteration(tracer, body, carried, before, loc), loc, python=False)
         assert block.exit is not None
-        if not _more(carried, before, block.exit):
-            break
+        if not _more(carried, before, block.exit) and tracer.called_tool == called:
+            break  # else what stands before a tool stands behind it in the next iteration
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
     block_exit = block.exit
@@ -266,7 +267,10 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
         return _run(tracer, body, loc, [], symbol(params[0]))
 
     source = _items(tracer, items, loc)
+    called = tracer.called_tool
     block = tracer.block(run, loc, python=False)
+    if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
+        block = tracer.block(run, loc, python=False)
     assert block.exit is not None
     block_exit = block.exit
     if block_exit.streams != before.streams:

@@ -6,7 +6,9 @@ never changed: tracing stops before. Behind a tool, which may change anything, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import collections
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -27,16 +29,13 @@ class OutsideState:
 
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
+        if isinstance(value, BuiltinFunctionType | MethodType):
+            self.note(value.__self__)  # what it may change
         if isinstance(value, _PLAIN + _FIXED) or id(value) in self.seen:
             return value
         self.seen[id(value)] = value
-        match value:
-            case list() | tuple() if type(value) in (list, tuple):
-                for item in value:
-                    self.note(item)
-            case dict() if type(value) is dict:
-                for item in value.values():
-                    self.note(item)
+        for item in _held_in(value):
+            self.note(item)
         return value
 
     def is_outside(self, value: Any) -> bool:
@@ -49,7 +48,8 @@ class OutsideState:
             value = cell.cell_contents
         except ValueError:
             raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+                f"cannot access free variable '{name}' where it is not associated with a value"
+                " in enclosing scope"
             ) from None
         if not isinstance(value, _FIXED):
             self._check(frame, name, value)
@@ -67,7 +67,7 @@ class OutsideState:
 
     def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
-        if not self.is_outside(owner) and not isinstance(owner, ModuleType | type):
+        if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
         if not isinstance(value, _FIXED):
             self._check(frame, f"{getattr(owner, '__name__', type(owner).__name__)}.{name}", value)
@@ -89,6 +89,21 @@ class OutsideState:
                     _stores(function.__code__, found)
             self.stored[id(names)] = names, frozenset(found)
         return self.stored[id(names)][1]
+
+
+def _held_in(value: Any) -> Iterable[Any]:
+    """What can be had of a container without running any code of the user's."""
+    match value:
+        case functools.partial():
+            return value.func, *value.args, *value.keywords.values()
+        case dict() if type(value).__module__ in ("builtins", "collections"):
+            return *value, *value.values()
+        case list() | tuple() | set() | frozenset() | collections.deque() if (
+            type(value).__module__ in ("builtins", "collections") or type(value).__iter__ is tuple.__iter__
+        ):
+            return tuple(value)
+        case _:
+            return ()
 
 
 def _functions(value: Any) -> list[FunctionType]:

@@ -40,6 +40,7 @@ class Explored:
 
     program: Program
     graph_breaks: tuple[GraphBreak, ...]
+    called_tool: str = ""  # one that it may call
 
 
 def record(definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS) -> Program:
@@ -59,6 +60,7 @@ def explored(
     *,
     max_paths: int = MOST_PATHS,
     called_by: Sequence[Any] = (),
+    behind: str = "",
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -66,6 +68,7 @@ def explored(
         max_paths: how many paths are recorded; where more would begin is a graph break.
         called_by: the programs that this one is called by, outermost first. A called program gives its
             variables too: its returns are `{"value": ..., "variables": {...}}`.
+        behind: the last tool before it.
 
     Raises:
         as `record`.
@@ -77,6 +80,7 @@ def explored(
         file=definition.code.co_filename,
         calls=(*called_by, definition.call),
         at=definition.loc,
+        called_tool=behind,
     )
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
@@ -110,7 +114,8 @@ def explored(
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
     ops = _without_dead([*first, *block.ops], returns)
-    return Explored(Program(definition.name, tuple(recorder.params), ops, returns), graph_breaks)
+    program = Program(definition.name, tuple(recorder.params), ops, returns)
+    return Explored(program, graph_breaks, tracer.called_tool)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
@@ -147,7 +152,9 @@ def call(
         defaults,
         max_paths=tracer.most_paths,
         called_by=tracer.calls,
+        behind=tracer.called_tool,
     )
+    tracer.called_tool = made.called_tool
     if made.graph_breaks:
         inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"

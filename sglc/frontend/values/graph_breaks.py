@@ -36,36 +36,26 @@ RAISED = BreakKind(
     "SGLC120", "an exception", "a run that comes here fails, and a plan cannot raise it",
     "return something that tells so, or raise it in a function declared with `@sglc.tool`",
 )  # fmt: skip
-UNANNOTATED = BreakKind(
-    "SGLC120", "a JSON value", "what it is shows when the program runs",
-    "annotate the function that gives it: `-> str`, `-> bool` or `-> list[str]`",
+NO_TEXT = BreakKind(
+    "SGLC120", "a value", "a prompt is made of texts, and this is none, whatever the run makes it",
+    "write it in an f-string",
 )  # fmt: skip
 CONDITION = BreakKind("SGLC121", "a condition", _UNKNOWN, _ASK)
 COMPARISON = BreakKind("SGLC122", "a comparison", _UNKNOWN, _ASK)
-ORDERING = BreakKind("SGLC123", "an ordering", _UNKNOWN, _COMPUTE)
 KEY = BreakKind(
     "SGLC124", "a dictionary key or set member", _UNKNOWN,
     "ask with `select(...)`, or branch with `sglc.switch(value, {...})`",
 )  # fmt: skip
-LENGTH = BreakKind("SGLC125", "`len(...)`", _UNKNOWN, _COMPUTE)
 ITERATION = BreakKind(
     "SGLC126", "a loop", _UNKNOWN, "loop with `sglc.loop(...)`, or over a list with `sglc.map(...)`"
 )
-CONTAINS = BreakKind(
-    "SGLC127", "`in`", _UNKNOWN, "write `sglc.contains(part, text)`, and branch with `sglc.cond(...)`"
-)
-INDEX = BreakKind("SGLC128", "an index", _UNKNOWN, _COMPUTE)
-INT = BreakKind("SGLC129", "`int(...)`", _UNKNOWN, _COMPUTE)
-FLOAT = BreakKind("SGLC130", "`float(...)`", _UNKNOWN, _COMPUTE)
 STR = BreakKind(
     "SGLC131", "`str(...)`", _UNKNOWN, "append the value itself, or write it in an f-string without a format"
 )
 FORMAT = BreakKind("SGLC132", "a format", _UNKNOWN, "leave out what follows the `:` or the `!` in the f-string")
-PERCENT = BreakKind("SGLC133", "`%`", _UNKNOWN, "write an f-string")
-TIMES = BreakKind("SGLC134", "`*`", _UNKNOWN, "append the text as often as it is wanted")
 METHOD = BreakKind(
-    "SGLC135", "a method", "of a text's methods `strip()` and `lower()` are recorded", _COMPUTE
-)  # fmt: skip
+    "SGLC135", "a method", "it is none of those that a plan may call on a value that it makes", _COMPUTE
+)
 UNDECLARED = BreakKind(
     "SGLC136", "a call", "a function that is not declared could have effects, so compiling does not call it",
     "declare it with `@sglc.tool`, or with `@sglc.pure` if all it does is compute",

@@ -17,19 +17,12 @@ from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.values.graph_breaks import (
     COMPARISON,
     CONDITION,
-    CONTAINS,
-    FLOAT,
     FORMAT,
-    INDEX,
-    INT,
     ITERATION,
     KEY,
-    LENGTH,
     METHOD,
-    ORDERING,
-    PERCENT,
+    OTHER,
     STR,
-    TIMES,
     BreakKind,
     GraphBreak,
 )
@@ -136,37 +129,37 @@ class Symbolic:
         return bool(self.observe(COMPARISON) == concrete(other, COMPARISON))
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self.observe(ORDERING) < concrete(other, ORDERING))
+        return bool(self.observe(COMPARISON, "an ordering") < concrete(other, COMPARISON))
 
     def __le__(self, other: Any) -> bool:
-        return bool(self.observe(ORDERING) <= concrete(other, ORDERING))
+        return bool(self.observe(COMPARISON, "an ordering") <= concrete(other, COMPARISON))
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self.observe(ORDERING) > concrete(other, ORDERING))
+        return bool(self.observe(COMPARISON, "an ordering") > concrete(other, COMPARISON))
 
     def __ge__(self, other: Any) -> bool:
-        return bool(self.observe(ORDERING) >= concrete(other, ORDERING))
+        return bool(self.observe(COMPARISON, "an ordering") >= concrete(other, COMPARISON))
 
     def __hash__(self) -> int:
         return hash(self.observe(KEY))
 
     def __len__(self) -> int:
-        return len(self.observe(LENGTH))
+        return len(self.observe(ITERATION, "`len(...)`"))
 
     def __iter__(self) -> Any:
         return iter(self.observe(ITERATION))
 
     def __contains__(self, item: object) -> bool:
-        return concrete(item, CONTAINS) in self.observe(CONTAINS)
+        return concrete(item, OTHER) in self.observe(OTHER, "`in`")
 
     def __getitem__(self, index: Any) -> Any:
-        return self.observe(INDEX)[concrete(index, INDEX)]
+        return self.observe(OTHER, "an index")[concrete(index, OTHER)]
 
     def __int__(self) -> int:
-        return int(self.observe(INT))
+        return int(self.observe(OTHER, "`int(...)`"))
 
     def __float__(self) -> float:
-        return float(self.observe(FLOAT))
+        return float(self.observe(OTHER, "`float(...)`"))
 
     def __str__(self) -> str:
         return str(self.observe(STR))
@@ -178,10 +171,10 @@ class Symbolic:
         return format(self.observe(FORMAT), spec)
 
     def __mod__(self, other: object) -> Any:
-        return self.observe(PERCENT) % other
+        return self.observe(OTHER, "`%`") % other
 
     def __mul__(self, other: Any) -> Any:
-        return self.observe(TIMES) * concrete(other, TIMES)
+        return self.observe(OTHER, "`*`") * concrete(other, OTHER)
 
     __rmul__ = __mul__
 
@@ -280,10 +273,10 @@ class SymbolicBool(Symbolic):
     __rand__, __ror__ = __and__, __or__
 
     def __index__(self) -> int:
-        return int(self.observe(INT))
+        return int(self.observe(OTHER, "an index"))
 
     def __add__(self, other: Any) -> Any:
-        return self.observe(INT, "`+`") + concrete(other, INT)
+        return self.observe(OTHER, "`+`") + concrete(other, OTHER)
 
     __radd__ = __add__
 
@@ -333,7 +326,7 @@ class SymbolicJson(Symbolic):
         del loc
 
     def __add__(self, other: object) -> Any:
-        return self.observe(INDEX, "`+`")
+        return self.observe(OTHER, "`+`")
 
     __radd__ = __add__
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import re
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import Closure, Tracer
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Tracer
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, BreakKind, GraphBreak
+from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, UNDECLARED, BreakKind, GraphBreak
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -32,14 +34,15 @@ _HARMLESS = (
     *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
     *(BaseException, re.Pattern, Closure),
 )
-_ITERATORS = tuple(
-    map(type, (iter([]), iter(()), iter({}), iter(""), iter(range(0)), iter(set()), reversed([]),
-               {}.keys(), {}.values(), {}.items(), iter({}.values()), iter({}.items())))
-) + (map, filter, zip, enumerate)  # fmt: skip
 _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
-_GENERATOR = type(x for x in ())
+_EMPTY: dict[Any, Any] = {}
+_ITERATORS = (
+    *map(type, (iter([]), iter(()), iter(_EMPTY), iter(""), iter(range(0)), iter(set()), reversed([]),
+                _EMPTY.keys(), _EMPTY.values(), _EMPTY.items(), iter(_EMPTY.values()), iter(_EMPTY.items()))),
+    map, filter, zip, enumerate,
+)  # fmt: skip
 
 
 def is_ours(value: Any) -> bool:
@@ -74,17 +77,33 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if type(value) is dict else value
         return depth > 8 or any(is_foreign(item, depth + 1) for item in items)
-    if isinstance(value, Enum):
-        return any(name in vars(type(value)) for name in ("__eq__", "__hash__", "__bool__", "__len__"))
+    if isinstance(value, Enum | BaseException):
+        return any(_written(type(value), name) for name in _RUN_BY_PYTHON)
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
-    if known or isinstance(value, _GENERATOR):
+    if known or isinstance(value, GeneratorType):
         return False
     kind = type(value)
     if kind.__module__ in _LIBRARY:
         return False
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        return any(_written(kind, name) for name in ("__eq__", "__hash__", "__bool__", "__len__", "__repr__"))
+        held = value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
+        own = any(_written(kind, name) for name in _RUN_BY_PYTHON)
+        return own or depth > 8 or any(is_foreign(item, depth + 1) for item in held)
     return True
+
+
+# What Python calls of an object that is compared, shown, asked, gone through or computed with.
+_RUN_BY_PYTHON = (
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__", "__len__",
+    "__str__", "__repr__", "__format__", "__iter__", "__next__", "__contains__", "__getitem__",
+    "__reversed__", "__index__", "__int__", "__float__", "__abs__", "__round__", "__neg__", "__pos__",
+    "__invert__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__",
+    "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__floordiv__", "__rfloordiv__",
+    "__ifloordiv__", "__mod__", "__rmod__", "__imod__", "__pow__", "__rpow__", "__ipow__", "__and__",
+    "__rand__", "__iand__", "__or__", "__ror__", "__ior__", "__xor__", "__rxor__", "__ixor__", "__matmul__",
+    "__rmatmul__", "__imatmul__", "__lshift__", "__rlshift__", "__ilshift__", "__rshift__", "__rrshift__",
+    "__irshift__", "__divmod__", "__rdivmod__",
+)  # fmt: skip
 
 
 def _written(kind: type, name: str) -> bool:
@@ -93,7 +112,7 @@ def _written(kind: type, name: str) -> bool:
     return isinstance(made, FunctionType) and made.__code__.co_filename not in _MADE_IN
 
 
-_MADE_IN = ("<string>", dataclasses.__file__, collections.__file__)
+_MADE_IN = ("<string>", dataclasses.__file__, collections.__file__, enum.__file__, reprlib.__file__)
 
 
 def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
@@ -123,6 +142,22 @@ def kind_of(value: Any) -> Any:
             return value.kind
         case _:
             return type(value)
+
+
+def settled(value: Any) -> Any:
+    """A text that this path has decided, also in a list or tuple, as the constant that it is."""
+    if isinstance(value, SymbolicText):
+        known = value.settled()
+        return value if known is None else known
+    if type(value) in (list, tuple) and any(isinstance(item, SymbolicText) for item in value):
+        return type(value)(map(settled, value))
+    return value
+
+
+def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
+    """Why tracing stops before a call of something that is not known to be harmless."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 
 def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: Any) -> Any:
@@ -195,7 +230,7 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             return _object(tracer, type(item), (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
-        case _ if isinstance(item, (*_ITERATORS, _GENERATOR)):
+        case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
@@ -221,7 +256,9 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds
     refuse_foreign(tracer, value, "a loop")
-    known = isinstance(value, (*_ITERATORS, _GENERATOR, range, bytes, type, Symbolic)) or is_ours(value)
+    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic)) or is_ours(
+        value
+    )
     if not known and type(value).__module__ not in _LIBRARY and not hasattr(type(value), "_fields"):
         raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
     return iter(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.call_frame import CallFrame, Closure
 from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.interpreter.data import operand, pure_call
 from sglc.frontend.tracing.tracer import current
@@ -33,3 +33,10 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
         return symbol(tree) if isinstance(tree, Value) else made
 
     return record_map(tracer, source, data, frame.loc())
+
+
+def callback(frame: CallFrame, function: Any) -> Any:
+    """A function that Python's own code will call, so that each call is classified."""
+    if function is None or isinstance(function, Closure):
+        return function
+    return frame.tracer.enter(function, frame.loc())

@@ -44,7 +44,7 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
     Raises:
         GraphBreak: it is none that can be interpreted.
     """
-    if isinstance(function, Closure) or getattr(function, "__module__", "").startswith(
+    if isinstance(function, Closure) or str(getattr(function, "__module__", "")).startswith(
         "sglc.frontend.tracing."
     ):
         return function

@@ -16,6 +16,7 @@ from sglc.frontend.tracing.interpreter.data import (
     listed,
     pure_call,
     refuse_foreign,
+    settled,
 )
 from sglc.frontend.tracing.interpreter.each import over
 from sglc.frontend.tracing.interpreter.operations import (
@@ -189,12 +190,14 @@ def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     pairs: list[tuple[Any, Any]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            pairs += dict(evaluate(frame, value)).items()
+            whole = evaluate(frame, value)
+            refuse_foreign(frame.tracer, whole, "`**`")
+            pairs += dict(whole).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, name, "a dictionary key")
-        pairs.append((name, evaluate(frame, value)))
-    if any(isinstance(name, Symbolic) for name, _ in pairs):
+        pairs.append((settled(name), evaluate(frame, value)))
+    if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
         return pure_call(frame.tracer, "dict", pairs)
     return dict(pairs)
 
@@ -203,7 +206,7 @@ def _format(frame: CallFrame, node: ast.JoinedStr) -> Any:
     pieces: list[str | SymbolicText] = []
     for part in node.values:
         if isinstance(part, ast.Constant):
-            pieces.append(part.value)
+            pieces.append(str(part.value))
             continue
         assert isinstance(part, ast.FormattedValue)
         value = evaluate(frame, part.value)
@@ -215,15 +218,18 @@ def _format(frame: CallFrame, node: ast.JoinedStr) -> Any:
     return "".join(str(piece) for piece in pieces)
 
 
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
+
+
 def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
         if not is_ours(value):  # these say themselves that they are no text
             refuse_foreign(frame.tracer, value, "a format")
-        shown = {-1: lambda x: x, 115: str, 114: repr, 97: ascii}[conversion](value)
+        shown = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
         return format(shown, spec)
-    if conversion in (114, 97):
-        value = pure_call(frame.tracer, "repr" if conversion == 114 else "ascii", value)
+    if conversion in _CONVERSIONS and not (conversion == 115 and isinstance(value, SymbolicText)):
+        value = pure_call(frame.tracer, _CONVERSIONS[conversion].__name__, value)
     if isinstance(value, SymbolicText):
         settled = value.settled()
         if spec == "":
@@ -245,7 +251,7 @@ def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
     parameters: list[inspect.Parameter] = []
     plain = [*spec.posonlyargs, *spec.args]
     defaults = [None] * (len(plain) - len(spec.defaults)) + list(spec.defaults)
-    kinds = [inspect.Parameter.POSITIONAL_ONLY] * len(spec.posonlyargs)
+    kinds: list[Any] = [inspect.Parameter.POSITIONAL_ONLY] * len(spec.posonlyargs)
     kinds += [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(spec.args)
 
     def parameter(arg: ast.arg, kind: Any, default: ast.expr | None) -> None:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import inspect
 import operator
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import (
@@ -20,7 +19,6 @@ from types import (
 )
 from typing import Any
 
-from sglc.frontend.program.forks import Branches
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
@@ -33,7 +31,7 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
 )
 from sglc.frontend.tracing.subprogram import CallResult
-from sglc.frontend.values.graph_breaks import ATTRIBUTE, OPERATOR, GraphBreak
+from sglc.frontend.values.graph_breaks import ATTRIBUTE, KEY, OPERATOR, GraphBreak
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -128,9 +126,9 @@ def _data_binary(frame: CallFrame, name: str, left: Any, right: Any) -> Any:
             return joined((left, right))
         if isinstance(left, SymbolicList) or isinstance(right, SymbolicList):
             items = [x for side in (left, right) if isinstance(side, list) for x in side]
-            if {one, other} <= {list} and all(isinstance(item, str | SymbolicText) for item in items):
-                if isinstance(left, SymbolicList | list) and isinstance(right, SymbolicList | list):
-                    return left + right
+            texts = all(isinstance(item, str | SymbolicText) for item in items)
+            if texts and all(isinstance(side, SymbolicList | list) for side in (left, right)):
+                return left + right
     return pure_call(frame.tracer, f"operator.{name}", left, right, kind=_result(name, one, other))
 
 
@@ -236,11 +234,11 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
 def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
     """`value[index]`."""
     if is_ours(value):
-        if isinstance(value, _READS):
-            frame.tracer.may_fail(f"`[{index!r}]`")
         if isinstance(index, SymbolicText):
             index = index.observe(OPERATOR, "an index")
         found = value[index]
+        if isinstance(value, _READS) and not isinstance(found, str):  # a path decides what it has read
+            frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
         return found
     if isinstance(value, Symbolic):
@@ -256,7 +254,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
     if isinstance(index, Symbolic):
         kinds = {kind_of(item) for item in (value.values() if isinstance(value, Mapping) else value)}
-        if is_plain(value):
+        if is_plain(value) and (kinds <= _SCALARS or _undecided(frame, index)):
             kind = kinds.pop() if len(kinds) == 1 else object
             return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
         index = index.observe(OPERATOR, "an index")
@@ -264,15 +262,20 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         return pure_call(
             frame.tracer, "sglc.slice", value, index.start, index.stop, index.step, kind=kind_of(value)
         )
-    if type(value).__module__ == "typing":
+    if type(value).__module__ == "typing" or (isinstance(value, type) and value.__module__ in _GENERIC):
         return value[index]
-    if getattr(type(value), "__getitem__", None) not in _GETITEMS:  # type: ignore[attr-defined]
+    if getattr(type(value), "__getitem__", None) not in _GETITEMS:
         raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
+    refuse_foreign(frame.tracer, index, "an index", OPERATOR)
     found = value[index]
     return frame.tracer.outside.read_attribute(frame, value, f"[{index!r}]", found)
 
 
-_GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}  # type: ignore[attr-defined]
+_GENERIC = ("builtins", "collections", "collections.abc")
+_GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}
+
+
+_SCALARS = {str, int, float, bool, type(None)}
 
 
 def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None:
@@ -282,7 +285,8 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
         return
     frame.tracer.change(value, f"`{_shown(frame)} = ...`")
     if isinstance(index, Symbolic):
-        index = index.observe(OPERATOR, "a dictionary key or an index")
+        index = index.observe(KEY)
+    refuse_foreign(frame.tracer, index, "a dictionary key or an index", OPERATOR)
     value[index] = item
 
 
@@ -329,7 +333,8 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         "decimal",
         "fractions",
     ):
-        return getattr(value, name)
+        found = getattr(value, name)
+        return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
     if not isinstance(kind.__getattribute__, WrapperDescriptorType):
@@ -385,17 +390,9 @@ def store_attribute(frame: CallFrame, value: Any, name: str, item: Any) -> None:
     """`value.name = item`: of an object of a dataclass that the program made."""
     frame.tracer.change(value, f"`.{name} = ...`")
     kind = type(value)
-    if kind.__setattr__ is not object.__setattr__ or (
+    if inspect.getattr_static(kind, "__setattr__") is not object.__setattr__ or (
         hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
         and not isinstance(inspect.getattr_static(kind, name), MemberDescriptorType)
     ):
         _refused(frame, value, name)
     setattr(value, name, item)
-
-
-def is_branches(value: Any) -> bool:
-    """Whether it is what `fork` gives."""
-    return isinstance(value, Branches)
-
-
-PATTERN = re.Pattern

@@ -301,7 +301,7 @@ def _try(frame: CallFrame, node: ast.Try) -> Leaves | None:
 def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leaves | None, Exception | None]:
     for handler in node.handlers:
         kinds = Exception if handler.type is None else evaluate(frame, handler.type)
-        frame.node = handler.type or handler  # type: ignore[assignment]
+        frame.node = handler.type or handler
         if not isinstance(problem, kinds):
             continue
         if handler.name:

@@ -1,0 +1,144 @@
+"""Methods of Python's own objects, and of values that only a run knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.interpreter.data import (
+    holds_symbols,
+    is_plain,
+    kind_of,
+    listed,
+    pure_call,
+    refuse_foreign,
+    settled,
+    undeclared,
+)
+from sglc.frontend.tracing.interpreter.each import callback
+from sglc.frontend.tracing.interpreter.python_calls import arranged, python_call
+from sglc.frontend.values.graph_breaks import METHOD, OUTSIDE, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText, joined
+from sglc.ir.pure import METHODS, name_of
+
+_CHANGING: Mapping[type, frozenset[str]] = {
+    list: frozenset(["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"]),
+    dict: frozenset(["clear", "pop", "popitem", "setdefault", "update"]),
+    set: frozenset(
+        [
+            "add",
+            "clear",
+            "difference_update",
+            "discard",
+            "intersection_update",
+            "pop",
+            "remove",
+            "symmetric_difference_update",
+            "update",
+        ]
+    ),
+}
+_ANY_CHANGE = frozenset().union(*_CHANGING.values()) | {"appendleft", "popleft", "subtract", "move_to_end"}
+
+
+def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """A method of an object of Python's own."""
+    name = function.__name__
+    kind = type(owner)
+    if name in _CHANGING.get(kind, ()) or (kind.__module__ == "collections" and name in _ANY_CHANGE):
+        frame.tracer.change(owner, f"`.{name}(...)`")
+        if name == "sort" and holds_symbols(owner):
+            owner[:] = list(arranged(frame, "sorted", list(owner), named))
+            return None
+        for arg in args:
+            refuse_foreign(frame.tracer, arg, f"`.{name}`")
+        return function(*args, **_callable_keys(frame, named))
+    if name_of(function):  # `date.fromisoformat`, of a class
+        return python_call(frame, function, args, named)
+    if isinstance(owner, re.Pattern):
+        return _pattern(frame, owner, name, args, named)
+    if isinstance(owner, type) and owner in METHODS and name in ("fromkeys", "maketrans", "fromhex"):
+        return function(*args, **named)
+    owner, args = settled(owner), [settled(arg) for arg in args]
+    function = getattr(owner, name)
+    symbolic = any(map(holds_symbols, args)) or any(map(holds_symbols, named.values()))
+    if isinstance(owner, str) and name == "join" and args:
+        return _joined(frame, owner, args[0])
+    held = holds_symbols(owner) and (name in ("index", "count") or symbolic)
+    if (symbolic and isinstance(owner, str | bytes | int | float)) or held:
+        kinds = f"{kind.__name__}.{name}"
+        if name not in METHODS.get(kind, {}):
+            raise GraphBreak(
+                f"`.{name}` needs a text that only exists when the program runs", frame.loc(), METHOD
+            )
+        return pure_call(frame.tracer, kinds, owner, *args, **named)
+    if isinstance(owner, dict) and args and isinstance(args[0], Symbolic) and name == "get" and is_plain(owner):
+        return pure_call(frame.tracer, "dict.get", owner, *args)
+    known = kind in METHODS or kind.__module__ in ("collections", "datetime", "re", "decimal", "fractions")
+    if not known and not isinstance(owner, tuple | range):
+        raise undeclared(frame, function)
+    for arg in (*args, *named.values()):
+        refuse_foreign(frame.tracer, arg, f"`.{name}`")
+        if isinstance(arg, Symbolic):
+            arg.observe(METHOD, f"`.{name}`")
+    return function(*args, **named)
+
+
+def _callable_keys(frame: CallFrame, named: dict[str, Any]) -> dict[str, Any]:
+    return {key: callback(frame, item) if key == "key" else item for key, item in named.items()}
+
+
+def _pattern(
+    frame: CallFrame, pattern: re.Pattern[Any], name: str, args: list[Any], named: dict[str, Any]
+) -> Any:
+    """A method of a compiled pattern as the function of `re`."""
+    if not any(map(holds_symbols, args)):
+        return getattr(pattern, name)(*args, **named)
+    function = getattr(re, name, None)
+    if function is None:
+        raise undeclared(frame, getattr(pattern, name))
+    return python_call(frame, function, [pattern, *args], named)
+
+
+def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
+    """`separator.join(items)`."""
+    if isinstance(items, Symbolic):
+        return pure_call(frame.tracer, "str.join", separator, items)
+    texts = list(listed(frame.tracer, items))
+    if not any(isinstance(item, Symbolic) for item in texts):
+        return separator.join(texts)
+    if all(isinstance(item, str | SymbolicText) for item in texts):
+        pieces: list[str | SymbolicText] = []
+        for i, item in enumerate(texts):
+            pieces += [separator, item] if i else [item]
+        return joined(tuple(pieces))
+    return pure_call(frame.tracer, "str.join", separator, texts)
+
+
+def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """A method of something that only a run knows."""
+    if isinstance(value, SymbolicText):
+        known = value.settled()
+        if known is not None:
+            return method(frame, known, getattr(known, name), args, named)
+        if name in ("strip", "lower") and not args and not named:
+            return getattr(value, name)()
+    kind = kind_of(value)
+    if kind in METHODS and name in METHODS[kind]:
+        gives = METHODS[kind][name].gives
+        return pure_call(frame.tracer, f"{kind.__name__}.{name}", value, *args, kind=gives, **named)
+    if kind in METHODS and name in _CHANGING.get(kind, ()):
+        raise GraphBreak(
+            f"`.{name}(...)` changes a value that only exists when the program runs", frame.loc(), OUTSIDE
+        )
+    if kind in METHODS and hasattr(kind, name):
+        raise GraphBreak(f"`.{name}` needs a value that only exists when the program runs", frame.loc(), METHOD)
+    if kind in METHODS:
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    if name in _ANY_CHANGE:
+        raise GraphBreak(
+            f"`.{name}(...)` changes a value that only exists when the program runs", frame.loc(), OUTSIDE
+        )
+    return pure_call(frame.tracer, "sglc.method", value, name, *args, kind=object, **named)

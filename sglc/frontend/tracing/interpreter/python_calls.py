@@ -1,0 +1,264 @@
+"""Functions of Python's own: on what is known they are called, on data they are ops of the program."""
+
+from __future__ import annotations
+
+import collections
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.interpreter.data import (
+    holds_symbols,
+    is_plain,
+    kind_of,
+    listed,
+    pure_call,
+    refuse_foreign,
+    settled,
+    undeclared,
+)
+from sglc.frontend.tracing.interpreter.each import callback, over
+from sglc.frontend.tracing.interpreter.operations import attribute, truth
+from sglc.frontend.values.graph_breaks import CALLBACK, METHOD, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
+from sglc.ir.pure import TEXTS, name_of
+
+_NONE: dict[Any, Any] = {}
+_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), collections.deque)
+
+
+def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """A call of a function, or a class, of Python's own.
+
+    Raises:
+        GraphBreak: it is none that is known to be harmless.
+    """
+    special = _SPECIAL.get(function) if _hashable(function) else None
+    if special is not None:
+        return special(frame, args, named)
+    name = name_of(function)
+    if not name and function not in _ON_KNOWN:
+        raise undeclared(frame, function)
+    for arg in (*args, *named.values()):
+        refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
+    if name:  # what is listed sees every item of an iterator
+        args = [list(a) if isinstance(a, _VIEWS) or hasattr(type(a), "__next__") else a for a in args]
+    args = [settled(arg) for arg in args]
+    if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
+        return arranged(frame, function.__name__, args[0] if len(args) == 1 else args, named)
+    if not (any(map(holds_symbols, args)) or any(map(holds_symbols, named.values()))):
+        return function(*args, **named)
+    if not name or any(callable(item) for item in (*args, *named.values()) if not isinstance(item, type)):
+        raise GraphBreak(f"`{name or function.__name__}` calls back", frame.loc(), CALLBACK)
+    if function is str and isinstance(args[0], SymbolicText):
+        return args[0]
+    if function in (list, tuple, set, frozenset) and isinstance(args[0], list | tuple):
+        return _container(frame, function, args[0])
+    if function is bool:
+        return (
+            truth(frame, args[0])
+            if not isinstance(args[0], Symbolic)
+            else pure_call(frame.tracer, "bool", *args)
+        )
+    kind: Any = None
+    if function in (sum, abs) and not named:
+        kinds = {kind_of(item) for item in (args[0] if isinstance(args[0], list | tuple) else args)}
+        kind = float if kinds == {float} else int if kinds <= {int, bool} else object
+    if function is round and len(args) > 1:
+        kind = object
+    if name == "re.findall":
+        pattern = args[0] if isinstance(args[0], re.Pattern) else re.compile(args[0], *args[2:], **named)
+        kind = TEXTS if pattern.groups < 2 else list
+    if name.startswith("re.") and args and isinstance(args[0], re.Pattern):
+        pattern, args = args[0], args[1:]
+        named["flags"] = int(pattern.flags) & ~re.UNICODE.value
+        args = [pattern.pattern, *args]
+    if named.get("flags") is not None:
+        named["flags"] = int(named["flags"])
+    args = [int(arg) if isinstance(arg, re.RegexFlag) else arg for arg in args]
+    return pure_call(frame.tracer, name, *args, kind=kind, **named)
+
+
+def _container(frame: CallFrame, kind: Any, items: Any) -> Any:
+    if kind in (list, tuple):
+        return kind(items)
+    return pure_call(frame.tracer, kind.__name__, list(items))
+
+
+def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> Any:
+    """`sorted`, `max` or `min`, by keys that are worked out beforehand."""
+    key = named.get("key")
+    if isinstance(items, Symbolic):
+        if key is not None:
+            keys = over(frame, items, callback(frame, key))
+            given = (named["reverse"],) if "reverse" in named else ()
+            one = str if isinstance(items, SymbolicList) else object
+            made = list if how == "sorted" else one
+            return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=made)
+        return pure_call(frame.tracer, how, items, **named)
+    rows = list(listed(frame.tracer, items))
+    keys = rows if key is None else [callback(frame, key)(row) for row in rows]
+    others = {name: item for name, item in named.items() if name != "key"}
+    if not holds_symbols(keys):
+        for each in keys:
+            refuse_foreign(frame.tracer, each, f"`{how}`")
+        order: Any = range(len(rows))
+        if how == "sorted":
+            return [rows[at] for at in sorted(order, key=lambda at: keys[at], **others)]
+        if not rows:
+            return {"max": max, "min": min}[how](rows, **others)
+        return rows[{"max": max, "min": min}[how](order, key=lambda at: keys[at])]
+    if key is None:
+        kinds = {kind_of(row) for row in rows}
+        if how == "sorted":
+            return _items_of(frame, pure_call(frame.tracer, how, rows, **others), rows)
+        return pure_call(frame.tracer, how, rows, kind=kinds.pop() if len(kinds) == 1 else object, **others)
+    if others.keys() - {"reverse"} or not is_plain(rows):
+        raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK)
+    kinds = {kind_of(row) for row in rows}
+    one = kinds.pop() if len(kinds) == 1 else object
+    given = (others["reverse"],) if "reverse" in others else ()
+    made = pure_call(
+        frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=list if how == "sorted" else one
+    )
+    return _items_of(frame, made, rows) if how == "sorted" else made
+
+
+def _items_of(frame: CallFrame, whole: Any, rows: Sequence[Any]) -> list[Any]:
+    """A list that only a run knows as one of the program's own: how many items it has is known."""
+    kinds = {kind_of(row) for row in rows}
+    kind = kinds.pop() if len(kinds) == 1 else object
+    kind = kind if kind in (str, int, float, bool) else object
+    return [pure_call(frame.tracer, "operator.getitem", whole, at, kind=kind) for at in range(len(rows))]
+
+
+def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    value, kinds = args
+    every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if any(getattr(type(kind), "__instancecheck__", None) is not type.__instancecheck__ for kind in every):
+        refuse_foreign(frame.tracer, value, "`isinstance`")
+    if not isinstance(value, Symbolic):
+        return isinstance(value, kinds)
+    kind = kind_of(value)
+    if kind is not object:
+        return issubclass(kind, kinds)
+    names = [each.__name__ for each in every]
+    if any(each.__module__ != "builtins" for each in every):
+        value.observe(METHOD, "`isinstance`")
+    return pure_call(frame.tracer, "sglc.isinstance", value, names)
+
+
+def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    (value,) = args
+    kind = kind_of(value)
+    if kind is object and isinstance(value, Symbolic):
+        value.observe(METHOD, "`type(...)`")
+    return kind
+
+
+def _any(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    return _quantified(frame, args, "any", True)
+
+
+def _all(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    return _quantified(frame, args, "all", False)
+
+
+def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any:
+    if isinstance(args[0], Symbolic):
+        return pure_call(frame.tracer, name, args[0])
+    return next((ends for item in listed(frame.tracer, args[0]) if truth(frame, item) is ends), not ends)
+
+
+def _reduce(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    items = listed(frame.tracer, args[1])
+    return reduce(callback(frame, args[0]), items, *args[2:])
+
+
+def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
+    def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+        if any(isinstance(arg, SymbolicList) for arg in args[1:]) and function is map and len(args) == 2:
+            return over(frame, args[1], callback(frame, args[0]))
+        called = args[0] if args[0] is None else callback(frame, args[0])
+        if function is filter:
+            test = called
+            called = (lambda x: truth(frame, x)) if test is None else (lambda x: truth(frame, test(x)))
+        return function(called, *(listed(frame.tracer, arg) for arg in args[1:]))
+
+    return made
+
+
+def _gone_through(
+    function: Callable[..., Any], name: str
+) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
+    """`zip`, `enumerate`, `reversed`: of lists that only a run knows, a list that only a run knows."""
+
+    def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+        for arg in (*args, *named.values()):
+            refuse_foreign(frame.tracer, arg, f"`{function.__name__}`")
+        if any(isinstance(arg, Symbolic) for arg in args):
+            if named.pop("strict", False):
+                raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)
+            return pure_call(frame.tracer, name, *args, **named)
+        return function(*args, **named)
+
+    return made
+
+
+def _template(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    return string.Template(*args)
+
+
+def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    value, name, *default = args
+    try:
+        return attribute(frame, value, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    try:
+        attribute(frame, args[0], args[1])
+    except AttributeError:
+        return False
+    return True
+
+
+def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    refuse_foreign(frame.tracer, args[0], "`next`")
+    return next(*args)
+
+
+_SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
+    isinstance: _isinstance,
+    type: _type,
+    any: _any,
+    all: _all,
+    map: _each(map),
+    filter: _each(filter),
+    reduce: _reduce,
+    zip: _gone_through(zip, "sglc.zip"),
+    enumerate: _gone_through(enumerate, "sglc.enumerate"),
+    reversed: _gone_through(reversed, "sglc.reversed"),
+    range: _gone_through(range, "sglc.range"),
+    string.Template: _template,
+    getattr: _attribute_named,
+    hasattr: _has_attribute,
+    next: _next,
+}
+# What is made of known values only.
+_ON_KNOWN = frozenset((iter, slice, bytes, issubclass, callable, complex, object, re.compile))
+
+
+def _hashable(function: Any) -> bool:
+    try:
+        hash(function)
+    except TypeError:
+        return False
+    return True
