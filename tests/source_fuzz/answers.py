@@ -125,7 +125,7 @@ def _with_ids(event: GenDone, prompt: str) -> GenDone:
         )
         for sample in event.samples
     )
-    return replace(event, prompt_ids=tuple(map(ord, prompt[-12:])), samples=samples)
+    return replace(event, prompt_ids=tuple(map(ord, prompt[-4:])), samples=samples)
 
 
 def _text(random: Random, asked: Asked, node: GenNode | SelectNode) -> str:

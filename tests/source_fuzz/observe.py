@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sglc.errors import SglcError
-from sglc.execution.result import Result
+from sglc.execution.result import _UNREAD, Result
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import Plain, canon, canon_alone, globals_of
 
@@ -68,6 +68,7 @@ def seen(
             results = run(backend)
             for result in results:
                 result.sync()
+            all_ended()
         except Exception as error:
             outcome["error"] = ["not run", *told(error)]
             results = []
@@ -81,6 +82,12 @@ def seen(
     outcome["arguments"] = canon(arguments)
     outcome["state"] = None if module is None else globals_of(module)
     return through_json(outcome)
+
+
+def all_ended() -> None:
+    """Wait for the runs that programs started too, whose results nobody has read."""
+    for result in list(_UNREAD):
+        result.error()
 
 
 def through_json(outcome: Outcome) -> Outcome:
@@ -107,6 +114,7 @@ def of_result(result: Result) -> Outcome:
     calls = [_meta(asdict(call)) for call in result.calls]
     outcome["calls"] = sorted(calls, key=json.dumps)
     outcome["usage"] = asdict(result.usage)
+    outcome["own texts"] = {str(call.site): call.samples[0].text if call.samples else None for call in result.calls}
     return outcome
 
 
