@@ -38,7 +38,10 @@ def main() -> int:
             if (number + 1) % 100 == 0:
                 print(f"... {number + 1}", file=sys.stderr)
         summary = running.summary
-        print(f"{summary.programs} programs, {summary.whole} trace whole; no plan of the others: {dict(summary.not_whole)}")
+        print(
+            f"{summary.programs} programs, {summary.whole} trace whole; no plan of the others:",
+            dict(summary.not_whole),
+        )
         print("programs with a feature, those that trace whole before those that there are:")
         for name in FEATURES:
             print(f"  {summary.whole_features[name]:5} / {summary.features[name]:5}  {name}")
@@ -52,9 +55,15 @@ def main() -> int:
         violations = {k: v for k, v in summary.violations.items() if given.only in (None, k)}
         for module, found in list(violations.values())[: given.minimise]:
             small = running.smaller(module, found)
-            again = [other for other in running.report(small).differences if (other.kind, other.way) == (found.kind, found.way)]
+            again = [
+                other
+                for other in running.report(small).differences
+                if (other.kind, other.way) == (found.kind, found.way)
+            ]
             print(shown(small, again[0] if again else found))
-    print(f"{len(summary.violations)} kinds of violations, {len(summary.failed)} programs that Python cannot run")
+    print(
+        f"{len(summary.violations)} kinds of violations, {len(summary.failed)} programs that Python cannot run"
+    )
     return 1 if summary.violations or summary.failed else 0
 
 

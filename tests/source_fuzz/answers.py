@@ -83,7 +83,9 @@ class HashBackend(ScriptedBackend):
         node = self._nodes[key]
         self._prompts[key] = asked.prompt
         seed = _seed(node)
-        wanted = asked.choices if isinstance(node, SelectNode) else (node.sampling.regex, node.sampling.json_schema)
+        wanted = (
+            asked.choices if isinstance(node, SelectNode) else (node.sampling.regex, node.sampling.json_schema)
+        )
         told = f"{asked.prompt}\0{node.site}\0{seed}\0{wanted}\0{asked.sample}"
         random = Random(blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).digest())
         text = _text(random, asked, node)
@@ -138,7 +140,9 @@ def _text(random: Random, asked: Asked, node: GenNode | SelectNode) -> str:
         known = members(sampling.regex)
         if known is not None:
             return random.choice(known)
-        fitting = [text for text in (*_NUMBERS, *WORDS, '"word"') if re.fullmatch(sampling.regex, text, re.ASCII)]
+        fitting = [
+            text for text in (*_NUMBERS, *WORDS, '"word"') if re.fullmatch(sampling.regex, text, re.ASCII)
+        ]
         return random.choice(fitting)
     count = random.choice((1, 1, 2, 3, 4))
     return random.choice(("", " ")) + " ".join(random.choice(WORDS) for _ in range(count))

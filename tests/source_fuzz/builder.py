@@ -104,7 +104,10 @@ class Builder:
 
     def words(self) -> str:
         """The inside of a literal that stands in the prompt."""
-        return self.pick("Q", "Say", "Next", "It is", "One, two,", "<|im_end|>", "Then", "So") + f" {self.fresh('')}"
+        return (
+            self.pick("Q", "Say", "Next", "It is", "One, two,", "<|im_end|>", "Then", "So")
+            + f" {self.fresh('')}"
+        )
 
     def text(self) -> str:
         """An expression that is a text."""

@@ -127,9 +127,9 @@ class _Walk:
         for container in _SEQUENCES:
             if issubclass(kind, container):
                 return [name, [inner(item) for item in container.__iter__(value)]]
-        for container in _SETS:
-            if issubclass(kind, container):
-                return [name, sorted((inner(item) for item in container.__iter__(value)), key=json.dumps)]
+        for unordered in _SETS:
+            if issubclass(kind, unordered):
+                return [name, sorted((inner(item) for item in unordered.__iter__(value)), key=json.dumps)]
         for plain in (int, float, str):
             if issubclass(kind, plain):
                 return [name, plain.__repr__(value)]
@@ -171,7 +171,11 @@ class _Walk:
                 cells.append(inner(cell.cell_contents))
             except ValueError:  # empty
                 cells.append(["empty"])
-        extra = [inner(list(value.__defaults__ or ())), inner(value.__kwdefaults__), inner(dict(value.__dict__))]
+        extra = [
+            inner(list(value.__defaults__ or ())),
+            inner(value.__kwdefaults__),
+            inner(dict(value.__dict__)),
+        ]
         return ["function", _name(value), cells, extra]
 
 

@@ -1,7 +1,7 @@
 """A process that loads plan files and runs them: it has not compiled them.
 
-A line of its input is a JSON object of `name`, `module`, `plan` and `alone`, and the answer is the outcome of the
-run. With `alone` the module is imported for its arguments alone, behind the plan.
+A line of its input is a JSON object of `name`, `module`, `plan` and `alone`, and the answer is the outcome of
+the run. With `alone` the module is imported for its arguments alone, behind the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             assert self._process.stdout is not None

@@ -72,7 +72,9 @@ def pure_functions(b: Builder) -> None:
 @production(BASIC)
 def known_loop(b: Builder) -> None:
     """A loop over what is known, whose generations have one name."""
-    over = b.pick("range(2)", "range(1, 4)", '["x", "y"]', "NAMES", 'enumerate(["p", "q"])', 'zip("ab", (1, 2))')
+    over = b.pick(
+        "range(2)", "range(1, 4)", '["x", "y"]', "NAMES", 'enumerate(["p", "q"])', 'zip("ab", (1, 2))'
+    )
     if over == "NAMES":
         b.need("NAMES")
     each = b.fresh("i")
@@ -102,9 +104,14 @@ def loop_over_texts(b: Builder) -> None:
 
 @production(RULED)
 def comprehensions(b: Builder) -> None:
-    over = b.random.choice(b.lists) if b.lists and b.chance(0.5) else b.pick('["x", "yy"]', "range(3)", f"{b.text()}.split()")
+    over = (
+        b.random.choice(b.lists)
+        if b.lists and b.chance(0.5)
+        else b.pick('["x", "yy"]', "range(3)", f"{b.text()}.split()")
+    )
     value = b.local("v", b.pick(
-        f"[str(x) + '.' for x in {over}]", f"{{str(x): i for i, x in enumerate({over})}}", f"sorted({{str(x) for x in {over}}})",
+        f"[str(x) + '.' for x in {over}]", f"{{str(x): i for i, x in enumerate({over})}}",
+        f"sorted({{str(x) for x in {over}}})",
         f"[y for x in {over} if str(x) != 'x' for y in (x, 1)]", f"len([x for x in {over}])",
     ))  # fmt: skip
     b.observe(value)
@@ -112,7 +119,11 @@ def comprehensions(b: Builder) -> None:
 
 @production(RULED)
 def generator_expression_joined(b: Builder) -> None:
-    over = b.random.choice(b.lists) if b.lists and b.chance(0.5) else b.pick('["x", "yy"]', "range(3)", f"[{b.text()}, 'z']")
+    over = (
+        b.random.choice(b.lists)
+        if b.lists and b.chance(0.5)
+        else b.pick('["x", "yy"]', "range(3)", f"[{b.text()}, 'z']")
+    )
     value = b.local("v", f'"{b.pick(", ", "|")}".join(f"<{{x}}>" for x in {over} if x != "yy")')
     b.texts.append(value)
     b.observe(value)
@@ -155,7 +166,8 @@ def conditions(b: Builder) -> None:
     text, other = b.text(), b.text()
     condition = b.pick(
         f'"a" in {text}', f'{text} == "yes"', f"len({text}) > 5", f"{text} and {other}", f"not {text}",
-        f"{text} != {other}", f"{text} > {other}", f'{text}.strip() in ("yes", "no")', f"any([{text} == 'a', {other}])",
+        f"{text} != {other}", f"{text} > {other}", f'{text}.strip() in ("yes", "no")',
+        f"any([{text} == 'a', {other}])",
     )  # fmt: skip
     if b.chance(0.3):
         b.observe(b.local("v", f"{text} if {condition} else 'other'"))
@@ -280,7 +292,9 @@ def helpers(b: Builder) -> None:
             b.observe(f"QUIET.line({b.text()})")
         case _:
             b.need("Settings", "NAMES")
-            b.observe(b.pick("Settings.limit", "NAMES[1]", "Settings.words[0]", "len(NAMES)", "' '.join(NAMES)"))
+            b.observe(
+                b.pick("Settings.limit", "NAMES[1]", "Settings.words[0]", "len(NAMES)", "' '.join(NAMES)")
+            )
 
 
 @production(RULED, weight=0.6)

@@ -17,24 +17,41 @@ __all__ = ["FEATURES", "Module", "random_module"]
 
 _REGISTERED = (_locals, _outside, _prompts)  # importing them registers their productions
 _STANDARD = (
-    "collections", "contextlib", "dataclasses", "enum", "functools", "html", "io", "itertools", "json", "logging",
-    "math", "pydantic", "random", "re", "string", "sys", "textwrap",
+    "collections", "contextlib", "dataclasses", "enum", "functools", "html", "io", "itertools", "json",
+    "logging", "math", "pydantic", "random", "re", "string", "sys", "textwrap",
 )  # fmt: skip
 _LEVELS = (BASIC, BASIC, RULED, RULED, ANYTHING)
 
-# The types of arguments: (what they need, the values of the two rows, a default or "", what the body does with them).
-_ARGUMENTS: dict[str, tuple[tuple[str, ...], tuple[str, str], str, tuple[str, ...]]] = {
+# The types of arguments: what they need, their values in two rows, a default or "", what is done with them.
+_Kind = tuple[tuple[str, ...], tuple[str, str], str, tuple[str, ...]]
+_ARGUMENTS: dict[str, _Kind] = {
     "str": ((), ('"alpha"', '"Beta two"'), '"gamma"', ("{x}", "{x}.upper()", "len({x})", "'a' in {x}")),
     "int": ((), ("2", "3"), "4", ("{x} + 1", "{x} > 2", "'n' * {x}", "range({x})", "{x}")),
     "float": ((), ("0.5", "2.0"), "1.25", ("{x} * 2", "{x}", "round({x})")),
     "bool": ((), ("True", "False"), "True", ("{x}", "'on' if {x} else 'off'", "not {x}")),
     "none": ((), ("None", '"some"'), "None", ("{x}", "{x} is None", "{x} or 'or'")),
-    "enum": (("Color",), ("Color.RED", "Color.BLUE"), "Color.GREEN", ("{x}.value", "{x}.name", "{x} is Color.RED", "{x}")),
-    "list": ((), ('["p", "q"]', '["p", "q", "r"]'), '["d"]', ("{x}", "{x}[0]", "len({x})", "{x}[-1:]", "sorted({x})")),
-    "dict": ((), ('{"a": "x", "n": 1}', '{"a": "y", "n": 1}'), "", ("{x}['a']", "{x}", "{x}.get('zz', 0)", "len({x})")),
-    "nested": ((), ('[{"k": ["x"]}, (1, 2.5)]', '[{"k": ["x", "y"]}, (3, None)]'), "", ("{x}", "{x}[0]['k'][-1]", "{x}[1][0]")),
-    "dataclass": (("Point",), ("Point(1)", 'Point(2, "l")'), "", ("{x}.label", "{x}.shown()", "{x}.x + 1", "{x}")),
-    "pydantic": (("Person",), ('Person(name="Ann")', 'Person(name="Bo", age=9)'), "", ("{x}.name", "{x}.age", "{x}")),
+    "enum": (
+        ("Color",), ("Color.RED", "Color.BLUE"), "Color.GREEN",
+        ("{x}.value", "{x}.name", "{x} is Color.RED", "{x}"),
+    ),
+    "list": (
+        (), ('["p", "q"]', '["p", "q", "r"]'), '["d"]',
+        ("{x}", "{x}[0]", "len({x})", "{x}[-1:]", "sorted({x})"),
+    ),
+    "dict": (
+        (), ('{"a": "x", "n": 1}', '{"a": "y", "n": 1}'), "",
+        ("{x}['a']", "{x}", "{x}.get('zz', 0)", "len({x})"),
+    ),
+    "nested": (
+        (), ('[{"k": ["x"]}, (1, 2.5)]', '[{"k": ["x", "y"]}, (3, None)]'), "",
+        ("{x}", "{x}[0]['k'][-1]", "{x}[1][0]"),
+    ),
+    "dataclass": (
+        ("Point",), ("Point(1)", 'Point(2, "l")'), "", ("{x}.label", "{x}.shown()", "{x}.x + 1", "{x}"),
+    ),
+    "pydantic": (
+        ("Person",), ('Person(name="Ann")', 'Person(name="Bo", age=9)'), "", ("{x}.name", "{x}.age", "{x}"),
+    ),
     "tuple": ((), ('("t", 1)', '("u", 2)'), '("d", 0)', ("{x}[0]", "{x}", "{x} + (1,)")),
     "object": (("Quiet",), ("Quiet()", "Quiet()"), "", ("{x}.name", "{x}.line('o')", "{x}.size + 1")),
 }  # fmt: skip
@@ -50,7 +67,7 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """`alone`: whether a plan of the program runs without the module, because no tool and no class is its own."""
+    """`alone`: whether a plan of the program runs without the module: no tool and no class is its own."""
 
     name: str
     source: str
@@ -123,7 +140,9 @@ def _arguments(b: Builder) -> tuple[str, str]:
         _used(b, name, uses)
     listed = [*needed, *with_default, *(["*", *only_named] if only_named else [])]
     made = ",\n        ".join("{" + ", ".join(row) + "}" for row in rows)
-    return "".join(f", {parameter}" for parameter in listed), f"def rows():\n    return [\n        {made},\n    ]"
+    return "".join(
+        f", {parameter}" for parameter in listed
+    ), f"def rows():\n    return [\n        {made},\n    ]"
 
 
 def _used(b: Builder, name: str, uses: tuple[str, ...]) -> None:

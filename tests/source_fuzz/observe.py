@@ -29,7 +29,8 @@ _ABSENT = "no such variable"
 
 # Of one result, ...
 RESULT = (
-    "error", "value", "variables", "order of variables", "reads", "text", "messages", "meta data", "calls", "usage",
+    "error", "value", "variables", "order of variables", "reads", "text", "messages", "meta data", "calls",
+    "usage",
 )  # fmt: skip
 # ... of what the back end was asked in a run, ...
 ASKED = ("sites", "prompts", "samples", "sampling", "places")
@@ -114,7 +115,9 @@ def of_result(result: Result) -> Outcome:
     calls = [_meta(asdict(call)) for call in result.calls]
     outcome["calls"] = sorted(calls, key=json.dumps)
     outcome["usage"] = asdict(result.usage)
-    outcome["own texts"] = {str(call.site): call.samples[0].text if call.samples else None for call in result.calls}
+    outcome["own texts"] = {
+        str(call.site): call.samples[0].text if call.samples else None for call in result.calls
+    }
     return outcome
 
 
@@ -175,9 +178,15 @@ def _meta(meta: Mapping[str, Any] | None) -> Plain:
 
 
 def differences(expected: Outcome, found: Outcome, aspects: Sequence[str]) -> dict[str, tuple[Plain, Plain]]:
-    """The aspects in which two outcomes differ. After an error only errors and effects are compared."""
-    if expected.get("error") is not None or found.get("error") is not None:
-        aspects = [aspect for aspect in aspects if aspect in ("error", *OUTSIDE)]
+    """The aspects in which two outcomes differ.
+
+    If one of them failed, that is the difference, and the rest its consequence; if both did, errors and effects
+    are compared.
+    """
+    failed = [outcome.get("error") is not None for outcome in (expected, found)]
+    if any(failed):
+        compared = ("error", *OUTSIDE) if all(failed) else ("error",)
+        aspects = [aspect for aspect in aspects if aspect in compared]
     return {
         aspect: (expected.get(aspect), found.get(aspect))
         for aspect in aspects

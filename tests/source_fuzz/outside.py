@@ -1,4 +1,4 @@
-"""Productions that touch what the body did not make: effects, state from outside, objects with code of their own."""
+"""Productions that touch what the body did not make: effects, iterators, objects with code of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def effect(b: Builder) -> None:
             b.line(f"BUFFER.write(str({text}))")
         case _:
             b.need("Settings")
-            b.line(b.pick("Settings.limit += 1", "Settings.words.append('w3')", "setattr(Settings, 'extra', 1)"))
+            b.line(
+                b.pick("Settings.limit += 1", "Settings.words.append('w3')", "setattr(Settings, 'extra', 1)")
+            )
             b.observe(b.pick("Settings.limit", "len(Settings.words)"))
 
 
@@ -100,8 +102,9 @@ def object_with_operators(b: Builder) -> None:
     b.need("Loud")
     text = b.text()
     value = b.pick(
-        f"LOUD == {text}", f"{text} == LOUD", "bool(LOUD)", "len(LOUD)", f"{text} in LOUD", f"LOUD + {text}",
-        f"{text} + LOUD", "LOUD[2]", "list(LOUD)", f"LOUD({text})", "str(LOUD)", "f'{LOUD:>4}'", "{LOUD: 1}[LOUD]",
+        f"LOUD == {text}", f"{text} == LOUD", "bool(LOUD)", "len(LOUD)", f"{text} in LOUD",
+        f"LOUD + {text}", f"{text} + LOUD", "LOUD[2]", "list(LOUD)", f"LOUD({text})", "str(LOUD)",
+        "f'{LOUD:>4}'", "{LOUD: 1}[LOUD]",
         "LOUD < 3", "'yes' if LOUD else 'no'", "min([LOUD, 3]) is LOUD", "f'{LOUD}'",
     )  # fmt: skip
     b.observe(b.local("v", value))
@@ -139,7 +142,16 @@ def try_around_read(b: Builder) -> None:
     """A bare `except:` that would see whatever tracing raises there."""
     value = b.fresh("v")
     b.line("try:")
-    b.line(f"    {value} = " + b.pick(f"int({b.text()})", f"{b.text()}.index('zz')", f"json.loads({b.text()})", f'{b.state}["nope"]', f"len({b.text()}) // 2"))
+    b.line(
+        f"    {value} = "
+        + b.pick(
+            f"int({b.text()})",
+            f"{b.text()}.index('zz')",
+            f"json.loads({b.text()})",
+            f'{b.state}["nope"]',
+            f"len({b.text()}) // 2",
+        )
+    )
     b.line(b.pick("except:", "except Exception:", "except BaseException as problem:"))
     b.line(f"    {value} = 'unreadable'")
     if b.chance(0.5):

@@ -1,35 +1,88 @@
-"""What the modules of random programs define besides the program: each piece under the name by which it is needed.
+"""What the modules of random programs define besides the program, each piece under the name that needs it.
 
 Whatever has effects writes what it did into `LOG`, so that doing it twice, too early or not at all is seen.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-_LOG = ("LOG",)
+_TEXT = """\
+#: LOG
+LOG = []
+#: note <- LOG
+def note(value):
+    LOG.append(value)
+    return value
+#: COUNT
+COUNT = {"n": 0, "hits": [1]}
+#: TOTAL
+TOTAL = 0
+#: NAMES
+NAMES = ("one", "two", "three")
+#: STACK
+STACK = ["s1", "s2", "s3"]
+SEEN = set()
+#: ITER
+ITER = iter([f"i{i}" for i in range(400)])
+#: COUNTER
+COUNTER = itertools.count(3)
+#: NUMBERS <- LOG
+def _numbers():
+    for i in range(400):
+        LOG.append(i)
+        yield i
 
-# name: (what it needs, source)
-SNIPPETS: dict[str, tuple[tuple[str, ...], str]] = {
-    "LOG": ((), "LOG = []"),
-    "note": (_LOG, "def note(value):\n    LOG.append(value)\n    return value"),
-    "COUNT": ((), 'COUNT = {"n": 0, "hits": [1]}'),
-    "TOTAL": ((), "TOTAL = 0"),
-    "NAMES": ((), 'NAMES = ("one", "two", "three")'),
-    "STACK": ((), 'STACK = ["s1", "s2", "s3"]\nSEEN = set()'),
-    "ITER": ((), 'ITER = iter([f"i{i}" for i in range(400)])'),
-    "COUNTER": ((), "COUNTER = itertools.count(3)"),
-    "NUMBERS": (_LOG, "def _numbers():\n    for i in range(400):\n        LOG.append(i)\n        yield i\n\n\nNUMBERS = _numbers()"),
-    "RNG": ((), "RNG = random.Random(5)"),
-    "BUFFER": ((), "BUFFER = io.StringIO()"),
-    "Color": ((), 'class Color(enum.Enum):\n    RED = "red"\n    GREEN = "green"\n    BLUE = "blue"'),
-    "Point": ((), "@dataclasses.dataclass\nclass Point:\n    x: int\n    label: str = \"p\"\n\n    def shown(self):\n        return f\"{self.label}/{self.x}\""),
-    "Frozen": ((), "@dataclasses.dataclass(frozen=True)\nclass Frozen:\n    name: str\n    sizes: tuple = (1, 2)"),
-    "Person": ((), "class Person(pydantic.BaseModel):\n    name: str\n    age: int = 3"),
-    "Pair": ((), 'Pair = collections.namedtuple("Pair", ["left", "right"])'),
-    "Quiet": ((), 'class Quiet:\n    kind = "quiet"\n\n    def __init__(self):\n        self.name = "q"\n        self.size = 2\n\n    def line(self, text):\n        return f"{self.kind} {self.name} {text}"\n\n\nQUIET = Quiet()'),
-    "Settings": ((), 'class Settings:\n    limit = 2\n    words = ["w1", "w2"]'),
-    "Box": (_LOG, """class Box:
+
+NUMBERS = _numbers()
+#: RNG
+RNG = random.Random(5)
+#: BUFFER
+BUFFER = io.StringIO()
+#: Color
+class Color(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+    BLUE = "blue"
+#: Point
+@dataclasses.dataclass
+class Point:
+    x: int
+    label: str = "p"
+
+    def shown(self):
+        return f"{self.label}/{self.x}"
+#: Frozen
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    name: str
+    sizes: tuple = (1, 2)
+#: Person
+class Person(pydantic.BaseModel):
+    name: str
+    age: int = 3
+#: Pair
+Pair = collections.namedtuple("Pair", ["left", "right"])
+#: Quiet
+class Quiet:
+    kind = "quiet"
+
+    def __init__(self):
+        self.name = "q"
+        self.size = 2
+
+    def line(self, text):
+        return f"{self.kind} {self.name} {text}"
+
+
+QUIET = Quiet()
+#: Settings
+class Settings:
+    limit = 2
+    words = ["w1", "w2"]
+#: Box <- LOG
+class Box:
     def __init__(self):
         self.reads = 0
 
@@ -45,8 +98,9 @@ SNIPPETS: dict[str, tuple[tuple[str, ...], str]] = {
         self.reads = 0
 
 
-BOX = Box()"""),
-    "Ghost": (_LOG, """class Ghost:
+BOX = Box()
+#: Ghost <- LOG
+class Ghost:
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
@@ -54,8 +108,9 @@ BOX = Box()"""),
         return f"ghost {name}"
 
 
-GHOST = Ghost()"""),
-    "Loud": (_LOG, """class Loud:
+GHOST = Ghost()
+#: Loud <- LOG
+class Loud:
     def __init__(self, size=3):
         self.size = size
 
@@ -120,8 +175,9 @@ GHOST = Ghost()"""),
         return True
 
 
-LOUD = Loud()"""),
-    "Manager": (_LOG, """class Manager:
+LOUD = Loud()
+#: Manager <- LOG
+class Manager:
     def __init__(self, name, swallow=False):
         self.name, self.swallow = name, swallow
 
@@ -131,15 +187,17 @@ LOUD = Loud()"""),
 
     def __exit__(self, kind, error, trace):
         LOG.append(("exit", self.name, kind is None))
-        return self.swallow"""),
-    "logged": (_LOG, """@contextlib.contextmanager
+        return self.swallow
+#: logged <- LOG
+@contextlib.contextmanager
 def logged(name):
     LOG.append(("begin", name))
     try:
         yield name
     finally:
-        LOG.append(("end", name))"""),
-    "adder": ((), """def _adder():
+        LOG.append(("end", name))
+#: adder
+def _adder():
     count = 0
 
     def add(by=1):
@@ -150,13 +208,38 @@ def logged(name):
     return add
 
 
-ADD = _adder()"""),
-    "remembering": ((), "def remembering(text, seen=[]):\n    seen.append(str(text))\n    return len(seen)"),
-    "fmt": ((), 'def fmt(text, mark="*"):\n    """A helper that only reads."""\n    return f"{mark}{text}{mark}"'),
-    "turn": ((), 'def turn(state, name):\n    state += f"turn {name}: "\n    state += sgl.gen(name)\n    return state[name]'),
-    "nested_help": ((), 'def spelled(items, depth=0):\n    if depth >= len(items):\n        return ""\n    return items[depth] + "-" + spelled(items, depth + 1)'),
-    "passed": (_LOG, "def passed(function):\n    def inner(*args):\n        LOG.append(function.__name__)\n        return function(*args)\n\n    return inner\n\n\n@passed\ndef decorated(text):\n    return f\"dec {text}\""),
-    "LOGGER": ((), """RECORDS = []
+ADD = _adder()
+#: remembering
+def remembering(text, seen=[]):
+    seen.append(str(text))
+    return len(seen)
+#: fmt
+def fmt(text, mark="*"):
+    return f"{mark}{text}{mark}"
+#: turn
+def turn(state, name):
+    state += f"turn {name}: "
+    state += sgl.gen(name)
+    return state[name]
+#: nested_help
+def spelled(items, depth=0):
+    if depth >= len(items):
+        return ""
+    return items[depth] + "-" + spelled(items, depth + 1)
+#: passed <- LOG
+def passed(function):
+    def inner(*args):
+        LOG.append(function.__name__)
+        return function(*args)
+
+    return inner
+
+
+@passed
+def decorated(text):
+    return f"dec {text}"
+#: LOGGER
+RECORDS = []
 
 
 class _Keeping(logging.Handler):
@@ -167,21 +250,92 @@ class _Keeping(logging.Handler):
 LOGGER = logging.getLogger(__name__)
 LOGGER.handlers = [_Keeping()]
 LOGGER.setLevel("INFO")
-LOGGER.propagate = False"""),
-    "find": (_LOG, '@sgl.tool\ndef find(city: str) -> str:\n    LOG.append(("find", city))\n    return f"{city} found {len(LOG)}"'),
-    "good": (_LOG, '@sgl.tool\ndef good(text: str) -> bool:\n    LOG.append(("good", text))\n    return len(text) % 2 == 0'),
-    "several": (_LOG, '@sgl.tool\ndef several(text: str) -> list[str]:\n    LOG.append(("several", text))\n    return [text, f"more {len(LOG)}"]'),
-    "record": (_LOG, '@sgl.tool\ndef record(data):\n    LOG.append(("record", data))\n    return {"n": len(LOG), "data": data}'),
-    "take": (_LOG, '@sgl.tool\ndef take(thing) -> str:\n    LOG.append(("take", type(thing).__name__))\n    return f"took {type(thing).__name__}"'),
-    "failing": (_LOG, '@sgl.tool\ndef failing(text: str) -> str:\n    LOG.append(("failing", text))\n    if len(LOG) % 2:\n        raise ValueError("odd")\n    return "even"'),
-    "bump": (("COUNT", "Settings"), '@sgl.tool\ndef bump(text: str) -> str:\n    COUNT["n"] += 1\n    COUNT["hits"].append(text)\n    Settings.limit += 1\n    return str(COUNT["n"])'),
-    "raise_level": ((), 'LEVEL = 1\n\n\n@sgl.tool\ndef raise_level(by: str) -> str:\n    global LEVEL\n    LEVEL += 1\n    return f"{by} {LEVEL}"'),
-    "shout": ((), '@sgl.pure\ndef shout(text: str) -> str:\n    return text.upper() + "!"'),
-    "longer": ((), "@sgl.pure\ndef longer(text: str) -> bool:\n    return len(text) > 6"),
-    "inner": ((), '@sgl.function\ndef inner(s, topic, mark="?"):\n    s += f"About {topic}{mark} "\n    s += sgl.gen("idea")\n    s += sgl.select("sure", choices=["yes", "no"])\n    return {"idea": s["idea"], "sure": s["sure"]}'),
-    "outer": (("inner",), '@sgl.function\ndef outer(s, topic):\n    s += f"Outer {topic}: "\n    s += sgl.gen("first")\n    made = inner(s["first"])\n    s += made["idea"]\n    return made["sure"]'),
-    "inner_loud": (_LOG, '@sgl.function\ndef inner_loud(s, topic):\n    LOG.append("inner")\n    s += f"Loud {topic}: "\n    s += sgl.gen("idea")\n    return s["idea"] + str(len(LOG))'),
-}  # fmt: skip
+LOGGER.propagate = False
+#: find <- LOG
+@sgl.tool
+def find(city: str) -> str:
+    LOG.append(("find", city))
+    return f"{city} found {len(LOG)}"
+#: good <- LOG
+@sgl.tool
+def good(text: str) -> bool:
+    LOG.append(("good", text))
+    return len(text) % 2 == 0
+#: several <- LOG
+@sgl.tool
+def several(text: str) -> list[str]:
+    LOG.append(("several", text))
+    return [text, f"more {len(LOG)}"]
+#: record <- LOG
+@sgl.tool
+def record(data):
+    LOG.append(("record", data))
+    return {"n": len(LOG), "data": data}
+#: take <- LOG
+@sgl.tool
+def take(thing) -> str:
+    LOG.append(("take", type(thing).__name__))
+    return f"took {type(thing).__name__}"
+#: failing <- LOG
+@sgl.tool
+def failing(text: str) -> str:
+    LOG.append(("failing", text))
+    if len(LOG) % 2:
+        raise ValueError("odd")
+    return "even"
+#: bump <- COUNT, Settings
+@sgl.tool
+def bump(text: str) -> str:
+    COUNT["n"] += 1
+    COUNT["hits"].append(text)
+    Settings.limit += 1
+    return str(COUNT["n"])
+#: raise_level
+LEVEL = 1
+
+
+@sgl.tool
+def raise_level(by: str) -> str:
+    global LEVEL
+    LEVEL += 1
+    return f"{by} {LEVEL}"
+#: shout
+@sgl.pure
+def shout(text: str) -> str:
+    return text.upper() + "!"
+#: longer
+@sgl.pure
+def longer(text: str) -> bool:
+    return len(text) > 6
+#: inner
+@sgl.function
+def inner(s, topic, mark="?"):
+    s += f"About {topic}{mark} "
+    s += sgl.gen("idea")
+    s += sgl.select("sure", choices=["yes", "no"])
+    return {"idea": s["idea"], "sure": s["sure"]}
+#: outer <- inner
+@sgl.function
+def outer(s, topic):
+    s += f"Outer {topic}: "
+    s += sgl.gen("first")
+    made = inner(s["first"])
+    s += made["idea"]
+    return made["sure"]
+#: inner_loud <- LOG
+@sgl.function
+def inner_loud(s, topic):
+    LOG.append("inner")
+    s += f"Loud {topic}: "
+    s += sgl.gen("idea")
+    return s["idea"] + str(len(LOG))
+"""
+
+# name: (what it needs, source)
+SNIPPETS: dict[str, tuple[tuple[str, ...], str]] = {
+    name: (tuple(filter(None, needs.removeprefix(" <- ").split(", "))), source.strip("\n"))
+    for name, needs, source in re.findall(r"^#: (\w+)( <- .*)?\n((?:(?!#: ).*\n)*)", _TEXT, re.M)
+}
 
 
 def with_what_they_need(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from tests.source_fuzz.child import Child
 from tests.source_fuzz.minimise import minimised
 from tests.source_fuzz.module import FEATURES, Module, random_module
-from tests.source_fuzz.ways import EVERYTHING, Difference, Report, checked
+from tests.source_fuzz.ways import EVERYTHING, GROUPS, PLAN, Difference, Report, checked
 
 _SHOWN = 1_200  # characters of a value in a report
 
@@ -31,7 +31,6 @@ class Summary:
     kinds: Counter[str] = field(default_factory=Counter)  # programs that show the difference
     violations: dict[str, tuple[Module, Difference]] = field(default_factory=dict)  # the first of each kind
     not_whole: Counter[str] = field(default_factory=Counter)
-    told: set[tuple[str, str, str]] = field(default_factory=set)  # (program, way, kind)
 
     def as_json(self) -> dict[str, Any]:
         """As data for a file."""
@@ -50,7 +49,7 @@ class Summary:
 
 
 class Fuzzer:
-    """Runs modules in a folder of its own. `ignored` are kinds of differences that are counted and no violation."""
+    """Runs modules in a folder of its own. `ignored` are kinds of differences that are only counted."""
 
     def __init__(self, folder: Path, child: Child | None, ignored: Collection[str] = ()) -> None:
         self._folder = folder
@@ -59,15 +58,15 @@ class Fuzzer:
         self._variants = 0
         self.summary = Summary()
 
-    def report(self, module: Module) -> Report:
-        """Run one module every way."""
+    def report(self, module: Module, groups: Sequence[str] = GROUPS) -> Report:
+        """Run one module every way, or those of some groups."""
         path = self._folder / f"{module.name}.py"
         path.write_text(module.source, encoding="utf-8")
-        report = checked(module.name, path)
+        report = checked(module.name, path, groups)
         if report.plan is not None and self._child is not None:
             found = self._child.run(module.name, path, report.plan, alone=module.alone)
             aspects = [aspect for aspect in EVERYTHING if not (module.alone and aspect == "state")]
-            report.compare("plan", "file in another process", report.expected, found, aspects)
+            report.compare(PLAN, "file in another process", report.expected, found, aspects)
         return report
 
     def run(self, module: Module) -> list[Difference]:
@@ -85,7 +84,6 @@ class Fuzzer:
             summary.features[feature] += 1
             summary.whole_features[feature] += report.whole
         summary.kinds.update({found.kind for found in report.differences})
-        summary.told.update((module.name, found.way, found.kind) for found in report.differences)
         violations = [found for found in report.differences if found.kind not in self._ignored]
         for found in violations:
             summary.violations.setdefault(found.kind, (module, found))

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +37,10 @@ from tests.source_fuzz.observe import (
 
 WITH_A_BREAK = "SGLC016"
 EVERYTHING = (*RESULT, *ASKED, *OUTSIDE)
+
+# What is only looked at, run through the function, and run as a plan.
+NO_EFFECTS, FUNCTION, PLAN = "no effects", "function", "plan"
+GROUPS = (NO_EFFECTS, FUNCTION, PLAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Report:
             self.differences.append(Difference(group, way, aspect, one, other))
 
 
-def checked(name: str, path: Path) -> Report:
+def checked(name: str, path: Path, groups: Sequence[str] = GROUPS) -> Report:
     """Run the program of a module every way but in another process, which `report.plan` is for."""
     report = Report()
 
@@ -96,9 +101,14 @@ def checked(name: str, path: Path) -> Report:
     if expected["error"] is not None:
         report.failed = str(expected["error"])
         return report
-    _without_effects(report, fresh, rows)
-    _through_the_function(report, expected, fresh, rows)
-    _as_a_plan(report, expected, fresh, rows, path.with_suffix(".plan.json"))
+    if NO_EFFECTS in groups:
+        _without_effects(report, fresh, rows)
+    if FUNCTION in groups:
+        _through_the_function(report, expected, fresh, rows)
+    if FUNCTION in groups or PLAN in groups:
+        _streamed_and_in_batches(report, expected, fresh, rows)
+    if PLAN in groups:
+        _as_a_plan(report, expected, fresh, rows, path.with_suffix(".plan.json"))
     return report
 
 
@@ -126,9 +136,9 @@ def _unchanged(report: Report, way: str, module: ModuleType, row: Any) -> Iterat
     except Exception as problem:
         error = told(problem)
     after = through_json({"state": state_of(module, row)})
-    report.compare("no effects", way, before, after, ("state",))
+    report.compare(NO_EFFECTS, way, before, after, ("state",))
     if error is not None:
-        report.differences.append(Difference("no effects", way, "error", None, error))
+        report.differences.append(Difference(NO_EFFECTS, way, "error", None, error))
 
 
 def _without_effects(report: Report, fresh: Callable[[], ModuleType], rows: Rows) -> None:
@@ -146,7 +156,10 @@ def _without_effects(report: Report, fresh: Callable[[], ModuleType], rows: Rows
     with _unchanged(report, "bind and compile", module, row):
         program.bind(**row).compile(backend)
     with _unchanged(report, "refused run", module, row):
-        for wrong in (lambda: program.run(**row, no_such_argument=1, backend=backend), lambda: program.run_batch("no")):
+        for wrong in (
+            lambda: program.run(**row, no_such_argument=1, backend=backend),
+            lambda: program.run_batch("no"),
+        ):
             try:
                 wrong()
             except UsageError:
@@ -156,22 +169,25 @@ def _without_effects(report: Report, fresh: Callable[[], ModuleType], rows: Rows
         return  # whatever differs behind an effect is its consequence
     # A program that was compiled and explained runs as one that was not.
     found = seen(lambda backend: [_python(module, row, backend)], module, row)
-    report.compare("no effects", "run afterwards", report.expected, found)
+    report.compare(NO_EFFECTS, "run afterwards", report.expected, found)
 
 
-def _through_the_function(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+def _through_the_function(
+    report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows
+) -> None:
     module = fresh()
     (row,) = rows(module, 0)
     program = module.program
     found = seen(lambda backend: [program.run(**row, backend=backend, seed=SEED)], module, row)
-    report.compare("function", "run", expected, found)
+    report.compare(FUNCTION, "run", expected, found)
 
     if not any(found.aspect == "state" for found in report.differences):
         _compiled_in_between(report, expected, fresh, rows)
-    _streamed_and_in_batches(report, expected, fresh, rows)
 
 
-def _compiled_in_between(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+def _compiled_in_between(
+    report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows
+) -> None:
     module = fresh()
     (row,) = rows(module, 0)
     try:
@@ -180,7 +196,7 @@ def _compiled_in_between(report: Report, expected: Outcome, fresh: Callable[[], 
         pass  # noted by `_without_effects`
     else:
         found = seen(lambda backend: [compiled.run(**row, backend=backend, seed=SEED)], module, row)
-        report.compare("function", "compiled run", expected, found)
+        report.compare(FUNCTION, "compiled run", expected, found)
 
     # The same arguments and others, again and again: what was recorded of one call does not leak into another.
     sequences = []
@@ -191,7 +207,11 @@ def _compiled_in_between(report: Report, expected: Outcome, fresh: Callable[[], 
         own = _by_python(program.run) if python else {}
 
         def one_by_one(
-            backend: HashBackend, program: Any = program, calls: Any = calls, own: Any = own, plain: bool = python
+            backend: HashBackend,
+            program: Any = program,
+            calls: Any = calls,
+            own: Any = own,
+            plain: bool = python,
         ) -> list[Result]:
             made = []
             for number, call in enumerate(calls):
@@ -202,33 +222,37 @@ def _compiled_in_between(report: Report, expected: Outcome, fresh: Callable[[], 
             return made
 
         sequences.append(seen(one_by_one, module, calls))
-    _compare_rows(report, "function", "several runs", *sequences)
+    _compare_rows(report, FUNCTION, "several runs", *sequences)
 
 
-def _streamed_and_in_batches(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+def _streamed_and_in_batches(
+    report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows
+) -> None:
     module = fresh()
     (row,) = rows(module, 0)
     found = seen(
-        lambda backend: [module.program.run(**row, backend=backend, seed=SEED, stream=True)], module, row, pieces
+        lambda backend: [module.program.run(**row, backend=backend, seed=SEED, stream=True)],
+        module,
+        row,
+        pieces,
     )
-    report.compare("function", "stream", expected, found)
+    report.compare(FUNCTION, "stream", expected, found)
     said = {site: "".join(made) for site, made in found.get("stream", {}).items()}
-    report.compare("function", "stream", {"stream": _texts(expected)}, {"stream": said}, ("stream",))
+    report.compare(FUNCTION, "stream", {"stream": _texts(expected)}, {"stream": said}, ("stream",))
     report.expected["streamed"] = {aspect: found.get(aspect) for aspect in STREAMED}
 
     batches = []
     for hoist in (False, True):
         module = fresh()
         calls = rows(module, 0, 0, 0)
-        batches.append(seen(
-            lambda backend, m=module, c=calls, h=hoist: m.program.run_batch(
-                c, backend=backend, seed=SEED, num_threads=1, hoist_prefix=h, **_by_python(m.program.stream_batch)
-            ),
-            module, calls,
-        ))  # fmt: skip
-    _compare_rows(report, "function", "batch with hoisted prefix", *batches)
+        batch = partial(
+            module.program.run_batch, calls, seed=SEED, num_threads=1, hoist_prefix=hoist,
+            **_by_python(module.program.stream_batch),
+        )  # fmt: skip
+        batches.append(seen(lambda backend, batch=batch: batch(backend=backend), module, calls))  # type: ignore[misc]
+    _compare_rows(report, FUNCTION, "batch with hoisted prefix", *batches)
     if batches[0].get("rows"):
-        report.compare("function", "first row of a batch", expected, {**batches[0]["rows"][0]}, RESULT)
+        report.compare(FUNCTION, "first row of a batch", expected, {**batches[0]["rows"][0]}, RESULT)
     report.expected["batch"] = batches[0]
 
 
@@ -253,28 +277,35 @@ def _as_a_plan(
     found = seen(lambda backend: [plan.run(row, backend=backend, seed=SEED)], module, row)
     if found["error"] is not None and found["error"][:3:2] == ["not run", WITH_A_BREAK]:
         report.why_not = "a break"
+        module = fresh()
+        (row,) = rows(module, 0)
+        report.compare(NO_EFFECTS, "refused plan", seen(lambda backend: [], module, row), found, OUTSIDE)
         return
     report.whole, report.plan = True, path
-    report.compare("plan", "loaded", expected, found)
+    report.compare(PLAN, "loaded", expected, found)
 
     module = fresh()
     (row,) = rows(module, 0)
     plan = sgl.load_plan(path)
     found = seen(lambda backend: [plan.run(row, backend=backend, seed=SEED, stream=True)], module, row, pieces)
-    report.compare("plan", "loaded, streaming", {**expected, **expected["streamed"]}, found, (*EVERYTHING, *STREAMED))
+    report.compare(
+        PLAN, "loaded, streaming", {**expected, **expected["streamed"]}, found, (*EVERYTHING, *STREAMED)
+    )
 
     module = fresh()
     calls = rows(module, 0, 0, 0)
     plan = sgl.load_plan(path)
-    found = seen(lambda backend: plan.run_batch(calls, backend=backend, seed=SEED, num_threads=1), module, calls)
-    _compare_rows(report, "plan", "loaded, batch", expected["batch"], found)
+    found = seen(
+        lambda backend: plan.run_batch(calls, backend=backend, seed=SEED, num_threads=1), module, calls
+    )
+    _compare_rows(report, PLAN, "loaded, batch", expected["batch"], found)
 
 
 def _compare_rows(report: Report, group: str, way: str, expected: Outcome, found: Outcome) -> None:
     """Outcomes of several results: row by row, and what was asked for and done by all of them."""
     one, other = expected.get("rows", []), found.get("rows", [])
-    if len(one) != len(other):
-        report.compare(group, way, {"rows": len(one)}, {"rows": len(other)}, ("rows",))
+    if len(one) != len(other):  # the call itself failed
+        report.compare(group, way, expected, found, ("error",))
         return
     for left, right in zip(one, other, strict=True):
         report.compare(group, way, left, right, RESULT)
