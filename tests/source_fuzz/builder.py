@@ -146,6 +146,8 @@ class Builder:
         name = name or self.fresh("g")
         if self.chance(0.3):
             more += f", max_tokens={self.random.choice((2, 3, 16))}"
+        if self.chance(0.15) and "stop" not in more and "seed" not in more:
+            more += f", stop={self.pick(repr('.'), repr(['stop', 'no']))}"
         prompt = f'"{self.words()}: " + ' if self.chance(0.7) else ""
         self.line(f'{self.state} += {prompt}sgl.gen("{name}"{more})')
         read = f'{self.state}["{name}"]'

@@ -107,7 +107,7 @@ def _arguments(b: Builder) -> tuple[str, str]:
     """The parameters, and `rows()`; what is done with them at the beginning of the body."""
     random = b.random
     kinds = ["str"] if random.random() < 0.6 else []
-    usual = ("str",) if b.level == BASIC and random.random() < 0.6 else tuple(_ARGUMENTS)
+    usual = ("str",) if b.level == BASIC and random.random() < 0.8 else tuple(_ARGUMENTS)
     kinds += random.choices(usual, k=random.randrange(3))
     needed, with_default, only_named = [], [], []
     rows: list[list[str]] = [[], []]
@@ -117,7 +117,7 @@ def _arguments(b: Builder) -> tuple[str, str]:
         name = b.fresh("a")
         _count(b, f"argument: {kind}")
         taken = False
-        if default and random.random() < 0.4:
+        if default and random.random() < (0.15 if b.level == BASIC else 0.4):
             _count(b, "default")
             taken = random.random() < 0.5
             with_default.append(f"{name}={default}")

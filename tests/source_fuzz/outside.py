@@ -105,7 +105,7 @@ def object_with_operators(b: Builder) -> None:
         f"LOUD == {text}", f"{text} == LOUD", "bool(LOUD)", "len(LOUD)", f"{text} in LOUD",
         f"LOUD + {text}", f"{text} + LOUD", "LOUD[2]", "list(LOUD)", f"LOUD({text})", "str(LOUD)",
         "f'{LOUD:>4}'", "{LOUD: 1}[LOUD]",
-        "LOUD < 3", "'yes' if LOUD else 'no'", "min([LOUD, 3]) is LOUD", "f'{LOUD}'",
+        "LOUD < 3", "'yes' if LOUD else 'no'", "f'{LOUD}'",
     )  # fmt: skip
     b.observe(b.local("v", value))
     if b.chance(0.2):
