@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.source_fuzz.child import Child
 from tests.source_fuzz.minimise import minimised
-from tests.source_fuzz.module import FEATURES, Module, random_module
+from tests.source_fuzz.module import FEATURES, Module
 from tests.source_fuzz.ways import EVERYTHING, GROUPS, PLAN, Difference, Report, checked
 
 _SHOWN = 1_200  # characters of a value in a report
@@ -48,13 +48,21 @@ class Summary:
         }
 
 
-class Fuzzer:
-    """Runs modules in a folder of its own. `ignored` are kinds of differences that are only counted."""
+Known = Callable[[str, Iterable[str]], bool]  # of a kind of difference and the features of a program
 
-    def __init__(self, folder: Path, child: Child | None, ignored: Collection[str] = ()) -> None:
+
+def nothing(kind: str, features: Iterable[str]) -> bool:
+    """Nothing is known to be unequal."""
+    return False
+
+
+class Fuzzer:
+    """Runs modules in a folder of its own. Differences that are `known` are only counted."""
+
+    def __init__(self, folder: Path, child: Child | None, known: Known = nothing) -> None:
         self._folder = folder
         self._child = child
-        self._ignored = frozenset(ignored)
+        self._known = known
         self._variants = 0
         self.summary = Summary()
 
@@ -84,7 +92,7 @@ class Fuzzer:
             summary.features[feature] += 1
             summary.whole_features[feature] += report.whole
         summary.kinds.update({found.kind for found in report.differences})
-        violations = [found for found in report.differences if found.kind not in self._ignored]
+        violations = [found for found in report.differences if not self._known(found.kind, module.features)]
         for found in violations:
             summary.violations.setdefault(found.kind, (module, found))
         return violations
@@ -106,22 +114,10 @@ class Fuzzer:
 
 
 @contextmanager
-def fuzzer(ignored: Collection[str] = (), *, files: bool = True) -> Iterator[Fuzzer]:
+def fuzzer(known: Known = nothing, *, files: bool = True) -> Iterator[Fuzzer]:
     """A fuzzer with its folder and, for plan files, its other process."""
     with tempfile.TemporaryDirectory(prefix="source-fuzz-") as folder, Child() as child:
-        yield Fuzzer(Path(folder), child if files else None, ignored)
-
-
-def fuzz(
-    programs: int, seed: int, ignored: Collection[str] = (), *, files: bool = True,
-    progress: Callable[[int], None] = lambda number: None,
-) -> Summary:  # fmt: skip
-    """Run so many programs of a seed."""
-    with fuzzer(ignored, files=files) as running:
-        for number in range(programs):
-            running.run(random_module(seed, number))
-            progress(number)
-        return running.summary
+        yield Fuzzer(Path(folder), child if files else None, known)
 
 
 def shown(module: Module, violation: Difference) -> str:

@@ -14,7 +14,7 @@ import pytest
 from tests.depth import at_depth
 from tests.source_fuzz.faults import FAULTS
 from tests.source_fuzz.module import FEATURES, random_module
-from tests.source_fuzz.not_yet import NOT_YET
+from tests.source_fuzz.not_yet import is_known
 from tests.source_fuzz.runner import Fuzzer, fuzzer, shown
 from tests.source_fuzz.ways import PLAN
 
@@ -25,7 +25,7 @@ _MOST = 120  # programs until a planted fault has to be found
 
 @pytest.mark.slow
 def test_programs_run_equally_every_way() -> None:
-    with fuzzer(NOT_YET) as running:
+    with fuzzer(is_known) as running:
         for number in range(PROGRAMS):
             module = random_module(SEED, number)
             violations = running.run(module)
