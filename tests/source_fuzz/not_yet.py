@@ -16,7 +16,8 @@ _STORED = frozenset({"variables", "enum_branch", "typed_gen", "fork_join"})
 # Compiling executes these, or takes what they give for a constant.
 _TAKEN = frozenset({
     "argument: enum", "argument: nested", "argument: dict", "argument: tuple", "argument: dataclass",
-    "argument: pydantic", "argument: object", "object_with_operators", "object_with_property", "outside_iterator",
+    "argument: pydantic", "argument: object", "object_with_operators", "object_with_property",
+    "outside_iterator",
     "tool_given_an_object", "try_around_tool", "try_around_read", "outside_closure", "effect", "local_records",
 })  # fmt: skip
 

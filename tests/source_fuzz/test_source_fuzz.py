@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.depth import at_depth
+from tests.source_fuzz.child import Child
 from tests.source_fuzz.faults import FAULTS
 from tests.source_fuzz.module import FEATURES, random_module
 from tests.source_fuzz.not_yet import is_known
-from tests.source_fuzz.runner import Fuzzer, fuzzer, shown
+from tests.source_fuzz.runner import Fuzzer, shown
 from tests.source_fuzz.ways import PLAN
 
 SEED = 0
@@ -23,9 +24,16 @@ PROGRAMS = at_depth(20, 150, 3_000)
 _MOST = 120  # programs until a planted fault has to be found
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: the tools of a module are known by its place."""
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.mark.slow
-def test_programs_run_equally_every_way() -> None:
-    with fuzzer(is_known) as running:
+def test_programs_run_equally_every_way(folder: Path) -> None:
+    with Child() as child:
+        running = Fuzzer(folder, child, is_known)
         for number in range(PROGRAMS):
             module = random_module(SEED, number)
             violations = running.run(module)
@@ -47,7 +55,7 @@ def test_random_programs_are_the_same_ones_again() -> None:
 
 
 class Looked:
-    """What programs show, each in one place: the tools of a module are known by it."""
+    """What programs show, with nothing planted and as things are now."""
 
     def __init__(self, folder: Path) -> None:
         self._running = Fuzzer(folder, None)
@@ -66,8 +74,8 @@ class Looked:
 
 
 @pytest.fixture(scope="module")
-def looked(tmp_path_factory: pytest.TempPathFactory) -> Looked:
-    return Looked(tmp_path_factory.mktemp("planted"))
+def looked(folder: Path) -> Looked:
+    return Looked(folder)
 
 
 @pytest.mark.slow
