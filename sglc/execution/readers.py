@@ -48,6 +48,11 @@ class TextReader:
         self._part = 0
         self._piece = 0
 
+    def come(self) -> list[str]:
+        """The pieces that there are."""
+        portion = self.take()
+        return [] if portion is None else portion.pieces
+
     def take(self) -> Portion | None:
         pieces: list[Any] = []
         while self._part < len(self._outputs.text):
@@ -55,7 +60,9 @@ class TextReader:
             if isinstance(part, str):
                 pieces.append(part)
             else:
-                output = self._outputs.generations[part]
+                output = self._outputs.generations.get(part)
+                if output is None:  # it has not begun
+                    break
                 said = output.said
                 pieces += said[self._piece :]
                 self._piece = len(said)

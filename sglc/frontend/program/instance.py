@@ -17,7 +17,7 @@ from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import TYPED, needing
 from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
-from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import TRACING, GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 
@@ -147,6 +147,8 @@ class Instance:
                 return [self.read(entry, what, loc) for entry in variable.entries]
             case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
                 return self._joined(variable.parts, what, loc)
+            case Scoped() if self.launcher is None and (tracing := TRACING.get()) is not None:
+                return tracing.text_of(variable.end.value, variable.begin.value, loc)
             case Scoped():  # only the back end knows how chat turns are written
                 launcher = self.observe(what, loc)
                 before = launcher.text_of_stream(variable.begin.handle)

@@ -76,6 +76,12 @@ class Tracing(Protocol):
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
 
+    def store(self, name: str, value: Any, loc: Loc) -> None:
+        """The program stores a variable in its own state."""
+
+    def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
+        """What a stream says behind an earlier one."""
+
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""
 
