@@ -8,7 +8,7 @@ values; how texts are cut into appends or tokens has no part in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from sglc.ir.core import Op, Program, Region, Site, Tree, Value, values_in
@@ -34,6 +34,7 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
+    Prompt,
     PureCall,
     Resume,
     RoleClose,
@@ -42,8 +43,10 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
+    Store,
     Strip,
     Switch,
+    TextOf,
     Tool,
 )
 from sglc.ir.values import Plain, case_of, evaluate, item_texts, returned
@@ -87,12 +90,15 @@ class Meaning:
     """Every generation's (prefix, text) by its site at run time, and the return value, streams as strings.
 
     `hosts` has what was handed to ordinary Python, in order: of a tool its name, arguments and named
-    arguments, of a `host_call` the reason and the values that it reads.
+    arguments, of a `host_call` the reason and the values that it reads. `stored` are the variables that the
+    program sets itself, and `prompt` is the text that its prompt ends as.
     """
 
     calls: Mapping[Site, tuple[str, str]]
     returns: Plain
     hosts: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
+    stored: Mapping[str, Plain] = field(default_factory=dict)
+    prompt: str = ""
 
 
 @with_room
@@ -128,7 +134,7 @@ def meaning(
     except _HandedOver as handed:
         answer = model.host(handed.reason, handed.reads)
         return Meaning(calls, answer, (*hosts, (handed.reason, handed.reads)))
-    return Meaning(calls, run.result(program.returns), tuple(hosts))
+    return Meaning(calls, run.result(program.returns), tuple(hosts), run.stored, run.ends)
 
 
 class _HandedOver(Exception):
@@ -154,6 +160,8 @@ class _Run:
         self.iterations: tuple[int, ...] = ()
         self.prompts: dict[Value, _Prompt] = {}
         self.texts: dict[Value, Plain] = {}
+        self.stored: dict[str, Plain] = {}
+        self.ends = ""
 
     def ops(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -170,6 +178,10 @@ class _Run:
                 self.regions(op)
             case Tool() | PureCall():
                 self.texts[op.results[0]] = self.declared(op)
+            case Store():
+                self.stored[op.name] = self.result(op.value)
+            case Prompt():
+                self.ends = self.prompts[op.stream].text(self.model)
             case HostCall():
                 raise _HandedOver(op.reason, tuple(self.result(value) for value in op.reads))
             case _:
@@ -233,6 +245,9 @@ class _Run:
                 operands = (self.text(op.part), self.text(op.text))
             case Not():
                 operands = (self.texts[op.value],)
+            case TextOf():
+                before = "" if op.since is None else self.prompts[op.since].text(self.model)
+                return self.prompts[op.stream].text(self.model)[len(before) :]
             case _:
                 raise AssertionError(op.mnemonic)
         return evaluate(op.mnemonic, operands, op.loc)
