@@ -95,7 +95,8 @@ class VariableReader:
             case ():
                 return Portion([], True, self._outputs.missing(self._name))
             case (Generated(site=site, parser=parser),) if (
-                site in self._outputs.generations and not self._outputs.generations[site].several
+                self._outputs.at(site) in self._outputs.generations
+                and not self._outputs.generations[self._outputs.at(site)].several
             ):
                 if self._share is None and parser is not None and isinstance(parser.value, Share):
                     self._share = ShareReader(parser.value)
@@ -109,7 +110,7 @@ class VariableReader:
                 raise AssertionError(self.variable)
 
     def _pieces(self, site: Site) -> Portion | None:
-        output = self._outputs.generations[site]
+        output = self._outputs.generations[self._outputs.at(site)]
         said = output.said
         pieces: list[Any] = said[self._piece :]
         deltas = output.deltas[self._piece :] if output.deltas else []
@@ -195,7 +196,7 @@ async def read_with_meta(outputs: RunOutputs, name: str) -> AsyncIterator[tuple[
 def _meta_of(outputs: RunOutputs, reader: VariableReader, told: Sequence[Delta]) -> dict[str, Any]:
     match reader.variable:
         case (Generated(site=site),):
-            call = outputs.generations[site].call
+            call = outputs.generations[outputs.at(site)].call
             return {} if call is None else meta_rest(call, told)
         case _:
             return {}  # no generation made it

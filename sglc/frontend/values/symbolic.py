@@ -36,6 +36,7 @@ from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
 
 __all__ = [
+    "IN_FUNCTION",
     "MAY_CALL",
     "TRACING",
     "GraphBreak",
@@ -87,6 +88,8 @@ class Tracing(Protocol):
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
+# Whether a declared function is running: what it does is no part of the program's body.
+IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 # Called before a declared function is, in the body of a run; it raises if the run is over.
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 
