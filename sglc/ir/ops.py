@@ -30,6 +30,9 @@ call         another program, with sites of its own
 tool         a declared Python function, called once, in order
 pure_call    a declared Python function without effects
 pack         plain data with values in it, as one JSON value
+text_of      the text of a stream, or of its end
+store        a variable that the program sets itself
+prompt       the program's own prompt ends here
 host_call    ordinary Python takes over here, or the program raises
 
 `cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
@@ -310,6 +313,33 @@ class Pack(Op):
     """Plain data with texts, truth values, lists and JSON values in it, as one JSON value."""
 
     tree: Tree = field(hash=False)
+
+
+@op("text_of", T, pure=True)
+class TextOf(Op):
+    """What `stream` says behind `since`, which it goes on from (None: all of it), chat markup included."""
+
+    stream: Value
+    since: Value | None = None
+
+
+@op("store")
+class Store(Op):
+    """From here on the variable `name` of the run is `value`, whatever generation had that name before."""
+
+    name: str
+    value: Tree = field(hash=False)
+
+
+@op("prompt")
+class Prompt(Op):
+    """The program's own prompt ends as `stream`: a result shows its text, and its chat turns.
+
+    `turns` are what these consist of, made by `passes.prompt_turns` while turns are still turns.
+    """
+
+    stream: Value
+    turns: Tree = field(default=(), hash=False)
 
 
 @op("call", variadic=True)

@@ -148,6 +148,8 @@ class Instance:
                 return [self.read(entry, what, loc) for entry in variable.entries]
             case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
                 return self._joined(variable.parts, what, loc)
+            case Scoped() if self.launcher is None and (tracing := TRACING.get()) is not None:
+                return tracing.text_of(variable.end.value, variable.begin.value, loc)
             case Scoped():  # only the back end knows how chat turns are written
                 launcher = self.observe(what, loc)
                 before = launcher.text_of_stream(variable.begin.handle)

@@ -30,6 +30,7 @@ from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
 
 __all__ = [
+    "IN_FUNCTION",
     "MAY_CALL",
     "TRACING",
     "GraphBreak",
@@ -73,11 +74,19 @@ class Tracing(Protocol):
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         """The typed value of a generation, which only a run knows."""
 
+    def store(self, name: str, value: Any, loc: Loc) -> None:
+        """The program stores a variable in its own state."""
+
+    def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
+        """What a stream says behind an earlier one."""
+
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
+# Whether a declared function is running: what it does is no part of the program's body.
+IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 # Called before a declared function is, in the body of a run; it raises if the run is over.
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 

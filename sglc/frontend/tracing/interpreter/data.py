@@ -204,7 +204,7 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         GraphBreak: it is no data.
     """
     match item:
-        case Symbolic():
+        case _ if isinstance(item, Symbolic) or is_ours(item):
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case list() if type(item) is list:
             return tuple(operand(tracer, part, name) for part in item)
