@@ -29,7 +29,7 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, TYPED, GraphBreak
+from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
     TRACING,
@@ -149,7 +149,9 @@ class Tracer:
 
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
-            return parser.parse(text.observe(TYPED, f"a `{parser.name}`"))
+            known = text._known(loc)
+            assert known is not None
+            return parser.parse(known)
         self.may_fail(f"a `{parser.name}`")
         call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
         return SymbolicJson(self.emit(call, Type.JSON), _KINDS.get(parser.name, object))
