@@ -107,15 +107,8 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
-                return GenNode(
-                    stream,
-                    at,
-                    sampling,
-                    loc,
-                    _seed(own.seeds, str(at).encode()),
-                    ahead,
-                    _key(own.cache_keys, site, key),
-                )
+                seed = _seed(own.seeds, str(at).encode())
+                return GenNode(stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key))
 
             return filled
         case SelectNode(stream, site, choices, method, loc, key):

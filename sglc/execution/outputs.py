@@ -161,7 +161,8 @@ class RunOutputs:
         """Generations were submitted; gives their places under the same numbers."""
         made: dict[int, PendingOutput] = {}
         for each in self.around():
-            each.begun += len(asked)
+            with each.change:
+                each.begun += len(asked)
         with self.change:
             for number, node in asked.items():
                 several = isinstance(node, GenNode) and node.sampling.n > 1

@@ -237,13 +237,8 @@ class Session:
             if self.stopped:
                 raise self._reason or stopped()
             if self.budget is not None:
-                segment = afford(
-                    self.budget,
-                    (self.counted or self.outputs).begun,
-                    self._spent,
-                    segment,
-                    tuple(asked.values()),
-                )
+                begun = (self.counted or self.outputs).begun
+                segment = afford(self.budget, begun, self._spent, segment, tuple(asked.values()))
             generations = self.outputs.begin(asked, self.elapsed_s)
         self._start(segment, generations, backend)
         if self.stopped:  # meanwhile
@@ -252,11 +247,8 @@ class Session:
     @property
     def _spent(self) -> int:
         """Tokens that the generations which ended have made."""
-        return sum(
-            output.event.usage.completion
-            for output in (self.counted or self.outputs).done
-            if output.event is not None
-        )
+        done = (self.counted or self.outputs).done
+        return sum(output.event.usage.completion for output in done if output.event is not None)
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""

@@ -159,9 +159,9 @@ class PlanRun(Run):
 
     def _submit(self, single: Single) -> None:
         error: Exception | None = None
-        self._show()
         try:
             self._session.submit(single.template.bind(Own(self._arguments, {}, {}, self._session.seeds)))
+            self._show()
         except Exception as problem:
             error = problem
         self._session.when_idle(lambda: self._all_ended(single, error))
