@@ -138,7 +138,7 @@ def _row(
     if len(texts) == len(arguments):
         made = function.compile(target, **sampling)
         plan = made.compiled.plan
-        if not arguments or (texts.keys() <= set(plan.params) and not _stops(plan)):
+        if not arguments or (texts.keys() <= set(plan.names) and not _stops(plan)):
             return made, texts
     # What the body does with them is known only if it is recorded with them.
     return function.bind(**arguments).compile(target, **sampling), {}

@@ -16,6 +16,7 @@ from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import start
 from sglc.execution.lifecycle import Run, RunSetup
 from sglc.execution.outputs import values
+from sglc.execution.plan.arguments import as_values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.segments import value_of
@@ -103,7 +104,7 @@ class PlanRun(Run):
     """
 
     def __init__(
-        self, prepared: PreparedRows, arguments: Mapping[str, str], tools: Tools, setup: RunSetup
+        self, prepared: PreparedRows, arguments: Mapping[str, Any], tools: Tools, setup: RunSetup
     ) -> None:
         self._prepared = prepared
         self._over = False
@@ -149,7 +150,8 @@ class PlanRun(Run):
         try:
             if error is None:
                 generations = self.result.outputs.generations
-                known: dict[Name, Value] = {Slot(name): text for name, text in self._arguments.items()}
+                given = as_values(self._prepared.plan, self._arguments)
+                known: dict[Name, Value] = {Slot(name): value for name, value in given.items()}
                 known.update({slot: value_of(generations[site]) for slot, site in single.gives})
                 variables = {late.name: as_python(read(late.value, known)) for late in single.late}
                 value = as_python(read(self._prepared.plan.returns, known))

@@ -25,16 +25,19 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raised, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.graph_breaks import GUARDED, OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicBool, SymbolicText
 from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, regions
+from sglc.ir.facts import names_in, spell
 from sglc.ir.ops import (
     Arg,
     Cond,
     Eq,
     Format,
     Gen,
+    Guard,
     In,
     Loop,
     Lower,
@@ -106,6 +109,8 @@ class Tracer:
     called_tool: str = ""  # the last tool on this path
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
+    guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
+    facts: dict[int, tuple[Op, str]] = field(default_factory=dict)  # what ops on arguments alone make, by id
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
@@ -124,6 +129,28 @@ class Tracer:
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(function, loc)
+
+    def guard(self, fact: str, real: Any, loc: Loc) -> Any:
+        """The program is for arguments of which a fact is `real`.
+
+        Raises:
+            GraphBreak: it is an object that no guard can hold.
+        """
+        if fact in self.guards or not names_in(fact):
+            return real
+        spelled = spell(real)
+        if spelled is None or "sglc.instance(" in spelled:
+            raise GraphBreak(f"`{fact}` is a `{type(real).__name__}`, which Python needs here", loc, GUARDED)
+        self.guards.setdefault(fact, Guard(fact, spelled, loc=loc))
+        if isinstance(real, list | dict | set):
+            self.outside.note(real)
+        return real
+
+    def made(self, value: Value, known: Known) -> None:
+        """The last op makes a value that is known."""
+        op = self.recorder.ops[-1]
+        assert op.results == (value,)
+        self.facts[id(op)] = op, known.fact
 
     def name_of(self, value: Value) -> tuple[str, str]:
         for param in self.recorder.params:

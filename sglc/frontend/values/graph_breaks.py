@@ -136,6 +136,10 @@ TRIED = BreakKind(
     "SGLC153", "`try`", "what fails here shows when the program runs, and a plan has no `except`",
     "move what can fail out of the `try`",
 )  # fmt: skip
+GUARDED = BreakKind(
+    "SGLC155", "an argument", "what Python asks of it is no plain data that a plan can compare",
+    "read a plain field of it, or compute it in a function that is declared with `@sglc.pure`",
+)  # fmt: skip
 NO_RULE = BreakKind(
     "SGLC154", "this", "the tracer has no rule for it", "write it another way, or in a function of its own"
 )

@@ -26,7 +26,9 @@ from sglc.ir.plan.plan import (
     LoopStep,
     MapStep,
     Named,
+    Param,
     Plan,
+    PlanGuard,
     SwitchStep,
     ValueStep,
     Within,
@@ -50,7 +52,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -84,6 +86,8 @@ _CLASSES: dict[str, type] = {
     "site": Site,
     "sampling": Sampling,
     "loc": Loc,
+    "param": Param,
+    "guard": PlanGuard,
     "plan": Plan,
 }
 _KINDS = {made: kind for kind, made in _CLASSES.items()}

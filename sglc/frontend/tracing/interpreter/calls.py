@@ -23,7 +23,9 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
+    entries,
     holds_symbols,
+    is_known,
     is_ours,
     is_plain,
     kind_of,
@@ -31,6 +33,8 @@ from sglc.frontend.tracing.interpreter.data import (
     operand,
     pure_call,
     refuse_foreign,
+    unrolled,
+    whole,
 )
 from sglc.frontend.tracing.interpreter.each import over
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute, truth
@@ -38,6 +42,7 @@ from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import (
     ASYNC,
     CALLBACK,
+    ITERATION,
     METHOD,
     NO_DATA,
     NO_SOURCE,
@@ -182,15 +187,30 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
         return function(*args, **named)
-    for item in (*args, *named.values()):
-        held = item if isinstance(item, list | tuple) else [item]
-        for part in held:
-            may_be_text = part is item and isinstance(part, SymbolicJson) and part.kind in (str, object)
-            if isinstance(part, SymbolicJson | SymbolicList | SymbolicBool) and not may_be_text:
-                part.observe(NO_DATA, f"`{name}(...)`")
     return function(
-        *(as_text(frame, arg) for arg in args), **{key: as_text(frame, item) for key, item in named.items()}
+        *(_for_language(frame, name, place, arg) for place, arg in enumerate(args)),
+        **{key: _for_language(frame, name, key, item) for key, item in named.items()},
     )
+
+
+def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
+    """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
+    if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
+        if isinstance(item, SymbolicJson) and item.kind in (str, object):
+            return as_text(frame, item)
+        if is_known(item) and kind_of(item) in (list, tuple) and (place == "choices" or (name, place) == ("select", 1)):
+            item = unrolled(frame.tracer, item)
+        else:
+            return item.observe(NO_DATA, f"`{name}(...)`")
+    if isinstance(item, SymbolicText) and is_known(item) and (place == "name" or (name, place) in _NAMES):
+        return item.observe(NO_DATA, f"`{name}(...)`")
+    if type(item) in (list, tuple):
+        return type(item)(_for_language(frame, name, place, part) for part in item)
+    return item
+
+
+# Where the name of a variable is given.
+_NAMES = frozenset([(name, 0) for name in ("gen", "gen_int", "gen_string", "select", "var_scope", "section")])
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
@@ -359,6 +379,9 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
 
 def _data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
+    if is_known(value) and kind_of(value) is dict and name in ("items", "keys", "values") and not args:
+        held = entries(frame.tracer, value)
+        return list(getattr(held, name)())
     if isinstance(value, SymbolicText):
         settled = value.settled()
         if settled is not None:
@@ -396,6 +419,14 @@ def _python(frame: CallFrame, function: Any, args: list[Any], named: dict[str, A
         raise _undeclared(frame, function)
     for arg in (*args, *named.values()):
         refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
+    if "key" in named and args and is_known(args[0]):
+        args = [unrolled(frame.tracer, args[0]), *args[1:]]
+    if function in (list, tuple, dict, iter) and len(args) == 1 and is_known(args[0]):
+        return function(
+            entries(frame.tracer, args[0])
+            if function is dict and kind_of(args[0]) is dict
+            else unrolled(frame.tracer, args[0])
+        )
     if function in _WHOLE and args and hasattr(type(args[0]), "__next__"):
         args = [list(args[0]), *args[1:]]
     if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
@@ -480,6 +511,8 @@ def _arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> 
 
 def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, kinds = args
+    if is_known(value):
+        whole(frame.tracer, value)
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if any(type(kind).__instancecheck__ is not type.__instancecheck__ for kind in every):
         refuse_foreign(frame.tracer, value, "`isinstance`")
@@ -497,6 +530,8 @@ def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any
 def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     (value,) = args
     kind = kind_of(value)
+    if is_known(value):
+        whole(frame.tracer, value)
     if kind is object and isinstance(value, Symbolic):
         value.observe(METHOD, "`type(...)`")
     return kind
@@ -511,7 +546,7 @@ def _all(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
 
 
 def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any:
-    if isinstance(args[0], Symbolic):
+    if isinstance(args[0], Symbolic) and not is_known(args[0]):
         return pure_call(frame.tracer, name, args[0])
     return next((ends for item in listed(frame.tracer, args[0]) if truth(frame, item) is ends), not ends)
 
@@ -542,6 +577,12 @@ def _gone_through(
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         for arg in (*args, *named.values()):
             refuse_foreign(frame.tracer, arg, f"`{function.__name__}`")
+        if function is range:
+            args = [arg.observe(ITERATION, "`range(...)`") if is_known(arg) else arg for arg in args]
+        elif all(is_known(arg) for arg in args if isinstance(arg, Symbolic)):
+            args = [unrolled(frame.tracer, arg) if is_known(arg) else arg for arg in args]
+            if function is enumerate and is_known(named.get("start")):
+                named = {"start": named["start"].observe(ITERATION, "`enumerate(...)`")}
         if any(isinstance(arg, Symbolic) for arg in args):
             if named.pop("strict", False):
                 raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
-from sglc.frontend.tracing.interpreter.data import is_ours
+from sglc.frontend.tracing.interpreter.data import entries, is_known, is_ours, kind_of, unrolled
 from sglc.frontend.tracing.interpreter.expressions import assign, closure, evaluate, tested, turns
 from sglc.frontend.tracing.interpreter.operations import (
     as_text,
@@ -329,6 +329,11 @@ def _match(frame: CallFrame, node: ast.Match) -> Leaves | None:
 
 
 def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
+    if is_known(subject):
+        if isinstance(pattern, ast.MatchSequence) and kind_of(subject) in (list, tuple):
+            subject = unrolled(frame.tracer, subject)
+        elif isinstance(pattern, ast.MatchMapping) and kind_of(subject) is dict:
+            subject = entries(frame.tracer, subject)
     match pattern:
         case ast.MatchValue(value=value):
             return truth(frame, equal(frame, subject, evaluate(frame, value)))
