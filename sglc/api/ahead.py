@@ -45,7 +45,7 @@ class AheadOfTime:
         from sglc.frontend.tracing.paths import MOST_PATHS
 
         most = MOST_PATHS if max_paths is None else max_paths
-        key = (frozen(self._bound), sampling, most, frozen(dict(args or {})))
+        key = (frozen(self._bound), sampling, most, None if args is None else frozen(dict(args)))
         return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most, args))
 
     def _record(self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None) -> Program:

@@ -402,20 +402,24 @@ class Function:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Arguments to record the program with.
+    def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Arguments to record the program with, by parameter.
 
         Raises:
             UsageError: SGLC021, the program has no such parameter.
         """
         names = [parameter.name for parameter in self.definition.parameters]
-        for name in args or {}:
-            if name not in names:
-                raise UsageError(
-                    "SGLC021", f"`{self.__name__}` has no parameter `{name}` to compile for", here(),
-                    note=f"its arguments are: {describe(self.definition) or 'none'}",
-                )  # fmt: skip
-        return dict(args or {})
+        more = {name: value for name, value in (args or {}).items() if name not in names}
+        rest = next((p.name for p in self.definition.parameters if p.kind is p.VAR_KEYWORD), None)
+        if more and rest is None:
+            raise UsageError(
+                "SGLC021", f"`{self.__name__}` has no parameter `{next(iter(more))}` to compile for", here(),
+                note=f"its arguments are: {describe(self.definition) or 'none'}",
+            )  # fmt: skip
+        if args is None:
+            return None
+        own = {name: value for name, value in args.items() if name in names}
+        return own if rest is None else {rest: more, **own}
 
     @cached_property
     def _replay_cache(self) -> ReplayCache:

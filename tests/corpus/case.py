@@ -22,6 +22,7 @@ from sglc.errors import UsageError
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import steps_of
 from sglc.execution.result import Result
+from sglc.frontend.language.function import bind
 from sglc.ir.facts import spell
 from sglc.ir.plan.plan import HostStep
 
@@ -189,7 +190,7 @@ def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) ->
     """Compile and run every row of a case, up to the first that is not whole; a plan runs all rows that it fits."""
     plans: list[LoadedPlan] = []
     for number, row in enumerate(case.rows):
-        plan = next((plan for plan in plans if fits(plan, row)), None)
+        plan = next((plan for plan in plans if fits(case, plan, row)), None)
         if plan is None:
             try:
                 plan = plan_for(case, row)
@@ -218,10 +219,10 @@ def plan_for(case: Case, row: Row) -> LoadedPlan:
     return LoadedPlan(case.function.compile(Script(case), args=copy.deepcopy(dict(row))).plan)
 
 
-def fits(plan: LoadedPlan, row: Row) -> bool:
+def fits(case: Case, plan: LoadedPlan, row: Row) -> bool:
     """Whether a plan is for a row."""
     try:
-        bound(plan.plan, _open(plan, row))
+        bound(plan.plan, _open(case, plan, row))
     except UsageError:
         return False
     return True
@@ -233,13 +234,14 @@ def run_plan(case: Case, row: Row, plan: LoadedPlan) -> Outcome:
     Raises:
         the run's error.
     """
-    script, given = Script(case), copy.deepcopy(_open(plan, row))
+    script, given = Script(case), copy.deepcopy(_open(case, plan, row))
     return _outcome(script, lambda: plan.run(given, backend=script, seed=0))
 
 
-def _open(plan: LoadedPlan, row: Row) -> dict[str, Any]:
+def _open(case: Case, plan: LoadedPlan, row: Row) -> dict[str, Any]:
     """What of a row is an argument of its plan: no functions and other objects that the plan holds."""
-    return {name: value for name, value in row.items() if name in plan.plan.names or spell(value) is not None}
+    given = bind(case.function.definition, (), dict(row))
+    return {name: value for name, value in given.items() if name in plan.plan.names or spell(value) is not None}
 
 
 def _line(error: Exception) -> int:

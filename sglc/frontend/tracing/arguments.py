@@ -28,19 +28,25 @@ class Bound:
     value: Any
 
 
-def argument(recorder: OpRecorder, parameter: inspect.Parameter, args: Mapping[str, Any], loc: Loc) -> Any:
-    """A parameter as the program's code sees it.
+def argument(
+    recorder: OpRecorder, parameter: inspect.Parameter, args: Mapping[str, Any] | None, loc: Loc
+) -> Any:
+    """A parameter as the program's code sees it; None for any number of arguments of which nothing is known.
 
     Args:
         args: real values by name; a parameter without one has its default, if that is no text.
     """
-    name, default = parameter.name, _VARIADIC.get(parameter.kind, parameter.default)
+    name, default = parameter.name, parameter.default
+    if parameter.kind in _VARIADIC and default is _NOTHING:
+        if args is None:
+            return None
+        default = _VARIADIC[parameter.kind]
     match default:
         case Bound(value):
             return SymbolicText((value,), Known(repr(value), value)) if type(value) is str else value
         case Symbolic():  # of a program that calls this one
             return _given(recorder, name, default, loc)
-    real = args.get(name, _NOTHING if isinstance(default, str) else default)
+    real = (args or {}).get(name, _NOTHING if isinstance(default, str) else default)
     spelled = None if default is _NOTHING else spell(default)
     if real is _NOTHING:
         kind = _annotated(parameter.annotation)

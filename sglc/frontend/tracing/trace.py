@@ -27,7 +27,7 @@ from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
+from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
@@ -97,7 +97,7 @@ def explored(
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
     arguments = {
-        parameter.name: argument(recorder, parameter, args or {}, definition.loc)
+        parameter.name: argument(recorder, parameter, args, definition.loc)
         for parameter in definition.parameters
     }
     state = State(tracer.instance, recorder.new_stream(definition.loc))
@@ -181,6 +181,8 @@ def _split(
     for parameter in definition.parameters:
         value = arguments[parameter.name]
         match parameter.kind:
+            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD if value is None:
+                raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value
             case inspect.Parameter.VAR_POSITIONAL:

@@ -103,8 +103,8 @@ NO_SOURCE = BreakKind(
     "define it with `def` in a file",
 )  # fmt: skip
 VARIADIC = BreakKind(
-    "SGLC144", "an argument", "a compiled program has a fixed number of texts as arguments",
-    "name every parameter",
+    "SGLC144", "an argument", "a compiled program has a fixed number of arguments",
+    "name every parameter, or compile for such arguments: `compile(args={...})`",
 )  # fmt: skip
 NO_DATA = BreakKind(
     "SGLC145", "an object", "texts, truth values, lists and plain JSON data can be handed on",

@@ -195,11 +195,12 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
+    choices = place == "choices" or (name, place) == ("select", 1)
     if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
-        if isinstance(item, SymbolicJson) and item.kind in (str, object):
-            return as_text(frame, item)
-        if is_known(item) and kind_of(item) in (list, tuple) and (place == "choices" or (name, place) == ("select", 1)):
+        if choices and is_known(item) and kind_of(item) in (list, tuple):
             item = unrolled(frame.tracer, item)
+        elif not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
+            return as_text(frame, item)
         else:
             return item.observe(NO_DATA, f"`{name}(...)`")
     if isinstance(item, SymbolicText) and is_known(item) and (place == "name" or (name, place) in _NAMES):
