@@ -178,7 +178,7 @@ def test_a_bound_text_is_traced_as_a_constant() -> None:
     text = to_text(pair.bind(left="LEFT").trace())
     assert "LEFT" in text
     assert "left" not in text
-    assert "def pair(right)" in text
+    assert "def pair(right: arg('right'" in text
 
 
 @sgl.function

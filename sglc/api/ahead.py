@@ -56,7 +56,9 @@ class AheadOfTime:
             parameter.replace(default=Bound(bound[parameter.name])) if parameter.name in bound else parameter
             for parameter in self._definition.parameters
         )
-        return record(replace(self._definition, parameters=parameters), sampling, max_paths=max_paths, args=args)
+        return record(
+            replace(self._definition, parameters=parameters), sampling, max_paths=max_paths, args=args
+        )
 
     def compiled(self, program: Program, target: Target) -> Compiled:
         """The newest recording, `program`, lowered for a target."""

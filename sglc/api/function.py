@@ -381,7 +381,9 @@ class Function:
 
         chosen = resolve(backend if target is None else target, self.definition.loc)
         goal = chosen.target
-        return CompiledFunction(self, chosen, self._ahead.compiled(self.trace(args=args, **kwargs), goal), kwargs)
+        return CompiledFunction(
+            self, chosen, self._ahead.compiled(self.trace(args=args, **kwargs), goal), kwargs
+        )
 
     def explain(
         self, target: Backend | str | None = None, *, rows: Rows | None = None, **kwargs: Any

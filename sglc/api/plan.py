@@ -75,8 +75,9 @@ class LoadedPlan:
             seed, stream, max_calls, max_tokens, timeout, record, replay, trace: as of `Function.run`.
 
         Raises:
-            UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's, SGLC048
-                arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
+            UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
+                SGLC048 arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a
+                plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
         limits, watches = limits_of_run(max_calls, max_tokens, timeout), watches_of(record, replay, trace)
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)

@@ -136,7 +136,10 @@ def _row(
     """The plan for one row, and what of the row's arguments is left open in it."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     if len(texts) == len(arguments):
-        made = function.compile(target, **sampling)
+        # Numbers that nobody gives are what they are by default: prompts with them can be counted.
+        usual = {p.name: p.default for p in function.definition.parameters
+                 if p.default is not p.empty and not isinstance(p.default, str)}  # fmt: skip
+        made = (function.bind(**usual) if usual else function).compile(target, **sampling)
         plan = made.compiled.plan
         if not arguments or (texts.keys() <= set(plan.names) and not _stops(plan)):
             return made, texts

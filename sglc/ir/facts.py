@@ -1,6 +1,6 @@
 """Arguments spelled as text: plain values exactly, and facts about arguments that a run can check.
 
-A value is spelled as Python would write it (`{'a': (1, 2.5)}`, `float('nan')`), a fact as an expression over the
+A value is spelled as Python would write it (`{'a': (1, 2.5)}`, `float('nan')`), a fact as an expression over
 arguments: their names, literals, and functions of `ir.pure` (`operator.gt(len(xs), 2)`).
 """
 

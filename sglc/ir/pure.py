@@ -233,6 +233,10 @@ def _instance(kind: str, held: Mapping[str, Any]) -> Any:
         made = {field.name for field in dataclasses.fields(found) if field.init}
         if made == held.keys():
             return found(**held)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(held):
+        return found._make(held.values())  # type: ignore[attr-defined]
+    if isinstance(found, type) and getattr(found, "__pydantic_fields__", {}).keys() == held.keys():
+        return found.model_construct(**held)  # type: ignore[attr-defined]
     return Instance(kind, held)
 
 

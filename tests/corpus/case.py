@@ -187,7 +187,7 @@ class Traced:
 
 
 def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) -> Traced:
-    """Compile and run every row of a case, up to the first that is not whole; a plan runs all rows that it fits."""
+    """Compile and run the rows of a case, up to one that is not whole; a plan runs all that it fits."""
     plans: list[LoadedPlan] = []
     for number, row in enumerate(case.rows):
         plan = next((plan for plan in plans if fits(case, plan, row)), None)

@@ -1,4 +1,4 @@
-"""The arguments of a plan's run: defaults are filled in, types and what the plan takes for granted are checked."""
+"""The arguments of a plan's run: defaults are filled in, types and guards are checked."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def bound(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments of a run, in the order of the plan.
 
     Raises:
-        UsageError: SGLC014 missing or unknown ones, SGLC047 one of another type, SGLC048 what the plan takes for
-            granted does not hold.
+        UsageError: SGLC014 missing or unknown ones, SGLC047 one of another type, SGLC048 a guard that does
+            not hold.
     """
     missing = [param for param in plan.params if param.default is None and param.name not in arguments]
     unknown = [name for name in arguments if name not in plan.names]
@@ -63,8 +63,8 @@ def _fitted(param: Param, arguments: Mapping[str, Any]) -> Any:
         if member is not None:
             return member
     raise UsageError(
-        "SGLC047", f"`{param.name}` is of type `{found}`, and the plan is for `{param.kind}`", placed(param.loc),
-        hint=_AGAIN,
+        "SGLC047", f"`{param.name}` is of type `{found}`, and the plan is for `{param.kind}`",
+        placed(param.loc), hint=_AGAIN,
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _member(kind: str, value: Any) -> Any:
         return Instance(kind, {"value": value})
     if not isinstance(found, EnumMeta):
         return None
-    members = [member for member in found.__members__.values() if member._value_ == value]
+    members: list[Any] = [member for member in found.__members__.values() if member._value_ == value]
     return members[0] if len(members) == 1 else None
 
 

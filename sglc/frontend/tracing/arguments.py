@@ -1,4 +1,4 @@
-"""A program's parameters while it is recorded: constants, texts of which nothing is known, or data with real values."""
+"""A program's parameters while it is recorded: constants, or data, with or without real values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import GenericAlias
 from typing import Any
 
 from sglc.errors import Loc
+from sglc.frontend.language.function import Definition
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicText, symbol
@@ -55,6 +56,17 @@ def argument(
     if spell(real) is None:  # no data: a function, a file
         return real
     return symbol(recorder.argument(name, type_name(real), spelled, loc), Known(name, real))
+
+
+def promised(definition: Definition) -> dict[str, str]:
+    """The types of parameters by name, as far as their annotations, or else defaults, say them."""
+    found = {}
+    for parameter in definition.parameters:
+        kind = _annotated(parameter.annotation)
+        if parameter.annotation is _NOTHING and parameter.default is not _NOTHING:
+            kind = type(parameter.default)
+        found[parameter.name] = kind.__name__
+    return found
 
 
 def _given(recorder: OpRecorder, name: str, value: Symbolic, loc: Loc) -> Symbolic:

@@ -29,7 +29,7 @@ from sglc.frontend.values.graph_breaks import GUARDED, OUTSIDE, TRIED, GraphBrea
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicBool, SymbolicText
-from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, regions
+from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, inputs, regions
 from sglc.ir.facts import names_in, spell
 from sglc.ir.ops import (
     Arg,
@@ -42,6 +42,7 @@ from sglc.ir.ops import (
     Loop,
     Lower,
     Not,
+    PureCall,
     Select,
     Strip,
     Switch,
@@ -157,6 +158,8 @@ class Tracer:
             if isinstance(param, Arg) and param.results == (value,):
                 return param.name, param.name
         op = self.made_by(value)
+        if isinstance(op, PureCall | Strip | Lower):
+            return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
     def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:

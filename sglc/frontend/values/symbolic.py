@@ -84,7 +84,7 @@ class Tracing(Protocol):
         """A function of the user's, so that calling it is recorded and has no effects."""
 
     def guard(self, fact: str, real: Any, loc: Loc) -> Any:
-        """The program is for arguments of which a fact is `real`; gives that. A graph break if it cannot be kept."""
+        """The program is for arguments of which a fact is `real`; gives that, or breaks if no guard can hold it."""
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
@@ -277,6 +277,9 @@ class SymbolicBool(Symbolic):
     def _noun(self) -> str:
         return "truth value"
 
+    def _parts(self) -> tuple[Value | str, ...]:
+        return (self.value,)
+
     def _known(self, loc: Loc) -> bool | None:
         tracing = TRACING.get()
         return None if tracing is None else bool(tracing.decide(self.value, loc))
@@ -340,6 +343,9 @@ class SymbolicJson(Symbolic):
     value: Value
     kind: type = object
     known: Known | None = None
+
+    def _parts(self) -> tuple[Value | str, ...]:
+        return (self.value,)
 
     def _known(self, loc: Loc) -> None:
         del loc

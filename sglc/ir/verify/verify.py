@@ -97,7 +97,9 @@ class _Verifier:
     def guard(self, op: Guard) -> None:
         """A fact is about arguments, and can be asked."""
         try:
-            unknown = names_in(op.fact) - {param.name for param in self.program.params if isinstance(param, Arg)}
+            unknown = names_in(op.fact) - {
+                param.name for param in self.program.params if isinstance(param, Arg)
+            }
         except ValueError as error:
             raise problem("SGLC213", str(error), op) from None
         if unknown:

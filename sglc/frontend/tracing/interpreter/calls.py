@@ -381,8 +381,11 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
 def _data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
     if is_known(value) and kind_of(value) is dict and name in ("items", "keys", "values") and not args:
-        held = entries(frame.tracer, value)
-        return list(getattr(held, name)())
+        keys = unrolled(frame.tracer, value)
+        if name == "keys":
+            return keys
+        held = [pure_call(frame.tracer, "operator.getitem", value, key) for key in keys]
+        return held if name == "values" else list(zip(keys, held, strict=True))
     if isinstance(value, SymbolicText):
         settled = value.settled()
         if settled is not None:

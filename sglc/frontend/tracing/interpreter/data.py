@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -108,7 +109,7 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
 
 def _written(kind: type, name: str) -> bool:
     """Whether a method is the user's own, and not a dataclass' or a named tuple's."""
-    made = getattr(kind, name, None)
+    made = inspect.unwrap(getattr(kind, name, None) or object)  # `repr` of a dataclass is wrapped
     return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
         "__create_fn__" not in made.__qualname__ and made.__module__ not in ("reprlib", "dataclasses", "collections")
         and not made.__qualname__.endswith("_recursive_repr.<locals>.decorating_function.<locals>.wrapper")
@@ -212,7 +213,7 @@ def whole(tracer: Tracer, item: Symbolic) -> None:
 
 
 def asked(tracer: Tracer, value: Symbolic, name: str) -> Any:
-    """What a function of Python's gives for data that is known; the program is for arguments where that is so."""
+    """What a function of Python's gives for data that is known: a guard."""
     assert value.known is not None
     _use(tracer, value, name)
     made = function_of(name)(value.known.real)
@@ -228,7 +229,7 @@ def unrolled(tracer: Tracer, value: Symbolic) -> list[Any]:
     assert value.known is not None
     real = value.known.real
     if isinstance(real, dict):
-        return list(asked(tracer, value, "list"))
+        return unrolled(tracer, pure_call(tracer, "list", value))
     if isinstance(real, set | frozenset) and len(real) > 1:
         raise GraphBreak("the order of a set is another in every process", tracer.place(), ITERATION)
     if not isinstance(real, str | list | tuple):
@@ -242,7 +243,7 @@ def entries(tracer: Tracer, value: Any) -> dict[Any, Any]:
     """A mapping that is data and known, as one of the program's own; any other as it is."""
     if not isinstance(value, Symbolic) or value.known is None or not isinstance(value.known.real, dict):
         return dict(value)
-    keys = unrolled(tracer, value)
+    keys = asked(tracer, value, "list")
     return {key: pure_call(tracer, "operator.getitem", value, key) for key in keys}
 
 

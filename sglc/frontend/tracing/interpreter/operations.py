@@ -62,7 +62,7 @@ _READS = (State, GatheredVariables, CallResult)
 def truth(frame: CallFrame, value: Any) -> bool:
     """Whether a value is true: of what only a run knows, on this path."""
     if isinstance(value, Symbolic) and value.known is not None:
-        return value.observe(CONDITION) if kind_of(value) is bool else asked(frame.tracer, value, "bool")
+        return bool(value.observe(CONDITION) if kind_of(value) is bool else asked(frame.tracer, value, "bool"))
     match value:
         case SymbolicText():
             settled = value.settled()
@@ -395,7 +395,7 @@ def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) 
 
 
 def _of_object(frame: CallFrame, value: Symbolic, real: Any, name: str) -> Any:
-    """An attribute of an object that was given as an argument: a field is data, anything else is its class's."""
+    """An attribute of an object that is an argument: a field is data, anything else is its class's."""
     found = attribute(frame, real, name)
     field = fields_of(real) is not None and name in (fields_of(real) or {})
     if field or (isinstance(real, Enum) and name in ("value", "name")):

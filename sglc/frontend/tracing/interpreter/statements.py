@@ -329,11 +329,14 @@ def _match(frame: CallFrame, node: ast.Match) -> Leaves | None:
 
 
 def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
-    if is_known(subject):
-        if isinstance(pattern, ast.MatchSequence) and kind_of(subject) in (list, tuple):
+    if is_known(subject) and isinstance(pattern, ast.MatchSequence | ast.MatchMapping):
+        kind = kind_of(subject)
+        if isinstance(pattern, ast.MatchSequence) and kind in (list, tuple):
             subject = unrolled(frame.tracer, subject)
-        elif isinstance(pattern, ast.MatchMapping) and kind_of(subject) is dict:
+        elif isinstance(pattern, ast.MatchMapping) and kind is dict:
             subject = entries(frame.tracer, subject)
+        else:
+            return False
     match pattern:
         case ast.MatchValue(value=value):
             return truth(frame, equal(frame, subject, evaluate(frame, value)))
