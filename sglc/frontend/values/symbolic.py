@@ -84,7 +84,7 @@ class Tracing(Protocol):
         """A function of the user's, so that calling it is recorded and has no effects."""
 
     def guard(self, fact: str, real: Any, loc: Loc) -> Any:
-        """The program is for arguments of which a fact is `real`; gives that, or breaks if no guard can hold it."""
+        """The program is for arguments of which a fact is `real`; gives that."""
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
