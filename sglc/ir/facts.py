@@ -10,6 +10,7 @@ import ast
 import math
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from sglc.ir.depth import MAX_DEPTH
@@ -94,6 +95,7 @@ def names_in(fact: str) -> set[str]:
     return found
 
 
+@lru_cache(1 << 14)  # a plan asks the same of every row
 def _parsed(fact: str) -> ast.expr:
     try:
         return ast.parse(fact, mode="eval").body

@@ -78,7 +78,8 @@ def _member(kind: str, value: Any) -> Any:
         return Instance(kind, {"value": value})
     if not isinstance(found, EnumMeta):
         return None
-    members: list[Any] = [member for member in found.__members__.values() if member._value_ == value]
+    every: list[Any] = list(found.__members__.values())
+    members = [member for member in every if member._value_ == value]
     return members[0] if len(members) == 1 else None
 
 

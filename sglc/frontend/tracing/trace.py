@@ -6,7 +6,6 @@ ordinary Python has to take over, and compiling a program never has its effects.
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -218,15 +217,21 @@ def _in_order(graph_breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
 
 def _sure(tracer: Tracer) -> frozenset[int]:
     """The ops, by id, that cannot fail: some guard holds only where they do not."""
-    asked = {
-        ast.unparse(node)
-        for fact in tracer.guards
-        for node in ast.walk(ast.parse(fact, mode="eval"))
-        if isinstance(node, ast.Call)
-    }
-    return frozenset(
-        [key for key, (_, fact) in tracer.facts.items() if ast.unparse(ast.parse(fact, mode="eval")) in asked]
-    )
+    parts = {known.fact: known.parts for _, known in tracer.facts.values()}
+    asked: set[str] = set()
+    todo = [each for fact in tracer.guards for each in (fact, *_inside(fact))]
+    while todo:
+        fact = todo.pop()
+        if fact in parts and fact not in asked:
+            asked.add(fact)
+            todo += parts[fact]
+    return frozenset([number for number, (_, known) in tracer.facts.items() if known.fact in asked])
+
+
+def _inside(fact: str) -> tuple[str, str]:
+    """What a guard may ask something of: `len(x)` or `sglc.attribute(x, 'value')`."""
+    inner = fact.partition("(")[2][:-1]
+    return inner, inner.rpartition(", ")[0]
 
 
 def _without_dead(ops: Sequence[Op], returns: Tree, sure: frozenset[int]) -> tuple[Op, ...]:

@@ -30,7 +30,7 @@ from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicBool, SymbolicText
 from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, inputs, regions
-from sglc.ir.facts import names_in, spell
+from sglc.ir.facts import spell
 from sglc.ir.ops import (
     Arg,
     Cond,
@@ -111,7 +111,7 @@ class Tracer:
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
     guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
-    facts: dict[int, tuple[Op, str]] = field(default_factory=dict)  # what ops on arguments alone make, by id
+    facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
@@ -137,8 +137,10 @@ class Tracer:
         Raises:
             GraphBreak: it is an object that no guard can hold.
         """
-        if fact in self.guards or not names_in(fact):
-            return real
+        if fact in self.guards or not any(
+            op.name in fact for op in self.recorder.params if isinstance(op, Arg)
+        ):
+            return real  # known already, or a constant
         spelled = spell(real)
         if spelled is None or "sglc.instance(" in spelled:
             raise GraphBreak(f"`{fact}` is a `{type(real).__name__}`, which Python needs here", loc, GUARDED)
@@ -151,7 +153,7 @@ class Tracer:
         """The last op makes a value that is known."""
         op = self.recorder.ops[-1]
         assert op.results == (value,)
-        self.facts[id(op)] = op, known.fact
+        self.facts[id(op)] = op, known
 
     def name_of(self, value: Value) -> tuple[str, str]:
         for param in self.recorder.params:

@@ -6,6 +6,7 @@ program is then for arguments of which just that fact is the same: a guard.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,14 @@ _LONGEST = 4000  # characters of a fact
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """`real` is what `fact`, an expression over the arguments, is for those that a recording was given."""
+    """`real` is what `fact`, an expression over the arguments, is for those that a recording was given.
+
+    `parts` are the facts that it is made of.
+    """
 
     fact: str
     real: Any
+    parts: tuple[str, ...] = ()
 
     @property
     def argument(self) -> bool:
@@ -49,7 +54,17 @@ def computed(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Known |
         real = function_of(name)(*map(real_of, args), **{key: real_of(item) for key, item in named.items()})
     except Exception:
         return None
-    return Known(fact, real)
+    return Known(fact, real, tuple(_facts_in((*args, *named.values()))))
+
+
+def _facts_in(items: Iterable[Any]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, HasKnown) and item.known is not None:
+            yield item.known.fact
+        elif type(item) in (list, tuple):
+            yield from _facts_in(item)
+        elif type(item) is dict:
+            yield from _facts_in((*item, *item.values()))
 
 
 def written(item: Any) -> str | None:

@@ -51,6 +51,7 @@ _LIBRARY = frozenset(
         "typing",
     ]
 )
+_NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _GENERATOR = type(x for x in ())
 
 
@@ -200,7 +201,7 @@ def _use(tracer: Tracer, item: Any, name: str) -> None:
             f"`{known.fact}` is read behind `{tracer.called_tool}`, which may have changed it",
             tracer.place(), BEHIND_TOOL,
         )  # fmt: skip
-    if name == "sglc.attribute":
+    if name == "sglc.attribute" or (name in _NO_METHODS and type(known.real) in (list, tuple)):
         return
     refuse_foreign(tracer, known.real, f"`{name}`")
     whole(tracer, item)
