@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +50,17 @@ def test_the_list_is_of_today(request: pytest.FixtureRequest) -> None:
         known = read()
         write({name: said for name, said in now.items() if said not in FAULTS or known.get(name) == said})
     assert read() == now, "another list than today's: run it with `--bless`"
+
+
+def test_the_page_says_how_many() -> None:
+    said = re.search(
+        r"(\d+) compile whole and (\d+) have to break .* DSPy (\d+), and of 20 like SGLang's benchmarks (\d+)",
+        Path("docs/language.md").read_text(encoding="utf-8"),
+    )
+    counts = Counter((name.split("/")[0], word) for name, word in read().items())
+    whole = [counts[kind, "whole"] for kind in ("idioms", "tutorials", "benchmarks")]
+    assert said is not None
+    assert [int(number) for number in said.groups()] == [whole[0], counts["idioms", "breaks"], *whole[1:]]
 
 
 # -- what finds it out -------------------------------------------------------------------------------

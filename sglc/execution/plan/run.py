@@ -48,6 +48,7 @@ class PreparedRows(Prepared):
     """A plan, and what its rows share.
 
     `early` are the variables that one generation makes, or a list of them: they are there before the end.
+    `typed` are those whose value is more than a text.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations.
     """
 
@@ -55,7 +56,14 @@ class PreparedRows(Prepared):
         super().__init__(plan)
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
-        self.early = _early(plan)
+        made = _generated(plan)
+        self.early = _early(plan, made)
+        self.typed = {
+            variable.name: made[variable.value.name]
+            for variable in plan.variables
+            if isinstance(variable, Named) and isinstance(variable.value, Slot) and variable.value.name in made
+            and made[variable.value.name].parser is not None
+        }  # fmt: skip
         self.single = _single(plan, self.early)
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
         self.shown = _shown(self.end, plan)
@@ -75,8 +83,9 @@ def _single(plan: Plan, early: Mapping[str, Variable]) -> Single | None:
             return None
 
 
-def _early(plan: Plan) -> dict[str, Variable]:
-    made: dict[str, Generated] = {}  # by the name that it has in the plan
+def _generated(plan: Plan) -> dict[str, Generated]:
+    """What the plan's own steps generate, by the names that it has for it."""
+    made: dict[str, Generated] = {}
     for step in plan.steps:
         if isinstance(step, Segment):
             for name, index in step.gives:
@@ -85,6 +94,10 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 many = isinstance(node, GenNode) and node.sampling.n > 1
                 text, parser = core.Value(index, core.Type.TEXT), PARSERS.get(node.loc)
                 made[name] = Generated(node.site, 0, text, parser, many=many)
+    return made
+
+
+def _early(plan: Plan, made: Mapping[str, Generated]) -> dict[str, Variable]:
     found: dict[str, Variable] = {}
     for variable in plan.variables:
         match variable:
@@ -252,11 +265,14 @@ class PlanRun(Run):
         outputs = self.result.outputs
         error, total_s = self._leave(error, self._session.elapsed_s)
         outputs.error = error
-        early, errors = values(outputs, outputs.variables)
         for name, late in variables.items():
             if name not in self._prepared.early:
-                dict.__setitem__(outputs.variables, name, late)
+                typed = self._prepared.typed.get(name)
+                made = None if typed is None else outputs.generations.get(typed.site)
+                is_its = made is not None and late is not None and value_of(made) == late
+                dict.__setitem__(outputs.variables, name, typed if is_its else late)
+        known, errors = values(outputs, outputs.variables)
         text = "".join(TextReader(outputs).come())
         if self._executor is not None and error is not None:
             text = max(text, self._executor.prompt[0], key=len)
-        self._fill(RunOutcome(value, error, {**early, **variables, **early}, errors, text, turns or [], total_s))
+        self._fill(RunOutcome(value, error, {**known, **variables, **known}, errors, text, turns or [], total_s))
