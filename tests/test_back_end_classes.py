@@ -122,6 +122,7 @@ def test_a_runtime_loads_nothing_before_its_use() -> None:
     runtime.shutdown()
 
 
+@pytest.mark.model
 @pytest.mark.usefixtures("smollm2")
 def test_an_engine_with_the_real_model() -> None:
     with sgl.Engine(model_path="smollm2", chat_template="chatml") as engine:

@@ -22,6 +22,7 @@ from sglc.cli.program_file import open_function
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.result import Result
 from sglc.ir.plan.segment import ReleaseNode, Segment
+from tests.depth import few
 from tests.oracle_backend import OracleBackend
 from tests.waiting import Gate, HandClock, let_the_loop_run, somebody_at, until
 
@@ -452,8 +453,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("planned", few([False, True], 1))
 def test_a_thousand_rows_three_of_which_go_wrong(planned: bool, folder: Path, clock: HandClock) -> None:
     program = open_function(str(folder / "ask.py"))
     backend = ScriptedBackend(told)
@@ -543,6 +543,7 @@ def country(s: Any, word: str) -> Any:
     return s["answer"]
 
 
+@pytest.mark.model
 @pytest.mark.parametrize("planned", [False, True])
 def test_rows_that_go_wrong_on_a_real_model(planned: bool, local: LocalBackend, clock: HandClock) -> None:
     given = ["France", "broken", "Spain", "hanging", "Italy", "wordy", "Greece", "Japan"]

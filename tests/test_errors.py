@@ -37,7 +37,6 @@ def cases() -> list[Case]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -56,7 +56,6 @@ def cases() -> list[Case]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.file}-{case.number}")
 def test_golden(case: Case, request: pytest.FixtureRequest) -> None:
     kind, found = outcome(case)

@@ -179,7 +179,6 @@ def told(of: list[Event]) -> list[object]:
     ]
 
 
-@pytest.mark.slow
 def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -> None:
     thread = LocalBackend(options(folder, process=False))
     try:
@@ -601,7 +600,6 @@ def program(folder: Path, stage: str, tmp_path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["loading", "forked"])
 def test_the_process_ends_with_the_program(folder: Path, tmp_path: Path, stage: str) -> None:
     with program(folder, stage, tmp_path) as running:

@@ -24,6 +24,7 @@ def chat(s: Any, question: str) -> None:
     s += sgl.assistant(sgl.gen("second", max_tokens=8, temperature=0))
 
 
+@pytest.mark.model
 def test_roles_give_the_template_s_ids(local: LocalBackend) -> None:
     from transformers import AutoTokenizer
 
@@ -141,6 +142,7 @@ def test_without_a_seed_one_is_drawn_and_reported(local: LocalBackend) -> None:
     assert samples.run(backend=local).seed != first.seed
 
 
+@pytest.mark.model
 def test_a_stop_string_is_cut_and_the_prompt_goes_on_behind_it(local: LocalBackend) -> None:
     @sgl.function
     def program(s: Any) -> None:

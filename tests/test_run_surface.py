@@ -416,7 +416,6 @@ def test_generator_style_gives_rows_in_order_as_they_end(oracle: OracleBackend) 
     assert list(program.run_batch([], backend=oracle, generator_style=True)) == []
 
 
-@pytest.mark.slow
 def test_a_row_that_sleeps_delays_no_other_and_threads_are_bounded(oracle: OracleBackend) -> None:
     window, count = 4, 64
     others = threading.Semaphore(0)
@@ -574,6 +573,7 @@ def test_ctrl_c_stops_a_batch_and_keeps_the_rows_that_had_ended(oracle: OracleBa
 # -- on the real model -----------------------------------------------------------------------------
 
 
+@pytest.mark.model
 def test_the_real_model_finds_its_beginning_computed(local: LocalBackend) -> None:
     @sgl.function
     def program(s: Any, question: str) -> None:
@@ -597,6 +597,7 @@ def test_the_real_model_finds_its_beginning_computed(local: LocalBackend) -> Non
     assert info["free_pages"] < info["pages"]
 
 
+@pytest.mark.model
 def test_the_real_model_runs_an_async_program(local: LocalBackend) -> None:
     @sgl.function
     async def program(s: Any, question: str) -> str:

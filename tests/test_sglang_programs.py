@@ -21,6 +21,7 @@ def on_local(local: LocalBackend) -> Iterator[None]:
     sgl.set_default_backend(None)
 
 
+@pytest.mark.model
 def test_few_shot_qa() -> None:
     @sgl.function
     def few_shot_qa(s, question):
@@ -111,6 +112,7 @@ def test_decode_json_by_regex() -> None:
     assert isinstance(found["latitude"], float)
 
 
+@pytest.mark.model
 def test_decode_json_by_dtype() -> None:
     @sgl.function
     def decode_json(s):
@@ -202,6 +204,7 @@ def test_parallel_decoding() -> None:
         assert f"\n{i + 1}.{tip}" in state.text()
 
 
+@pytest.mark.model
 def test_parallel_encoding() -> None:
     @sgl.function
     def answer(s, question, contexts):

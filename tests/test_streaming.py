@@ -89,7 +89,6 @@ def test_a_late_reader_gets_everything_and_again(oracle: OracleBackend) -> None:
         assert "".join(result.text_iter()) == result.text()
 
 
-@pytest.mark.slow
 def test_an_early_reader_waits_without_spinning(oracle: OracleBackend) -> None:
     """SGLang's `text_iter("x")` burns a core until `x` is submitted."""
     gate = threading.Event()
@@ -424,6 +423,7 @@ def test_stream_raises_at_its_end_and_stops_when_it_is_closed(oracle: OracleBack
 # -- on the real model -----------------------------------------------------------------------------
 
 
+@pytest.mark.model
 def test_the_real_model_streams(local: LocalBackend) -> None:
     @sgl.function
     def program(s: Any, question: str) -> None:

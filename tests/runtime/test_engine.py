@@ -23,6 +23,7 @@ from sglc.runtime.engine.engine import (
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.step import Step, StepCost, StepResult
+from tests.depth import few
 from tests.reference.oracle import Oracle
 
 EOS = (3,)
@@ -448,8 +449,7 @@ def test_cut_of_one_sample_leaves_the_others() -> None:
     assert bench.samples(request) == truth
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", few([1, 4], 1))
 @pytest.mark.parametrize("kind", ["gen", "samples", "score", "warm"])
 def test_abort_in_every_state(depth: int, kind: str) -> None:
     for steps in range(14):

