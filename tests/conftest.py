@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,22 +39,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if DEPTH == "quick":
     use_small_default()
 
+COSTLY = re.compile(r"\bserving\(|\bserver: Server\b|\btransformers\b|\btiny_model\b")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """At quick depth there is no real model; and what starts a server comes first.
+    """At quick depth there is no real model; and what takes seconds once in a process comes first.
 
-    A worker that has nothing left takes over what another has last: of tests of one server that makes two.
+    A worker that has nothing left takes over what another has last. Two would start a server then, and so on.
     """
-    starting = {item.path for item in items if "server" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path not in starting)
+    costly = {path for path in {item.path for item in items} if COSTLY.search(path.read_text(encoding="utf-8"))}
+    items.sort(key=lambda item: item.path not in costly)
     for item in items:
         if DEPTH == "quick" and item.get_closest_marker("model"):
             item.add_marker(pytest.mark.skip(reason="the default model is a small one at quick depth"))
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector does not look through it again."""
+    """What was imported stays: the garbage collector does not look through it again, and seldom at all."""
     gc.freeze()
+    if DEPTH == "quick":
+        gc.set_threshold(20_000)
 
 
 @pytest.fixture(scope="session")

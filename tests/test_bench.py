@@ -74,7 +74,7 @@ COUNTS: dict[str, list[dict[str, int]]] = {
 
 
 @pytest.mark.usefixtures("few_threads")
-@pytest.mark.parametrize("workload", few(COUNTS, 2))
+@pytest.mark.parametrize("workload", few(COUNTS, 1))
 def test_a_workload_runs_and_counts(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -516,6 +516,7 @@ def test_a_row_of_a_dead_process_fails_and_the_program_goes_on(frail: LocalBacke
 # -- closing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_runs_when_it_is_closed_fails(frail: LocalBackend) -> None:
     pid = pid_of(frail)
 

@@ -469,7 +469,15 @@ def test_retries_are_bounded_and_the_rest_of_a_run_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "hint"),
-    [(Fault(400), ""), (Fault(401), "key"), (Fault(404), "name"), (Fault(429, code="insufficient_quota"), "")],
+    few(
+        [
+            (Fault(400), ""),
+            (Fault(401), "key"),
+            (Fault(404), "name"),
+            (Fault(429, code="insufficient_quota"), ""),
+        ],
+        2,
+    ),
 )
 def test_faults_that_stay_are_not_tried_again(fault: Fault, hint: str) -> None:
     with serving(lambda body: fault) as api:

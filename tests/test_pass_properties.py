@@ -55,7 +55,7 @@ def programs(count: int = PROGRAMS) -> Iterator[Program]:
 # -- what they promise ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fold_text", "inline_calls", "share_prefixes"])
+@pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes"], 2))
 def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, smollm2: Path) -> None:
     """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
     tokenizer = load_tokenizer(smollm2)

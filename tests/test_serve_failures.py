@@ -170,6 +170,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_request_is_nothing(server: Se
     assert server.info()["submits"] == submits + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
 def test_a_client_that_stops_reading_is_left(server: Server, path: str) -> None:
     asked: dict[str, dict[str, Any]] = {
@@ -232,6 +233,7 @@ def test_a_server_that_is_told_to_end_ends_in_good_order(folder: Path, sent: sig
 # -- keys and names --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"name": "chat", "prompt": "capital", "text": "Paris."}, {"text": "one two three"}]')
@@ -270,6 +272,7 @@ def scripted(server: Server) -> None:
             client.completions.create(model="script", prompt="a", logprobs=1)
 
 
+@pytest.mark.slow
 def test_a_script_without_an_answer_is_the_request_s_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"rules": [{"prompt": "^say", "text": "one two three"}], "word_s": 0.001}')

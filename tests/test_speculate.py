@@ -137,7 +137,7 @@ def test_three_fields(server: Server, protocol: str, kind: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROGRAMS)
 def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  # B13
-    kinds = list(CALLS) * at_depth(4, 20, 20)
+    kinds = list(CALLS) * at_depth(2, 20, 20)
     before = server.info()["calls"]
     program = sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol])
     results = program.run_batch([(document(kind),) for kind in kinds], backend=backend(server, protocol))

@@ -33,7 +33,7 @@ def oracle() -> OracleBackend:
     return OracleBackend()
 
 
-@pytest.mark.parametrize("name", DEFERRED)
+@pytest.mark.parametrize("name", few(DEFERRED, 5))
 def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = deferred_source(DEFERRED[name])
     result, count = launches(from_file(tmp_path, source), oracle, q="why")
@@ -43,7 +43,7 @@ def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle
     assert more > 1
 
 
-@pytest.mark.parametrize("name", few(OBSERVED, 12))
+@pytest.mark.parametrize("name", few(OBSERVED, 8))
 def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = observed_source(OBSERVED[name])
     result, count = launches(from_file(tmp_path, source), oracle, q="why")
@@ -53,7 +53,7 @@ def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, ora
     assert (count, more) == (3 if name == "locals" else 2, 3)
 
 
-@pytest.mark.parametrize("name", few([*DEFERRED, *OBSERVED], 14))
+@pytest.mark.parametrize("name", few([*DEFERRED, *OBSERVED], 8))
 def test_a_run_waits_at_the_lines_that_explain_names(
     name: str, tmp_path: Path, oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +243,7 @@ def ended(function: sgl.Function, backend: OracleBackend) -> tuple[Any, str]:
     return (type(error), getattr(error, "message", str(error))), result.partial_text
 
 
-@pytest.mark.parametrize("seed", few(range(60), 15))
+@pytest.mark.parametrize("seed", few(range(60), 10))
 def test_random_programs_do_the_same_with_and_without_source(
     seed: int, tmp_path: Path, oracle: OracleBackend
 ) -> None:

@@ -56,7 +56,7 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
             ("stop_regex=('(',)", "SGLC471"),
             ("stop_regex=('a?',)", "SGLC472"),
         ],
-        5,
+        4,
     ),
 )
 def test_a_refusal_has_the_generation_s_place(argument: str, code: str) -> None:

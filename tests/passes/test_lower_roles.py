@@ -122,7 +122,7 @@ CASES = [(s, t) for s in TEMPLATES for t in CONVERSATIONS if applies(s, t)]
 
 
 @pytest.mark.parametrize(("style", "turns"), few(CASES, 24), ids=str)
-@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("bos", few([False, True], 1))
 def test_ids_equal_the_template(style: str, turns: Turns, bos: bool) -> None:
     tokenizer = ByteTokenizer(TEMPLATES[style], bos=bos)
     closed, remarks = written(turns, opened=False).lowered(tokenizer)
