@@ -10,6 +10,7 @@ from tests.depth import few
 from tests.page_trace import End, Grow, Open, Trace, replay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", few([False, True], 1))
 @pytest.mark.parametrize("tool_steps", few([0, 4], 1))
 def test_half_as_much_is_computed_again_as_by_last_use(tool_steps: int, shared: bool) -> None:

@@ -40,7 +40,7 @@ from tests.soak_ir import declared, host
 from tests.templates import TEMPLATES, ByteTokenizer
 
 PLAIN = Target("plain")
-SEEDS = range(at_depth(50, 150, 600))
+SEEDS = range(at_depth(30, 150, 600))
 # Templates that keep contents as they are, so that the whole text can be compared.
 STYLES = ("chatml", "smollm2", "moving", "countdown", "qwen3")
 # These write the last answer of a closed conversation as they write no other. Generations are compared.
@@ -126,7 +126,7 @@ def test_turns_in_blocks_keep_their_meaning(style: str, least: int) -> None:
     tokenizer = ByteTokenizer(TEMPLATES[style])
     target = Target("local", tokenizer)
     lowered = 0
-    count = at_depth(20, 60, 60)
+    count = at_depth(10, 60, 60)
     for seed in range(count):
         program = random_program(seed, chat=True, regions=True, images=False)
         expected = meaning(program, with_functions(tokenizer), ARGS)

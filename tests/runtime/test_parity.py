@@ -252,6 +252,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 MATRIX = list(itertools.product((True, False), (16, 128, 2048), (1, 7, 32), (1, 16)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cache", "budget", "at_once", "page_size"), some_of(MATRIX, 1, 12))
 def test_matrix(tiny: Tiny, cache: bool, budget: int, at_once: int, page_size: int) -> None:
     executor = TorchExecutor(
