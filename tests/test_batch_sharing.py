@@ -414,7 +414,7 @@ def test_programs_that_run_together_share_what_they_begin_with() -> None:
     optimum = 6 * 300 + 30 * 60 + 30 * 90
     together = engine(optimum / 4)
     first, second = sgl.run_together([(chat, questions), (summarize, documents)], backend=together, seed=5)
-    # A row whose thread is held up on a busy machine comes when its rules are gone: two of 300 tokens were seen.
+    # A row that is held up on a busy machine comes when its rules are gone: two of 300 tokens were seen.
     assert computed([*first, *second]) <= 1.25 * least([*first, *second])
     together.close()
     alone = engine(optimum / 4)
