@@ -16,6 +16,8 @@ WORKERS ?= 2
 # Of the tests: nothing for that of the files, `random` for another one every time, a number for that one again.
 ORDER ?=
 export QUESTION
+# Without the byte code of tests that is kept, pytest rewrites their asserts for longer than most of them take.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 PY := $(VENV)/bin/python

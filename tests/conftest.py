@@ -5,7 +5,9 @@ Nothing here imports torch: a test of the compiler is collected and run without 
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,9 @@ import sglc.passes  # noqa: F401  registers sglc's own
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.passes.base import PASSES
 from sglc.runtime.model.registry import prepare
+from tests.depth import DEPTH
+from tests.serving import Server, serving
+from tests.small_default import small_default, use_small_default
 
 # Without a CUDA device kernels run in Triton's interpreter. It is asked for where a kernel is defined, so
 # before the first import of one, whichever test that is in.
@@ -31,29 +36,50 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-REAL_MODEL = {"smollm2", "local"}  # the fixtures with it
+if DEPTH == "quick":
+    use_small_default()
+
+COSTLY = re.compile(r"\bserving\(|\bserver: Server\b|\btransformers\b|\btiny_model\b")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test with the real model is marked as one, before the marks are looked at."""
+    """At quick depth there is no real model; and what takes seconds once in a process comes first.
+
+    A worker that has nothing left takes over what another has last. Two would start a server then, and so on.
+    """
+    costly = {path for path in {item.path for item in items} if COSTLY.search(path.read_text(encoding="utf-8"))}
+    items.sort(key=lambda item: item.path not in costly)
     for item in items:
-        if isinstance(item, pytest.Function) and not REAL_MODEL.isdisjoint(item.fixturenames):
-            item.add_marker(pytest.mark.model)
+        if DEPTH == "quick" and item.get_closest_marker("model"):
+            item.add_marker(pytest.mark.skip(reason="the default model is a small one at quick depth"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector does not look through it again, and seldom at all."""
+    gc.freeze()
+    if DEPTH == "quick":
+        gc.set_threshold(20_000)
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """The folder of the embedded default model, fetched into the user's cache once."""
-    return prepare("smollm2")
+    """The folder of the embedded default model, fetched once; a small one at quick depth."""
+    return small_default() if DEPTH == "quick" else prepare("smollm2")
 
 
 @pytest.fixture(scope="session")
-def local() -> Iterator[LocalBackend]:
+def local(smollm2: Path) -> Iterator[LocalBackend]:
     """The back end with the default model, loaded once for the whole test run."""
     backend = LocalBackend(LocalOptions("smollm2"))
     yield backend
     backend.close()
+
+
+@pytest.fixture(scope="session")
+def server(smollm2: Path) -> Iterator[Server]:
+    """A server with the default model, for tests that leave it as it was."""
+    with serving("--max-rows", "16") as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -25,3 +25,9 @@ def some_of(cases: Sequence[_T], quick: int, usual: int) -> list[_T]:
     if count == 1:
         return [cases[0]]
     return [cases[round(i * (len(cases) - 1) / (count - 1))] for i in range(count)]
+
+
+def few(cases: Iterable[_T], quick: int) -> list[_T]:
+    """So many cases at quick depth, spread evenly, the first and the last among them; all of them otherwise."""
+    every = list(cases)
+    return some_of(every, quick, len(every))

@@ -22,6 +22,7 @@ from sglc.frontend.language.chat_templates import (
     register_chat_template_matching_function,
 )
 from sglc.runtime.tokenizer.chat_template import ChatTemplate as Jinja
+from tests.small_default import says
 
 
 @sgl.function
@@ -126,7 +127,7 @@ def test_a_runtime_loads_nothing_before_its_use() -> None:
 def test_an_engine_with_the_real_model() -> None:
     with sgl.Engine(model_path="smollm2", chat_template="chatml") as engine:
         made = engine.generate("The capital of France is", {"max_new_tokens": 3, "temperature": 0})
-        assert made["text"].startswith(" Paris")
+        assert says(made["text"][:6], " Paris")
         assert made["meta_info"]["completion_tokens"] == len(made["output_ids"])
         # Control tokens in a prompt are control tokens.
         tokenizer = engine.get_tokenizer()
@@ -134,7 +135,7 @@ def test_an_engine_with_the_real_model() -> None:
         assert turn == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         params = {"max_new_tokens": 4, "temperature": 0, "stop": ["\n"]}
         first, second = engine.generate([turn, "1, 2, 3,"], params)
-        assert second["text"].startswith(" 4")
+        assert says(second["text"][:2], " 4")
         (raw,) = json.loads(sgl.Runtime.generate(engine, [turn], params))
         assert raw["output_ids"] == first["output_ids"]
         assert len(engine.generate("a", {"max_new_tokens": 1, "n": 3})) == 3

@@ -17,6 +17,7 @@ from sglc.bench.floor import (
 from sglc.bench.options import Options
 from sglc.cli import main
 from sglc.errors import UsageError
+from tests.depth import few
 
 
 @pytest.fixture
@@ -72,9 +73,8 @@ COUNTS: dict[str, list[dict[str, int]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
-@pytest.mark.parametrize("workload", COUNTS)
+@pytest.mark.parametrize("workload", few(COUNTS, 1))
 def test_a_workload_runs_and_counts(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,6 @@ def test_fork_takes_the_pages_of_one_prefix_and_of_the_tails(
     assert used == 16 + 8 * 1 + 7
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
 def test_tree_and_few_shot_compute_what_is_shared_once_whatever_the_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

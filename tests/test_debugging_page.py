@@ -28,6 +28,7 @@ def on_local(local: LocalBackend) -> Iterator[None]:
     sglc.set_default_backend(None)
 
 
+@pytest.mark.model
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_every_example_prints_what_stands_below_it(
     on_local: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -26,6 +26,7 @@ def on_local(local: LocalBackend) -> Iterator[None]:
     sglc.set_default_backend(None)
 
 
+@pytest.mark.model
 def test_every_example_prints_what_stands_below_it(
     on_local: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

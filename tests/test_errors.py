@@ -11,6 +11,7 @@ import pytest
 
 from sglc.cli import main
 from sglc.frontend.tracing import tools
+from tests.depth import few
 
 SPEC = Path(__file__).parent / "errors" / "cli.md"
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -37,8 +38,7 @@ def cases() -> list[Case]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", few(cases(), 40), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,

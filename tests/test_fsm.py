@@ -12,6 +12,7 @@ import sglc as sgl
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.text.graph import to_dot
+from tests.depth import at_depth
 from tests.test_regex import LETTERS, patterns
 
 
@@ -45,8 +46,7 @@ def walked(dfa: ByteDfa, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=at_depth(50, 150, 150), deadline=None, derandomize=True)
 @given(patterns(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8))
 def test_compressed_automata_take_the_same_texts(pattern: str, texts: list[str]) -> None:
     dfa = compile_regex(pattern)
@@ -55,7 +55,7 @@ def test_compressed_automata_take_the_same_texts(pattern: str, texts: list[str])
         assert taken(dfa, edges, data) == accepts(dfa, data), data
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 100, 100), deadline=None, derandomize=True)
 @given(patterns())
 def test_what_is_forced_is_what_every_match_has(pattern: str) -> None:
     dfa = compile_regex(pattern)

@@ -25,6 +25,7 @@ from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.compile import Compiled
 from sglc.passes.lowering.lower_plan import lower_plan
+from tests.depth import few
 from tests.reference.interpret import Model, meaning
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -56,8 +57,7 @@ def cases() -> list[Case]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.file}-{case.number}")
+@pytest.mark.parametrize("case", few(cases(), 120), ids=lambda case: f"{case.file}-{case.number}")
 def test_golden(case: Case, request: pytest.FixtureRequest) -> None:
     kind, found = outcome(case)
     if request.config.getoption("--bless"):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import few
+
 ROOT = Path(__file__).parent.parent
 
 HEAVY = (
@@ -48,10 +50,20 @@ def test_the_probe_sees_a_heavy_module() -> None:
     assert heavy_modules_after("import lark") == ["lark"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    ["sglc", "sglc.errors", "sglc.knobs", "sglc.ir.core", "sglc.ir.ops", "sglc.ir.plan.plan", "sglc.ir.target"],
+    few(
+        [
+            "sglc",
+            "sglc.errors",
+            "sglc.knobs",
+            "sglc.ir.core",
+            "sglc.ir.ops",
+            "sglc.ir.plan.plan",
+            "sglc.ir.target",
+        ],
+        3,
+    ),
 )
 def test_import_is_light(module: str) -> None:
     assert heavy_modules_after(f"import {module}") == []

@@ -120,7 +120,6 @@ def check(matcher: Matcher, rounds: int) -> dict[str, int]:
     return seen
 
 
-@pytest.mark.slow
 def test_captures_are_what_own_requests_would_give() -> None:
     seen = check(match, 6000)
     assert min(seen.values()) > 100, seen

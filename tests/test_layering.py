@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import few
 from tests.layout import ROOT, dotted_imports, figures, modules, violations
 
 # Layers that may import what a user without the extra `local` does not have, or what is slow to load.
@@ -26,7 +27,6 @@ HEAVY = {
 }
 
 
-@pytest.mark.slow
 def test_imports_point_down() -> None:
     assert violations(ROOT) == []
 
@@ -71,8 +71,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", PLANTED)
+@pytest.mark.parametrize("fault", few(PLANTED, 2))
 def test_a_planted_fault_is_found(fault: str, copied: Path) -> None:
     name, source, said = PLANTED[fault]
     path = copied / name

@@ -6,12 +6,13 @@ import pytest
 
 from sglc.runtime.cache.page_tree import Worth
 from tests.agents import PAGE_SIZE, Agents, Clock, TimedBackend, least_recently_used, measure
+from tests.depth import few
 from tests.page_trace import End, Grow, Open, Trace, replay
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("tool_steps", [0, 4])
+@pytest.mark.parametrize("shared", few([False, True], 1))
+@pytest.mark.parametrize("tool_steps", few([0, 4], 1))
 def test_half_as_much_is_computed_again_as_by_last_use(tool_steps: int, shared: bool) -> None:
     work = Agents(16, rounds=5, system=208, result=52, output=16, shared=shared, tool_steps=tool_steps)
     pages = work.tokens // PAGE_SIZE // 4

@@ -179,7 +179,6 @@ def told(of: list[Event]) -> list[object]:
     ]
 
 
-@pytest.mark.slow
 def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -> None:
     thread = LocalBackend(options(folder, process=False))
     try:
@@ -517,6 +516,7 @@ def test_a_row_of_a_dead_process_fails_and_the_program_goes_on(frail: LocalBacke
 # -- closing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_runs_when_it_is_closed_fails(frail: LocalBackend) -> None:
     pid = pid_of(frail)
 
@@ -601,7 +601,6 @@ def program(folder: Path, stage: str, tmp_path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["loading", "forked"])
 def test_the_process_ends_with_the_program(folder: Path, tmp_path: Path, stage: str) -> None:
     with program(folder, stage, tmp_path) as running:

@@ -27,6 +27,7 @@ from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import SelectNode
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from tests.depth import at_depth, few
 from tests.openai_server import Api, Fault, serving
 from tests.waiting import until
 
@@ -163,10 +164,9 @@ def test_a_choice_says_how_it_was_decided() -> None:
         assert (error.code, error.loc is not None) == ("SGLC546", True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "wanted"),
-    [('{"value": 42}', "42"), ('{"value": "42"}', "42"), ('{"value": "many"}', None), ("42!", None)],
+    few([('{"value": 42}', "42"), ('{"value": "42"}', "42"), ('{"value": "many"}', None), ("42!", None)], 2),
 )
 def test_a_form_is_read_back_and_checked(answer: str, wanted: str | None) -> None:
     @sgl.function
@@ -421,17 +421,19 @@ def one(s: Any, q: str = "q") -> None:
     s += sgl.user(q) + sgl.assistant(sgl.gen("x"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
-    [
-        Fault(429, {"retry-after": "0.01"}),
-        Fault(429, {"retry-after-ms": "5"}),
-        Fault(500),
-        Fault(503, body="<html>busy</html>"),
-        Fault(400, {"x-should-retry": "true"}),
-        Fault(0, said="half an ans"),
-    ],
+    few(
+        [
+            Fault(429, {"retry-after": "0.01"}),
+            Fault(429, {"retry-after-ms": "5"}),
+            Fault(500),
+            Fault(503, body="<html>busy</html>"),
+            Fault(400, {"x-should-retry": "true"}),
+            Fault(0, said="half an ans"),
+        ],
+        3,
+    ),
 )
 @pytest.mark.parametrize("live", [False, True])
 def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:
@@ -465,10 +467,17 @@ def test_retries_are_bounded_and_the_rest_of_a_run_is_kept() -> None:
         assert [call.samples[0].text for call in result.calls] == ["fine"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "hint"),
-    [(Fault(400), ""), (Fault(401), "key"), (Fault(404), "name"), (Fault(429, code="insufficient_quota"), "")],
+    few(
+        [
+            (Fault(400), ""),
+            (Fault(401), "key"),
+            (Fault(404), "name"),
+            (Fault(429, code="insufficient_quota"), ""),
+        ],
+        2,
+    ),
 )
 def test_faults_that_stay_are_not_tried_again(fault: Fault, hint: str) -> None:
     with serving(lambda body: fault) as api:
@@ -576,13 +585,13 @@ def test_answers_that_are_none(choice: dict[str, Any] | None, code: str) -> None
 # -- many at once ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_batch_keeps_to_the_limit_and_to_its_order() -> None:
     with serving(said, delay_s=0.02) as api:
-        rows = [{"q": f"row {number}"} for number in range(200)]
+        count = at_depth(40, 200, 200)
+        rows = [{"q": f"row {number}"} for number in range(count)]
         results = one.run_batch(rows, backend=backend(api, concurrency=8))
-        assert [result["x"] for result in results] == [f"ROW {number}" for number in range(200)]
-        assert len(api.bodies) == 200
+        assert [result["x"] for result in results] == [f"ROW {number}" for number in range(count)]
+        assert len(api.bodies) == count
         assert 2 <= api.most_in_flight <= 8
 
 

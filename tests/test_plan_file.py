@@ -24,6 +24,7 @@ from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
 from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.target import Target
 from sglc.passes.compile import compile_program
+from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import random_program
 
@@ -112,10 +113,10 @@ def planned(seed: int) -> Plan:
     return compile_program(program, EVERYTHING).plan
 
 
-@pytest.mark.slow
 def test_a_plan_is_the_same_after_it_was_written() -> None:
     hashes = set()
-    for seed in range(40):
+    count = at_depth(8, 40, 40)
+    for seed in range(count):
         plan = planned(seed)
         text = plan_to_text(plan)
         again = plan_from_text(text, "plan.json")
@@ -125,7 +126,7 @@ def test_a_plan_is_the_same_after_it_was_written() -> None:
         data = json.loads(text)
         assert plan_from_text(json.dumps(data, sort_keys=True), "plan.json") == plan
         hashes.add(plan_hash(plan))
-    assert len(hashes) == 40
+    assert len(hashes) == count
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> Any:
@@ -151,13 +152,13 @@ def changed(item: Any) -> Any:
             return "x"
 
 
-@pytest.mark.slow
 def test_a_change_anywhere_is_refused() -> None:
     codes: dict[str, int] = {}
-    for seed in range(6):
+    count = at_depth(2, 6, 6)
+    for seed in range(count):
         text = plan_to_text(planned(seed))
         paths = list(places(json.loads(text)))
-        for path in random.Random(seed).sample(paths, min(len(paths), 150)):
+        for path in random.Random(seed).sample(paths, min(len(paths), at_depth(50, 150, 150))):
             data = json.loads(text)
             place = data
             for key in path[:-1]:
@@ -167,7 +168,7 @@ def test_a_change_anywhere_is_refused() -> None:
                 plan_from_text(json.dumps(data), "plan.json")
             codes[caught.value.code] = codes.get(caught.value.code, 0) + 1
     assert codes.keys() == {"SGLC040", "SGLC220", "SGLC221"}
-    assert codes["SGLC040"] > 100
+    assert codes["SGLC040"] > at_depth(10, 100, 100)
 
 
 def test_a_file_that_was_cut_short_is_refused() -> None:
@@ -200,7 +201,6 @@ def test_what_the_errors_say() -> None:
 # -- another process ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = compiled_in(folder, "short")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -288,7 +288,6 @@ def sampled(s: Any, word: str) -> Any:
     return {"end": s["end"], "first": [s["x"], word]}
 
 
-@pytest.mark.slow
 def test_rows_of_a_plan_draw_the_samples_of_the_function_s() -> None:
     oracle = OracleBackend()
     plan = LoadedPlan(sampled.compile(oracle).plan)
@@ -388,7 +387,6 @@ def test_a_plan_for_an_api_runs_on_no_other_back_end() -> None:
 # -- batches from the command line -------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -412,7 +410,6 @@ def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     assert err.startswith("error[SGLC014]: the plan misses `question`\nnote: row 1 of the batch; its arguments")
 
 
-@pytest.mark.slow
 def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = compiled_in(folder, "short")
     line = ["run", str(plan), "--backend", f"scripted:{folder / 'answers.json'}", "--arg", "question=Tea?"]

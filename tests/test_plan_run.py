@@ -156,11 +156,10 @@ def tupled(value: Any) -> Any:
     return {key: tupled(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.slow
 def test_random_programs_run_as_they_are_interpreted() -> None:
     backend = OracleBackend()
     generations = 0
-    programs = at_depth(20, 60, 300)
+    programs = at_depth(6, 60, 300)
     for seed in range(programs):
         generations += check_run(seed, backend)
         backend.settle()
@@ -388,7 +387,6 @@ def test_streams_are_given_back_as_soon_as_nobody_reads_them() -> None:
     assert backend.kept == 0
 
 
-@pytest.mark.slow
 def test_blocks_that_stand_as_deep_as_they_may_run() -> None:
     lines = ["def f(a):", "    s0 = root()", "    b0 = eq(a, a)"]
     ends = []

@@ -11,6 +11,8 @@ import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.errors import RunError
 from sglc.execution.result import Result
+from tests.depth import at_depth
+from tests.small_default import says
 
 QUESTION = "What is the capital of France?"
 
@@ -37,7 +39,7 @@ def test_roles_give_the_template_s_ids(local: LocalBackend) -> None:
             turns[:count], add_generation_prompt=True, tokenize=True, return_dict=False
         )
         assert list(call.prompt_ids) == expected
-    assert "Paris" in result["answer"]
+    assert says(result["answer"], "Paris")
     assert result.text().startswith("<|im_start|>system\nAnswer in one word.<|im_end|>\n")
 
 
@@ -119,13 +121,13 @@ def samples(s: Any) -> None:
 
 
 def test_samples_differ_and_repeat_under_a_seed(local: LocalBackend) -> None:
-    rows: list[dict[str, Any]] = [{}] * 5
+    rows: list[dict[str, Any]] = [{}] * at_depth(2, 5, 5)
     results = samples.run_batch(rows, backend=local, seed=7, temperature=1.0)
     again = samples.run_batch(rows, backend=local, seed=7, temperature=1.0)
     other = samples.run_batch(rows, backend=local, seed=8, temperature=1.0)
     assert len(set(results[0]["fork"])) == 5
     assert len(set(results[0]["many"])) == 5
-    assert len({result["fork"][0] for result in results}) == 5
+    assert len({result["fork"][0] for result in results}) == len(rows)
 
     def texts(some: list[Result]) -> list[Any]:
         return [(result["fork"], result["many"]) for result in some]
@@ -141,6 +143,7 @@ def test_without_a_seed_one_is_drawn_and_reported(local: LocalBackend) -> None:
     assert samples.run(backend=local).seed != first.seed
 
 
+@pytest.mark.model
 def test_a_stop_string_is_cut_and_the_prompt_goes_on_behind_it(local: LocalBackend) -> None:
     @sgl.function
     def program(s: Any) -> None:

@@ -354,6 +354,9 @@ def changed(tmp_path: Path, old: str, new: str, row: int = 0) -> RunError:
     good = open_function(str(path)).run_batch(rows, backend=ScriptedBackend(echoing), record=folder)
     assert [result.error() for result in good] == [None, None]
     path.write_text(SOURCE.replace(old, new))
+    os.utime(
+        path, (0, 0)
+    )  # another time of change: Python's own cache tells sources by that and by their length
     results = open_function(str(path)).run_batch(rows, backend=REFUSING, replay=folder)
     error = results[row].error()
     assert isinstance(error, RunError)
@@ -497,7 +500,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_what_a_killed_run_was_answered_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "killed.py"
     path.write_text(KILLED)
@@ -590,7 +592,6 @@ def test_a_real_model_s_run_is_replayed_in_a_fresh_process(local: LocalBackend, 
     assert (tmp_path / "out.jsonl").read_text() == "".join(lines)
 
 
-@pytest.mark.slow
 def test_a_plan_is_recorded_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -712,9 +713,8 @@ def check_random(seeds: range, folder: Path) -> int:
     return answers
 
 
-@pytest.mark.slow
 def test_random_programs_are_replayed(tmp_path: Path) -> None:
-    assert check_random(range(at_depth(20, 40, 200)), tmp_path) > at_depth(60, 130, 660)
+    assert check_random(range(at_depth(4, 40, 200)), tmp_path) > at_depth(12, 130, 660)
 
 
 # -- the tests find what they should ---------------------------------------------------------------------
@@ -811,7 +811,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mutant", "check"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
 def test_a_broken_recording_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], check: Callable[[Path], None], tmp_path: Path

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +11,11 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
-from tests.serving import Server, serving
+from tests.serving import Server
 
 PROMPT = "The capital of France is"
 IDS = [504, 3575, 282, 4649, 314]
 GREEDY = {"max_new_tokens": 6, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[Server]:
-    with serving() as server:
-        yield server
 
 
 def generate(server: Server, **body: Any) -> Any:

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -16,15 +15,10 @@ from openai.types import Completion
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
-from tests.serving import Server, serving
+from tests.depth import few
+from tests.serving import Server
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-@pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[Server]:
-    with serving("--max-rows", "16") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +81,12 @@ def as_gen(options: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+# Those that change what the real model says.
+SAID = {"one stop string", "stop strings", "a bias", "a stop regex"}
+MARKED = [pytest.param(name, marks=pytest.mark.model) if name in SAID else name for name in few(OPTIONS, 7)]
+
+
+@pytest.mark.parametrize("name", MARKED)
 def test_a_completion_is_what_sglc_makes_of_it(client: openai.OpenAI, local: LocalBackend, name: str) -> None:
     options = OPTIONS[name]
     prompt = "The capital of France is"
@@ -101,7 +100,7 @@ def test_a_completion_is_what_sglc_makes_of_it(client: openai.OpenAI, local: Loc
         assert answer.choices[0].text != complete(client, prompt).choices[0].text  # it does something
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", few(OPTIONS, 5))
 def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI, name: str) -> None:
     options = {"logprobs": 2, **OPTIONS[name]}
     whole = complete(client, "The capital of France is", **options)
@@ -134,6 +133,7 @@ def complete_stream(client: openai.OpenAI, prompt: Any, **options: Any) -> Itera
         yield from stream
 
 
+@pytest.mark.model
 def test_why_an_answer_ends(client: openai.OpenAI) -> None:
     assert complete(client, "1, 2, 3,").choices[0].finish_reason == "length"
     assert complete(client, "1, 2, 3,", stop="5").choices[0].finish_reason == "stop"
@@ -312,6 +312,7 @@ def test_log_probabilities_of_an_answer(client: openai.OpenAI) -> None:
     assert chat(client).choices[0].logprobs is None
 
 
+@pytest.mark.model
 def test_without_a_limit_an_answer_may_fill_the_model(client: openai.OpenAI) -> None:
     answer = chat(client, max_completion_tokens=openai.omit, stop=["."])
     assert "Paris" in answer.choices[0].message.content
@@ -360,6 +361,7 @@ def test_a_grammar_and_a_regex(client: openai.OpenAI) -> None:
     assert re.fullmatch(r"\d{4}-\d{2}", text)
 
 
+@pytest.mark.model
 def test_pydantic_models_through_the_client(client: openai.OpenAI) -> None:
     from pydantic import BaseModel
 

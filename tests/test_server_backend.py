@@ -21,6 +21,7 @@ from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
+from tests.depth import few
 from tests.openai_server import Api, Fault
 from tests.openai_server import serving as api_serving
 from tests.serving import Server, serving
@@ -43,12 +44,6 @@ def closed() -> Iterator[None]:
 def endpoint(api: Api, **options: Any) -> sgl.RuntimeEndpoint:
     MADE.append(sgl.RuntimeEndpoint(api.url.removesuffix("/v1"), patience=QUICK, **options))
     return MADE[-1]
-
-
-@pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[Server]:
-    with serving("--max-rows", "16") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +207,6 @@ def test_no_server_and_no_such_server() -> None:
             _ = sgl.RuntimeEndpoint(url).target
 
 
-@pytest.mark.slow
 def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
     @sgl.function
     def ask(s: Any) -> None:
@@ -233,8 +227,9 @@ def greet(s: Any, name: str = "you") -> None:
     s += sgl.user(f"Greet {name}") + sgl.assistant(sgl.gen("x", stop=["!"]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault(429, {"retry-after": "0.01"}), Fault(500), Fault(0, said="half")])
+@pytest.mark.parametrize(
+    "fault", few([Fault(429, {"retry-after": "0.01"}), Fault(500), Fault(0, said="half")], 1)
+)
 @pytest.mark.parametrize("live", [False, True])
 def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) -> None:
     left = [fault, fault]

@@ -17,6 +17,7 @@ from sglc.errors import BackendError, LegalizeError
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
+from tests.depth import at_depth, few
 from tests.openai_server import Fault
 from tests.openai_server import serving as serving_answers
 from tests.serving import Server, serving
@@ -109,9 +110,8 @@ def shown(result: Result) -> Any:
 # -- the same results, fewer calls -------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", few(CALLS, 2))
 def test_three_fields(server: Server, protocol: str, kind: str) -> None:
     def counted(program: Any) -> tuple[Result, int]:
         before = server.info()["calls"]
@@ -135,10 +135,9 @@ def test_three_fields(server: Server, protocol: str, kind: str) -> None:
         assert guessed.usage.prompt <= plain.usage.prompt
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
 def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  # B13
-    kinds = list(CALLS) * 20
+    kinds = list(CALLS) * at_depth(2, 20, 20)
     before = server.info()["calls"]
     program = sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol])
     results = program.run_batch([(document(kind),) for kind in kinds], backend=backend(server, protocol))
@@ -147,9 +146,8 @@ def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  #
     assert server.info()["calls"] - before == sum(CALLS[kind] for kind in kinds)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", few(CALLS, 1))
 def test_pieces_come_in_order_and_add_up(server: Server, protocol: str, kind: str) -> None:
     program = sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol])
     pieces = list(program.stream(document(kind), backend=backend(server, protocol)))

@@ -192,7 +192,6 @@ def slow(s):
 """
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_leaves_a_trace(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(STOPPED)
     rules = [{"name": "quick", "text": "q"}, {"name": "never", "text": "word " * 10_000}]

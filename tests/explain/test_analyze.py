@@ -29,6 +29,7 @@ def sglc(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=280).stdout
 
 
+@pytest.mark.slow
 def test_the_judge_on_the_real_model(smollm2: Path) -> None:
     """Exact where nothing is generated before, else an interval whose middle is at most a tenth off."""
     lines = sglc(

@@ -27,6 +27,7 @@ def masked(text: str) -> str:
     return re.sub(r"(longest chain: \w+)\[\d\]", r"\1[.]", text)
 
 
+@pytest.mark.model
 def test_every_command_prints_what_stands_below_it(
     smollm2: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,6 @@ from tests.soak_explain import check
 PROGRAMS = at_depth(9, 45, 400)
 
 
-@pytest.mark.slow
 def test_bounds_hold_on_random_programs() -> None:
     found: Counter[str] = Counter()
     for seed in range(PROGRAMS):
@@ -28,7 +27,6 @@ def test_bounds_hold_on_random_programs() -> None:
     assert found["exact prompts"] > 2 * PROGRAMS
 
 
-@pytest.mark.slow
 def test_bounds_hold_when_no_argument_is_known() -> None:
     found: Counter[str] = Counter()
     for seed in range(PROGRAMS // 3):
@@ -106,7 +104,6 @@ MUTANTS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", some_of(MUTANTS, 1, 4), ids=lambda mutant: mutant.__name__)
 def test_broken_estimates_are_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

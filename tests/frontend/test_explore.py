@@ -359,7 +359,6 @@ def test_a_generation_that_may_end_early_is_not_finite() -> None:
 # -- limits --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_too_many_paths_are_left_to_python() -> None:
     @sgl.function
     def program(s: Any) -> None:

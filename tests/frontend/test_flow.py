@@ -13,6 +13,7 @@ from sglc.errors import SglcError
 from sglc.execution import function_run
 from sglc.frontend.analysis.survey import survey
 from sglc.frontend.recorder.recorder import OpRecorder
+from tests.depth import few
 from tests.frontend.programs import (
     DEFERRED,
     OBSERVED,
@@ -32,8 +33,7 @@ def oracle() -> OracleBackend:
     return OracleBackend()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEFERRED)
+@pytest.mark.parametrize("name", few(DEFERRED, 5))
 def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = deferred_source(DEFERRED[name])
     result, count = launches(from_file(tmp_path, source), oracle, q="why")
@@ -43,8 +43,7 @@ def test_one_launch_where_nothing_is_looked_at(name: str, tmp_path: Path, oracle
     assert more > 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OBSERVED)
+@pytest.mark.parametrize("name", few(OBSERVED, 8))
 def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, oracle: OracleBackend) -> None:
     source = observed_source(OBSERVED[name])
     result, count = launches(from_file(tmp_path, source), oracle, q="why")
@@ -54,8 +53,7 @@ def test_whatever_needs_the_text_observes_it_once(name: str, tmp_path: Path, ora
     assert (count, more) == (3 if name == "locals" else 2, 3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*DEFERRED, *OBSERVED])
+@pytest.mark.parametrize("name", few([*DEFERRED, *OBSERVED], 8))
 def test_a_run_waits_at_the_lines_that_explain_names(
     name: str, tmp_path: Path, oracle: OracleBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,8 +243,7 @@ def ended(function: sgl.Function, backend: OracleBackend) -> tuple[Any, str]:
     return (type(error), getattr(error, "message", str(error))), result.partial_text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", few(range(60), 10))
 def test_random_programs_do_the_same_with_and_without_source(
     seed: int, tmp_path: Path, oracle: OracleBackend
 ) -> None:

@@ -103,7 +103,6 @@ def differs(monkeypatch: pytest.MonkeyPatch) -> int | None:
     return None
 
 
-@pytest.mark.slow
 def test_a_replay_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differs(monkeypatch) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,15 @@ def test_a_program_of_the_text_form_runs_too(files: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["value"] == "question first"
 
 
+@cache
+def target() -> Target:
+    return Counted().target
+
+
 def plan(program: Any, *passes: str) -> Plan:
-    return compile_program(program, Counted().target, passes or None).plan
+    return compile_program(program, target(), passes or None).plan
 
 
-@pytest.mark.slow
 def test_reordered_rows_compute_the_rules_once() -> None:
     rows = [{"question": f"what is {number}?"} for number in range(4)]
     off, on = measured(plan(answered.trace()), rows), measured(plan(answered.trace(), "+reorder"), rows)
@@ -100,7 +105,6 @@ def test_reordered_rows_compute_the_rules_once() -> None:
     assert on.computed_tokens < 1.5 * rules
 
 
-@pytest.mark.slow
 def test_what_nobody_reads_is_not_generated() -> None:
     rows = [{"essay": "Tea is made of leaves."}]
     off, on = measured(plan(reviewed.trace()), rows), measured(plan(reviewed.trace(), "+dead_code"), rows)
@@ -108,13 +112,11 @@ def test_what_nobody_reads_is_not_generated() -> None:
     assert off.generated_tokens - on.generated_tokens == 3 * 16
 
 
-@pytest.mark.slow
 def test_hoisting_a_prefix_by_hand_saves_nothing() -> None:
     """Why there is no such pass: the runtime computes it once, for requests that come together too."""
     assert measured(plan(siblings(shared=False)), [{}]) == measured(plan(siblings(shared=True)), [{}])
 
 
-@pytest.mark.slow
 def test_sections_keep_their_order_unless_it_is_asked_for() -> None:
     @sgl.function
     def ask(s: Any, question: str) -> None:

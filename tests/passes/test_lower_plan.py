@@ -51,6 +51,7 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
+from tests.depth import few
 from tests.random_programs import random_program
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -204,7 +205,6 @@ def test_control_tokens_reach_the_plan_and_name_their_tokenizer() -> None:
     assert planned("s0 = root()\nreturn", target=Target("t")).tokenizer == ""
 
 
-@pytest.mark.slow
 def test_a_dumped_program_gives_the_same_plan() -> None:
     """What `--dump-ir` prints can be compiled instead of the program."""
     for seed in range(30):
@@ -294,12 +294,13 @@ def test_what_is_no_plan_is_refused(data: object) -> None:
     assert caught.value.code == "SGLC221"
 
 
-@pytest.mark.slow
 def test_every_damaged_place_is_refused_or_another_plan() -> None:
     """Replace each item of the JSON in turn: an error that names the place, never a crash."""
     data = json.loads(json.dumps(plan_to_json(EVERYTHING)))
     refused = 0
-    for path in list(_paths(data)):
+    every = list(_paths(data))
+    paths = few(every, 60)
+    for path in paths:
         wrongs: tuple[object, ...] = (None, -1, "wrong", [], {"is": "gen"}, True, 1.5)
         for wrong in wrongs:
             damaged = copy.deepcopy(data)
@@ -316,7 +317,7 @@ def test_every_damaged_place_is_refused_or_another_plan() -> None:
                 code = ""
                 assert isinstance(plan, Plan)
             assert code in ("", "SGLC220", "SGLC221")
-    assert refused > 500
+    assert refused > 500 * len(paths) // len(every)
 
 
 @pytest.mark.parametrize(

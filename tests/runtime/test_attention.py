@@ -14,6 +14,7 @@ from sglc.runtime.attention import split_plan, torch_attention
 from sglc.runtime.attention.split_plan import BUCKET_COST, plan_attention, shared_prefixes
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.step import Batch, TokenTree
+from tests.depth import few
 from tests.runtime.handmade import Row, make_batch
 
 HEADS = ((9, 3), (4, 4), (8, 1))
@@ -114,9 +115,8 @@ def check(step: Batch, page_size: int, heads: int, kv_heads: int, dtype: torch.d
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("page_size", few([1, 4, 16], 2))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Low prices, so that small cases are cut into many pieces too.
     rng = random.Random(seed * 100 + page_size)
@@ -129,9 +129,8 @@ def test_equals_dense_attention(seed: int, page_size: int, monkeypatch: pytest.M
     check(step, page_size, heads, kv_heads, torch.float32, 1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("page_size", few([1, 4, 16], 2))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 def test_rows_that_branch_equal_dense_attention(seed: int, page_size: int) -> None:
     rng = random.Random(seed * 100 + page_size)
     heads, kv_heads = rng.choice(HEADS)
@@ -192,7 +191,7 @@ def test_padding_reads_no_page_of_another_row() -> None:
     assert out.isnan().all(dim=1).tolist() == [row == 0 for row in plan.order]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", few(range(40), 10))
 def test_sharing_saves_as_much_as_any_single_level_partition(seed: int) -> None:
     rng = random.Random(seed)
     table = np.array(

@@ -51,7 +51,6 @@ class Bench(test_engine.Bench):
         return text(ids), finish
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("token_budget", [7, 256])
 def test_constrained_and_free_rows_side_by_side(depth: int, token_budget: int) -> None:

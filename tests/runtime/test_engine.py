@@ -23,6 +23,7 @@ from sglc.runtime.engine.engine import (
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.step import Step, StepCost, StepResult
+from tests.depth import few
 from tests.reference.oracle import Oracle
 
 EOS = (3,)
@@ -124,8 +125,8 @@ class Bench:
 PLAIN = Sampling(max_tokens=6, ignore_eos=True)
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 16])
-@pytest.mark.parametrize("max_tokens", [1, 4, 5])
+@pytest.mark.parametrize("length", few([1, 3, 4, 5, 7, 8, 9, 16], 4))
+@pytest.mark.parametrize("max_tokens", few([1, 4, 5], 2))
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_page_boundaries(length: int, max_tokens: int, page_size: int) -> None:
     bench = Bench(page_size=page_size)
@@ -210,7 +211,7 @@ def test_a_short_common_beginning_is_not_worth_waiting() -> None:
     assert [step.rows.size for step in bench.oracle.steps] == [4]
 
 
-@pytest.mark.parametrize("length", [1, 2, 16, 17, 19, 32])
+@pytest.mark.parametrize("length", few([1, 2, 16, 17, 19, 32], 3))
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("depth", [1, 4])
 def test_samples_share_their_prompt(length: int, cache: bool, depth: int) -> None:
@@ -448,8 +449,7 @@ def test_cut_of_one_sample_leaves_the_others() -> None:
     assert bench.samples(request) == truth
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", few([1, 4], 1))
 @pytest.mark.parametrize("kind", ["gen", "samples", "score", "warm"])
 def test_abort_in_every_state(depth: int, kind: str) -> None:
     for steps in range(14):
@@ -719,7 +719,7 @@ def test_steps_are_shown_at_the_third_level_of_debugging_alone(
 
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("token_budget", [3, 256])
-@pytest.mark.parametrize("begin", [0, 1, 2, 6, 12, 13, 40])
+@pytest.mark.parametrize("begin", few([0, 1, 2, 6, 12, 13, 40], 4))
 def test_a_prompt_is_scored_whatever_is_cached(page_size: int, token_budget: int, begin: int) -> None:
     bench = Bench(page_size=page_size, token_budget=token_budget)
     sampling = Sampling(max_tokens=3, n=2, ignore_eos=True, logprobs_from=begin, top_logprobs=2)

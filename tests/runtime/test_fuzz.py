@@ -9,11 +9,10 @@ from tests.runtime.faults import FAULTS, Fault
 from tests.runtime.soak import soak
 
 STEPS = 20_000
-PART = at_depth(1_500, 5_000, 5_000)
+PART = at_depth(1_000, 5_000, 5_000)
 PARTS = at_depth(1, 2, 16)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_work_keeps_every_invariant(part: int) -> None:
     finished = cut = cached = matched = steered = scored = branched = preempted = forced = 0
@@ -39,7 +38,6 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert forced > 0.1 * PART
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", some_of(FAULTS, 8, len(FAULTS)), ids=lambda fault: fault.__name__)
 def test_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

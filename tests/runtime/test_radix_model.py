@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, common_prefix, resolve
+from tests.depth import at_depth
 
 Place = tuple[str, Key]
 
@@ -258,7 +259,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(
-    max_examples=120,
+    max_examples=at_depth(30, 120, 120),
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

@@ -11,6 +11,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import PromptScored, RequestDone, SampleDone, Token
 from sglc.runtime.scheduler.admission import Lengths
 from sglc.runtime.scheduler.requests import RequestPart
+from tests.depth import few
 from tests.runtime.test_engine import LONG, Bench
 
 SURE = Sampling(max_tokens=20, ignore_eos=True)  # watched, so that a cut could end it sooner
@@ -52,10 +53,9 @@ def check(bench: Bench, request: int, ids: tuple[int, ...], sampling: Sampling, 
         assert tuple(tokens) in ((), event.ids)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("depth", few([1, 2, 4], 2))
+@pytest.mark.parametrize("cache", few([True, False], 1))
+@pytest.mark.parametrize("watch", few([True, False], 1))
 def test_a_mix_of_programs_in_a_pool_far_too_small(depth: int, cache: bool, watch: bool) -> None:
     rng = random.Random(depth)
     bench = bold(Bench(page_size=4, pages=48, depth=depth, max_rows=16, cache=cache))

@@ -20,7 +20,8 @@ from sglc.runtime.engine.machine import Machine
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.step import Step
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from tests.depth import some_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,9 +88,14 @@ def executor(smollm2: Path) -> Counting:
     return executor
 
 
+@pytest.fixture(scope="module")
+def tokenizer(smollm2: Path) -> LocalTokenizer:
+    return load_tokenizer(smollm2)
+
+
 @pytest.fixture
-def runtime(smollm2: Path, executor: Counting) -> Runtime:
-    return Runtime(executor, Machine(Engine(executor, EngineConfig()), load_tokenizer(smollm2)))
+def runtime(tokenizer: LocalTokenizer, executor: Counting) -> Runtime:
+    return Runtime(executor, Machine(Engine(executor, EngineConfig()), tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +133,11 @@ def compare(
         np.testing.assert_allclose(got, values, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some_of(list(CASES), 4, len(CASES)))
 def test_scores_are_those_of_transformers(
-    case: str, runtime: Runtime, transformers: PreTrainedModel, smollm2: Path
+    case: str, runtime: Runtime, transformers: PreTrainedModel, tokenizer: LocalTokenizer
 ) -> None:
     prompt, choices = CASES[case]
-    tokenizer = load_tokenizer(smollm2)
     cold = runtime.select(prompt, choices)
     (step,) = runtime.executor.steps  # prompt and all choices together
     assert step.ids.size == len(cold.prompt_ids) + len(inner(cold.choice_ids))
@@ -154,8 +159,8 @@ def test_scores_are_those_of_transformers(
     assert warm.choice == np.argmax([np.mean(values) for values in warm.logprobs])
 
 
-def test_the_cases_are_what_they_are_called(runtime: Runtime, smollm2: Path) -> None:
-    encode = load_tokenizer(smollm2).encode
+def test_the_cases_are_what_they_are_called(runtime: Runtime, tokenizer: LocalTokenizer) -> None:
+    encode = tokenizer.encode
 
     def sizes(case: str) -> tuple[int, int]:
         """Ids of the choices but for their last ones: passed through once, and one choice after the other."""
@@ -188,8 +193,8 @@ def test_the_texts_alone_are_scored_in_the_same_step(runtime: Runtime, transform
     compare([done.unconditional[i][1:] for i in longer], expected)  # type: ignore[misc]
 
 
-def test_a_prompt_that_merges_as_a_whole_stays_as_it_is(runtime: Runtime, smollm2: Path) -> None:
-    encode = load_tokenizer(smollm2).encode
+def test_a_prompt_that_merges_as_a_whole_stays_as_it_is(runtime: Runtime, tokenizer: LocalTokenizer) -> None:
+    encode = tokenizer.encode
     assert encode("Y")[0] not in (encode("Yes")[0], encode("You")[0])
     done = runtime.select("Y", ("es", "ou", "!"))
     assert done.prompt_ids == tuple(encode("Y"))
@@ -198,11 +203,11 @@ def test_a_prompt_that_merges_as_a_whole_stays_as_it_is(runtime: Runtime, smollm
 
 @pytest.mark.parametrize("budget", [3, 8])
 def test_a_trie_that_is_cut_gives_the_same(
-    budget: int, runtime: Runtime, executor: Counting, smollm2: Path
+    budget: int, runtime: Runtime, executor: Counting, tokenizer: LocalTokenizer
 ) -> None:
     whole = runtime.select(*CASES["many"])
     engine = Engine(executor, EngineConfig(token_budget=budget))
-    runtime = Runtime(executor, Machine(engine, load_tokenizer(smollm2)))
+    runtime = Runtime(executor, Machine(engine, tokenizer))
     done = runtime.select(*CASES["many"])
     assert len(executor.steps) == -(-(len(done.prompt_ids) + len(inner(done.choice_ids))) // budget)
     compare(done.logprobs, whole.logprobs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from sglc.backends.local import LocalBackend
 from tests.depth import at_depth
 from tests.soak_constrained import REGEXES, SCHEMAS, soak
@@ -11,6 +13,7 @@ from tests.soak_constrained import REGEXES, SCHEMAS, soak
 PROMPTS = at_depth(1, 1, 2)
 
 
+@pytest.mark.slow
 def test_constrained_texts_match(local: LocalBackend) -> None:
     total = Counter[str]()
     for found in soak(local, prompts=PROMPTS, seed=7):

@@ -57,6 +57,7 @@ def test_config_fields(tmp_path: Path, kind: str) -> None:
     assert (config.qkv_bias, config.qk_norm) == (kind == "qwen2", kind == "qwen3")
 
 
+@pytest.mark.model
 def test_the_default_model(smollm2: Path) -> None:
     config = load_config(smollm2)
     assert (config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim) == (30, 576, 9, 3, 64)
@@ -108,7 +109,6 @@ def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
     assert scaling.attention_factor == pytest.approx(attention_factor)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fields", "max_len"),
     [

@@ -14,11 +14,13 @@ from sglc.errors import BackendError, Loc, SglcError
 from sglc.ir.plan.events import Delta, Event, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Part, Segment, SelectNode
 from sglc.runtime.engine import wire
+from tests.depth import at_depth
 
 TEXTS = ("", "a", "Ärger\n", "\x00", "日本語", "🙂 <|im_end|>", "x" * 300)
 INTS = (0, 1, -1, 127, 128, -(2**63), 2**31, 2**64 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.5, 1e-300, 1e300, float("inf"), float("-inf"), 0.1)
 BEFORE = 4  # nodes that a made-up node may read
+EACH = at_depth(30, 200, 200)
 
 
 def made(hint: Any, rng: random.Random, name: str = "") -> Any:
@@ -81,11 +83,10 @@ def test_every_node_part_event_and_error_has_a_kind() -> None:
     assert set(wire.ERRORS.values()) == tree
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", members(Node))
 def test_a_node_goes_there_and_comes_back_as_it_is(kind: type) -> None:
     rng = random.Random(kind.__name__)
-    for _ in range(200):
+    for _ in range(EACH):
         segment = Segment((*[OpenNode()] * BEFORE, made(kind, rng)), made(tuple[tuple[str, int], ...], rng))
         assert sent(segment) == segment
         assert repr(sent(segment)) == repr(segment)  # 1 is not 1.0, and 0.0 not -0.0
@@ -99,12 +100,11 @@ def test_a_part_goes_there_and_comes_back_as_it_is(part: type) -> None:
         assert repr(sent(segment)) == repr(segment)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", members(Event))
 def test_an_event_goes_there_and_comes_back_as_it_is(kind: type) -> None:
     rng = random.Random(kind.__name__)
-    batch: list[tuple[int, Event | None]] = [(rng.randrange(10**6), made(kind, rng)) for _ in range(200)]
-    batch.insert(100, (5, None))
+    batch: list[tuple[int, Event | None]] = [(rng.randrange(10**6), made(kind, rng)) for _ in range(EACH)]
+    batch.insert(EACH // 2, (5, None))
     assert [(run, seen(event)) for run, event in reported(batch)] == [
         (run, seen(event)) for run, event in batch
     ]
