@@ -20,9 +20,10 @@ from sglc.execution.outputs import stopped
 from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
-from sglc.execution.plan.values import PROMPT, Exact, Value, as_python, held_in, plain, read, text, text_so_far
+from sglc.execution.plan.values import PROMPT, Exact, Made, Value, as_python, held_in, plain, read, text, text_so_far
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
+from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -110,6 +111,11 @@ class PlanExecutor:
         return {name: as_python(item, self.segments.text) for name, item in known.items()}
 
     @property
+    def sites(self) -> dict[str, Site]:
+        """The variables that are what one generation made, and where."""
+        return {name: item.site for name, item in self.known.items() if isinstance(item, Made)}
+
+    @property
     def prompt(self) -> tuple[str, Any]:
         """The prompt as far as it came, and what its turns consist of."""
         match self.known.get(PROMPT):
@@ -163,7 +169,8 @@ class PlanExecutor:
                 if isinstance(variable, Named):
                     there = scope.there(names_in(variable.value))
                     if there is not None:
-                        variables[variable.name] = read(variable.value, there)
+                        made = facts.sites.get(variable.value) if isinstance(variable.value, Slot) else None
+                        variables[variable.name] = made_at(read(variable.value, there), made, at)
                 elif isinstance(variable, PromptEnd):
                     variables[PROMPT] = prompt_of(variable, scope)
                 else:
@@ -354,6 +361,11 @@ def prompt_of(end: PromptEnd, scope: Scope) -> Value:
     names = tuple(names_in((end.text, end.turns)))
     known = scope.there(names) or dict.fromkeys(names)
     return text_so_far(end.text, known), plain(read(end.turns, known))
+
+
+def made_at(value: Value, site: Site | None, at: _At) -> Value:
+    """A variable, with the generation that made it if it is what one made."""
+    return value if site is None or value is None else Made(site.inside(at.call, at.iterations), value)
 
 
 def computed(program: str, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:

@@ -6,7 +6,7 @@ do then. Nothing of it waits in a thread but the tools that it calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from sglc.frontend.program.instance import Gathered, Variable
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd
+from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Name
 
@@ -55,6 +55,7 @@ class PreparedRows(Prepared):
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan)
         self.single = _single(plan, self.early)
+        self.order = tuple([item.name for item in plan.variables if isinstance(item, Named)])
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
         self.shown = _shown(self.end, plan)
 
@@ -94,9 +95,21 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 found.pop(name, None)
             case PromptEnd():
                 continue
-            case _:  # what blocks store may have any name
-                return {}
+            case Within(step):
+                for name in _stored_in(plan, blocks_of(plan.steps[step])):
+                    found.pop(name, None)
     return found
+
+
+def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
+    """The names of the variables that blocks store."""
+    for number in numbers:
+        block = plan.blocks[number]
+        for variable in block.variables:
+            if isinstance(variable, Named):
+                yield variable.name
+            elif isinstance(variable, Within):
+                yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
 def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
@@ -249,10 +262,18 @@ class PlanRun(Run):
         error, total_s = self._leave(error, self._session.elapsed_s)
         outputs.error = error
         early, errors = values(outputs, outputs.variables)
+        sites = {} if self._executor is None else self._executor.sites
         for name, late in variables.items():
             if name not in self._prepared.early:
+                site = sites.get(name)
+                if site in outputs.generations:  # its pieces can be read
+                    late = Generated(site, 0, core.Value(0, core.Type.TEXT))
                 dict.__setitem__(outputs.variables, name, late)
+        # In the order of the program, in which the early ones are not the first.
+        order = self._prepared.order if self._executor is None else (*variables,)
+        made = {**early, **variables}
+        made = {name: made[name] for name in (*order, *made) if name in made}
         text = "".join(TextReader(outputs).come())
         if self._executor is not None and error is not None:
             text = max(text, self._executor.prompt[0], key=len)
-        self._fill(RunOutcome(value, error, {**early, **variables}, errors, text, turns or [], total_s))
+        self._fill(RunOutcome(value, error, made, errors, text, turns or [], total_s))

@@ -69,6 +69,11 @@ class _Stops(Exception):
     """Ordinary Python takes over."""
 
 
+def _nothing(place: int) -> ValueAfter:
+    """Stands for a result of a block that does not come to its end."""
+    return ValueAfter(UnknownValue(("end", place), "{...}"))
+
+
 class _PlanWalk:
     """One plan, gone through for one row."""
 
@@ -89,9 +94,7 @@ class _PlanWalk:
             for step in block.steps:
                 tally = tally + self.step(step, at)
         except _Stops:
-            return [
-                ValueAfter(UnknownValue(("end", index), "{...}")) for index, _ in enumerate(block.results)
-            ], tally
+            return [_nothing(index) for index, _ in enumerate(block.results)], tally
         return [self.tree(tree, at) for tree in block.results], tally
 
     def numbered(
@@ -152,6 +155,7 @@ class _PlanWalk:
         arms = _arms(step, decided.form)
         if len(arms) == 1:
             made, tally = self.numbered(arms[0], replace(at, after=last([at.after, decided.after])))
+            made += [_nothing(place) for place in range(len(made), len(step.gives))]  # it ends the program
             at.names[-1].update(zip(step.gives, made, strict=True))
             return tally
         self.decisions += 1
@@ -231,7 +235,9 @@ class _PlanWalk:
         after: After,
     ) -> None:
         for place, name in enumerate(gives):
-            values = [outcome[place] for outcome in outcomes]
+            # An arm that ends the program gives nothing.
+            ends = [outcome[place] for outcome in outcomes if place < len(outcome)]
+            values = ends or [_nothing(place)]
             key = (self.row, "joined", number, place)
             shown = "{one of several ends}" if isinstance(name, Held) else f"{{{name.name}}}"
             form = one_form([value.form for value in values], key, shown, self.counter)

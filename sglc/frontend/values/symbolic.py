@@ -120,6 +120,15 @@ class Symbolic:
             )
         return known
 
+    def refuse_argument(self, kind: BreakKind, what: str) -> None:
+        """What is no text's: an argument that nobody has given yet may be something else.
+
+        Raises:
+            GraphBreak: it is an argument.
+        """
+        if self._name()[1]:
+            self.observe(kind, what)
+
     def _name(self) -> tuple[str, str]:
         """How a sentence names it, and the argument that it is."""
         tracing, parts = TRACING.get(), self._parts()
