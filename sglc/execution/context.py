@@ -114,7 +114,7 @@ class RunContext:
             then()
 
     def when_alone(self, then: Callable[[], None]) -> None:
-        """Call `then` when the programs that the body calls have ended: now, or later where the last one ends."""
+        """Call `then` when the programs that the body calls have ended: now, or where the last one ends."""
         with self.lock:
             if self.parts:
                 self.then = then

@@ -20,9 +20,21 @@ from sglc.execution.outputs import stopped
 from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
-from sglc.execution.plan.values import PROMPT, Exact, Made, Value, as_python, held_in, plain, read, text, text_so_far
+from sglc.execution.plan.values import (
+    PROMPT,
+    Exact,
+    Made,
+    Value,
+    as_python,
+    held_in,
+    plain,
+    read,
+    text,
+    text_so_far,
+)
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
+from sglc.frontend.tracing.makers import STORED
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,
@@ -111,9 +123,10 @@ class PlanExecutor:
         return {name: as_python(item, self.segments.text) for name, item in known.items()}
 
     @property
-    def sites(self) -> dict[str, Site]:
-        """The variables that are what one generation made, and where."""
-        return {name: item.site for name, item in self.known.items() if isinstance(item, Made)}
+    def sites(self) -> dict[str, tuple[Site, bool]]:
+        """The variables that are what one generation made: where, and whether more than the text was read."""
+        made = {name: item for name, item in self.known.items() if isinstance(item, Made)}
+        return {name: (item.site, isinstance(item.value, Exact)) for name, item in made.items()}
 
     @property
     def prompt(self) -> tuple[str, Any]:
@@ -252,6 +265,9 @@ class PlanExecutor:
                     raise error
                 if step.function in PURE:
                     scope.give(Slot(step.name), computed(self.plan.program, step, args, named))
+                    return
+                if step.function.endswith(STORED):  # it only reads a text
+                    scope.give(Slot(step.name), Exact(self.tools[step.function](*args)))
                     return
                 function = self.tools.get(step.function) or EFFECTS[step.function]
                 call = object()

@@ -23,8 +23,10 @@ from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.tool_calls import Tools
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Gathered, Variable
+from sglc.frontend.tracing.makers import Unread
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
@@ -131,6 +133,17 @@ def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
 
 def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
     return part is None or (isinstance(part, Slot) and part.name in made)
+
+
+def _known_value(late: Any) -> OutputParser:
+    """A typed value that was read already, as what reads it from its text."""
+
+    def value(text: str) -> Any:
+        if isinstance(late, Unread):
+            raise late.problem
+        return late
+
+    return OutputParser("", value, core.NOWHERE)
 
 
 class PlanRun(Run):
@@ -265,10 +278,14 @@ class PlanRun(Run):
         sites = {} if self._executor is None else self._executor.sites
         for name, late in variables.items():
             if name not in self._prepared.early:
-                site = sites.get(name)
+                site, typed = sites.get(name, (None, False))
                 if site in outputs.generations:  # its pieces can be read
-                    late = Generated(site, 0, core.Value(0, core.Type.TEXT))
+                    parser = _known_value(late) if typed else None
+                    late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
                 dict.__setitem__(outputs.variables, name, late)
+        unread = {name: late.problem for name, late in variables.items() if isinstance(late, Unread)}
+        errors |= unread
+        variables = {name: late for name, late in variables.items() if name not in unread}
         # In the order of the program, in which the early ones are not the first.
         order = self._prepared.order if self._executor is None else (*variables,)
         made = {**early, **variables}

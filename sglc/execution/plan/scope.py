@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.values import Kept, Value
+from sglc.frontend.tracing.makers import STORED
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Block, Step, blocks_of
+from sglc.ir.plan.plan import Block, FunctionStep, Step, blocks_of
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 
@@ -36,6 +37,11 @@ class Facts:
             for name, index in step.gives
             if isinstance(node := step.nodes[index], GenNode | SelectNode)
         }
+        for step in block.steps:
+            match step:
+                case FunctionStep(name, function, (Slot() as text,)) if function.endswith(STORED):
+                    if text in self.sites:
+                        self.sites[Slot(name)] = self.sites[text]
         self.ends = tuple(dict.fromkeys(block_ends(block)))
         self.readers = Counter(name for reads in (*self.reads, self.ends) for name in reads)
         self.chains = _chains(block, self.reads)

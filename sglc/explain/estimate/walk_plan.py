@@ -32,6 +32,7 @@ from sglc.explain.estimate.intervals import Interval, between, sure
 from sglc.explain.estimate.state import BlockContext, EstimateState, Name, PossibleToolCall
 from sglc.explain.estimate.token_counts import Marked, Unknown, merged
 from sglc.explain.estimate.walk_segment import SegmentWalk
+from sglc.frontend.tracing.makers import STORED
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -48,6 +49,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Segment, Slot
+from sglc.ir.pure import PURE
 
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 
@@ -142,13 +144,15 @@ class _PlanWalk:
         values = [self.tree(tree, at) for tree in (*step.args, *step.named.values())]
         after = last([at.after, *(value.after for value in values)])
         site = "@".join([f"{at.call}/{step.name}" if at.call else step.name, *map(str, at.iterations)])
-        self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
+        declared = step.function not in PURE and not step.function.endswith(STORED)
+        if declared:
+            self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
         behind = After(frozenset({site}), after.depth, after.chain)
         key = (self.row, "function", site)
         at.names[-1][Slot(step.name)] = ValueAfter(
             UnknownValue(key, f"{{{step.function.rpartition('.')[2]}()}}"), behind
         )
-        return Tally(tools=sure(1))
+        return Tally(tools=sure(1)) if declared else Tally()
 
     def choice(self, step: CondStep | SwitchStep, at: BlockContext) -> Tally:
         decided = self.tree(step.pred if isinstance(step, CondStep) else step.value, at)

@@ -167,6 +167,8 @@ class State:
 
     def _store(self, name: str, made: Generated, variable: Generated) -> None:
         self._variables[name] = variable
+        if variable.parser is not None:
+            self._stored(name, variable.parser.loc)
         self._history = History(self._history, "generated", made)
 
     # -- what is not settled yet (`sglc.frontend.program.pending`) ----------------------------------------

@@ -23,7 +23,7 @@ from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
-from sglc.frontend.tracing.makers import declare_parser
+from sglc.frontend.tracing.makers import declare_parser, declare_reader
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
@@ -50,8 +50,8 @@ from sglc.ir.ops import (
     Loop,
     Lower,
     Not,
-    PureCall,
     Prompt,
+    PureCall,
     Select,
     Store,
     Strip,
@@ -167,8 +167,16 @@ class Tracer:
         return SymbolicBool(value)
 
     def store(self, name: str, value: Any, loc: Loc) -> None:
-        """A variable of the program's own state; one that can still change is stored at the end of its path."""
-        if len(self.calls) == 1 and (self.bodies or _is_settled(value)):
+        """A variable of the program's own state; what can still change is stored again at its path's end."""
+        if len(self.calls) > 1:
+            return
+        if isinstance(value, Generated) and value.parser is not None:
+            if not value.many:
+                read = PureCall(
+                    declare_reader(value.parser), (value.value,), {}, "object", loc=value.parser.loc
+                )
+                self.recorder.ops.append(Store(name, self.emit(read, Type.JSON), loc=loc))
+        else:
             self.recorder.ops.append(Store(name, self.as_data(self, value, "stored"), loc=loc))
 
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
