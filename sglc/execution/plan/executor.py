@@ -183,7 +183,7 @@ class PlanExecutor:
                     there = scope.there(names_in(variable.value))
                     if there is not None:
                         made = facts.sites.get(variable.value) if isinstance(variable.value, Slot) else None
-                        variables[variable.name] = made_at(read(variable.value, there), made, at)
+                        variables[variable.name] = made_at(variable.name, read(variable.value, there), made, at)
                 elif isinstance(variable, PromptEnd):
                     variables[PROMPT] = prompt_of(variable, scope)
                 else:
@@ -379,9 +379,13 @@ def prompt_of(end: PromptEnd, scope: Scope) -> Value:
     return text_so_far(end.text, known), plain(read(end.turns, known))
 
 
-def made_at(value: Value, site: Site | None, at: _At) -> Value:
+def made_at(name: str, value: Value, site: Site | None, at: _At) -> Value:
     """A variable, with the generation that made it if it is what one made."""
-    return value if site is None or value is None else Made(site.inside(at.call, at.iterations), value)
+    return (
+        value
+        if site is None or value is None or site.name != name
+        else Made(site.inside(at.call, at.iterations), value)
+    )
 
 
 def computed(program: str, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:

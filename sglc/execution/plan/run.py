@@ -88,7 +88,7 @@ def _early(plan: Plan) -> dict[str, Variable]:
     found: dict[str, Variable] = {}
     for variable in plan.variables:
         match variable:
-            case Named(name, Slot(slot)) if slot in made:
+            case Named(name, Slot(slot)) if slot in made and made[slot].site.name == name:
                 found[name] = made[slot]
             case Named(name, tuple(parts)) if all(_is_made(part, made) for part in parts):
                 entries = tuple([made[part.name] if isinstance(part, Slot) else None for part in parts])

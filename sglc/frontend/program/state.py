@@ -486,6 +486,10 @@ class State:
     def text(self) -> str:
         """The whole prompt as text, chat markup included; waits for every generation in it."""
         self.settle()
+        tracing = TRACING.get() if self._instance.launcher is None else None
+        if tracing is not None:
+            made: Any = tracing.text_of(self._stream.value, None, here())
+            return made  # type: ignore[no-any-return]
         launcher = self._instance.observe("`text()`", here())
         return launcher.text_of_stream(self._stream.handle) if self._stream.handle else ""
 

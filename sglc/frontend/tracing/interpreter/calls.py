@@ -19,6 +19,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import Any
 
 from sglc.frontend.language.function import Definition
+from sglc.frontend.program.state import State
 from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
@@ -147,6 +148,11 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
         return function(*args, **named)
+    if name == "text" and isinstance(getattr(function, "__self__", None), State):
+        frame.tracer.may_fail("`text()`")
+        said = function(*args, **named)
+        frame.tracer.was_read(said)
+        return said
     for item in (*args, *named.values()):
         held = item if isinstance(item, list | tuple) else [item]
         for part in held:
