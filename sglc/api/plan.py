@@ -23,6 +23,7 @@ from sglc.execution.result import Result
 from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
+from sglc.frontend.tracing.makers import maker_named
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
@@ -213,8 +214,8 @@ def tools_for(plan: Plan, given: Functions) -> Tools:
                 )  # fmt: skip
             by_part[part] = name
             found[name] = short[part]
-        elif name in known:
-            found[name] = known[name]
+        elif (made := maker_named(name) or known.get(name)) is not None:
+            found[name] = made
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sglc.errors import Loc, RunError, UsageError
@@ -83,17 +84,42 @@ class RunContext:
     call: str = ""  # the site of the call that this run is
     outputs: RunOutputs | None = None
     budget: Budget | None = None
+    parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
+    then: Callable[[], None] | None = None  # to be called when none of these runs any more
+    lock: Lock = field(default_factory=Lock)
 
-    def begin(self, run: Stoppable) -> None:
-        """A program is called: it stops when this one does, at once if that has happened."""
-        self.inner[id(run)] = run
+    def begin(self, run: Stoppable, *, part: bool = False) -> None:
+        """A program is called: it stops when this one does, at once if that has happened.
+
+        Args:
+            part: its calls are calls of this run, which ends behind it.
+        """
+        with self.lock:
+            self.inner[id(run)] = run
+            if part:
+                self.parts.add(id(run))
         error = self.why_over()  # behind the entry, so that a stop meanwhile finds it
         if error is not None:
             run.stop(error)
 
     def end(self, run: Stoppable) -> None:
         """It has ended."""
-        self.inner.pop(id(run), None)
+        with self.lock:
+            self.inner.pop(id(run), None)
+            self.parts.discard(id(run))
+            then = self.then if not self.parts else None
+            if then is not None:
+                self.then = None
+        if then is not None:
+            then()
+
+    def when_alone(self, then: Callable[[], None]) -> None:
+        """Call `then` when the programs that the body calls have ended: now, or where the last one ends."""
+        with self.lock:
+            if self.parts:
+                self.then = then
+                return
+        then()
 
     def stop_inner(self, reason: RunError | None) -> None:
         """Stop what was called."""

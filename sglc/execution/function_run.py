@@ -97,7 +97,9 @@ class FunctionRun(Run):
             recorder.ops.clear()  # what was recorded and not launched yet never runs
         launcher.observer = None  # from here on it is not the program that reads
         if self._first("body"):
-            self._session.when_idle(lambda: self._all_ended(instance, state, value, error))
+            self._session.when_idle(
+                lambda: self._inside.when_alone(lambda: self._all_ended(instance, state, value, error))
+            )
 
     def _first(self, what: str) -> bool:
         """Whether the `body`, or the `run`, was not over before this; it is now."""

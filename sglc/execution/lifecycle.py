@@ -84,7 +84,7 @@ class Run(ABC):
         setup.context.run(enter, self._inside)
         result.begin(self.stop)
         if self._outer is not None:
-            self._outer.begin(self)
+            self._outer.begin(self, part=place is not None)
 
     @abstractmethod
     def run(self) -> None:

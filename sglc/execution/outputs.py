@@ -172,17 +172,19 @@ class RunOutputs:
         return made
 
     def add(self, output: PendingOutput, text: str, delta: Delta | None = None) -> None:
-        """More text of a generation of a live run. Called inside `change`."""
-        if output.pieces is None:
-            output.pieces = []
-        output.pieces.append(text)
-        if delta is not None:
-            output.deltas = output.deltas or []
-            output.deltas.append(delta)
-        self.pieces.append((output.site, text))
+        """More text of a generation of a run that is `heard`. Called inside `change`."""
+        if self.live:
+            if output.pieces is None:
+                output.pieces = []
+            output.pieces.append(text)
+            if delta is not None:
+                output.deltas = output.deltas or []
+                output.deltas.append(delta)
+            self.pieces.append((output.site, text))
         for outer in self.around()[1:]:
             with outer.change:
-                outer.pieces.append((output.site, text))
+                if outer.live:
+                    outer.pieces.append((output.site, text))
 
     def finish(self, output: PendingOutput) -> None:
         """A generation has ended well. Called inside `change`."""
@@ -191,6 +193,11 @@ class RunOutputs:
             with outer.change:
                 if not outer.ended:
                     outer.done.append(output)
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody wants text piece by piece: of this run, or of one around."""
+        return self.live or (self.outer is not None and self.outer.heard)
 
     def around(self) -> list[RunOutputs]:
         """These, and those of the runs around, innermost first."""

@@ -338,7 +338,7 @@ class Session:
         if not backend.target.whole_answers:
             return backend.submit(segment)
         timed = self.observer is not None and self.observer.wants_pieces
-        return backend.submit(segment, streams=timed or self.outputs.live or self.on_text is not None)
+        return backend.submit(segment, streams=timed or self.outputs.heard or self.on_text is not None)
 
     def _event(self, output: PendingOutput, event: Event) -> None:
         match event:
@@ -352,7 +352,7 @@ class Session:
             case Delta():
                 if output.first_s is None:
                     output.first_s = self.elapsed_s
-                if self.outputs.live:
+                if self.outputs.heard:
                     with self.outputs.change:
                         self.outputs.add(output, event.text, event)
                 if self.on_text is not None:
@@ -369,7 +369,7 @@ class Session:
         if self.on_text is not None:
             self.on_text(output.site, None)
         with self.outputs.change:
-            if self.outputs.live and not output.pieces and first(text):
+            if self.outputs.heard and output.first_s is None and first(text):
                 self.outputs.add(output, first(text))
             output.text = text
             self.outputs.finish(output)

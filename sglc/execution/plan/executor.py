@@ -21,9 +21,22 @@ from sglc.execution.plan.arguments import as_values, bound
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
-from sglc.execution.plan.values import PROMPT, Exact, Value, as_python, held_in, plain, read, text, text_so_far
+from sglc.execution.plan.values import (
+    PROMPT,
+    Exact,
+    Made,
+    Value,
+    as_python,
+    held_in,
+    plain,
+    read,
+    text,
+    text_so_far,
+)
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
+from sglc.frontend.tracing.makers import STORED
+from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -111,6 +124,12 @@ class PlanExecutor:
         return {name: as_python(item, self.segments.text) for name, item in known.items()}
 
     @property
+    def sites(self) -> dict[str, tuple[Site, bool]]:
+        """The variables that are what one generation made: where, and whether more than the text was read."""
+        made = {name: item for name, item in self.known.items() if isinstance(item, Made)}
+        return {name: (item.site, isinstance(item.value, Exact)) for name, item in made.items()}
+
+    @property
     def prompt(self) -> tuple[str, Any]:
         """The prompt as far as it came, and what its turns consist of."""
         match self.known.get(PROMPT):
@@ -164,7 +183,8 @@ class PlanExecutor:
                 if isinstance(variable, Named):
                     there = scope.there(names_in(variable.value))
                     if there is not None:
-                        variables[variable.name] = read(variable.value, there)
+                        made = facts.sites.get(variable.value) if isinstance(variable.value, Slot) else None
+                        variables[variable.name] = made_at(variable.name, read(variable.value, there), made, at)
                 elif isinstance(variable, PromptEnd):
                     variables[PROMPT] = prompt_of(variable, scope)
                 else:
@@ -246,6 +266,9 @@ class PlanExecutor:
                     raise error
                 if step.function in PURE:
                     scope.give(Slot(step.name), computed(self.plan.program, step, args, named))
+                    return
+                if step.function.endswith(STORED):  # it only reads a text
+                    scope.give(Slot(step.name), Exact(self.tools[step.function](*args)))
                     return
                 function = self.tools.get(step.function) or EFFECTS[step.function]
                 call = object()
@@ -355,6 +378,15 @@ def prompt_of(end: PromptEnd, scope: Scope) -> Value:
     names = tuple(names_in((end.text, end.turns)))
     known = scope.there(names) or dict.fromkeys(names)
     return text_so_far(end.text, known), plain(read(end.turns, known))
+
+
+def made_at(name: str, value: Value, site: Site | None, at: _At) -> Value:
+    """A variable, with the generation that made it if it is what one made."""
+    return (
+        value
+        if site is None or value is None or site.name != name
+        else Made(site.inside(at.call, at.iterations), value)
+    )
 
 
 def computed(program: str, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:

@@ -6,7 +6,7 @@ do then. Nothing of it waits in a thread but the tools that it calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,14 @@ from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.tool_calls import Tools
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Gathered, Variable
-from sglc.frontend.tracing.makers import PARSERS
+from sglc.frontend.tracing.makers import Unread
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd
+from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Name
 
@@ -48,7 +49,6 @@ class PreparedRows(Prepared):
     """A plan, and what its rows share.
 
     `early` are the variables that one generation makes, or a list of them: they are there before the end.
-    `typed` are those whose value is more than a text.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations.
     """
 
@@ -56,15 +56,9 @@ class PreparedRows(Prepared):
         super().__init__(plan)
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
-        made = _generated(plan)
-        self.early = _early(plan, made)
-        self.typed = {
-            variable.name: made[variable.value.name]
-            for variable in plan.variables
-            if isinstance(variable, Named) and isinstance(variable.value, Slot) and variable.value.name in made
-            and made[variable.value.name].parser is not None
-        }  # fmt: skip
+        self.early = _early(plan)
         self.single = _single(plan, self.early)
+        self.order = tuple([item.name for item in plan.variables if isinstance(item, Named)])
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
         self.shown = _shown(self.end, plan)
 
@@ -83,25 +77,19 @@ def _single(plan: Plan, early: Mapping[str, Variable]) -> Single | None:
             return None
 
 
-def _generated(plan: Plan) -> dict[str, Generated]:
-    """What the plan's own steps generate, by the names that it has for it."""
-    made: dict[str, Generated] = {}
+def _early(plan: Plan) -> dict[str, Variable]:
+    made: dict[str, Generated] = {}  # by the name that it has in the plan
     for step in plan.steps:
         if isinstance(step, Segment):
             for name, index in step.gives:
                 node = step.nodes[index]
                 assert isinstance(node, GenNode | SelectNode)
                 many = isinstance(node, GenNode) and node.sampling.n > 1
-                text, parser = core.Value(index, core.Type.TEXT), PARSERS.get(node.loc)
-                made[name] = Generated(node.site, 0, text, parser, many=many)
-    return made
-
-
-def _early(plan: Plan, made: Mapping[str, Generated]) -> dict[str, Variable]:
+                made[name] = Generated(node.site, 0, core.Value(index, core.Type.TEXT), many=many)
     found: dict[str, Variable] = {}
     for variable in plan.variables:
         match variable:
-            case Named(name, Slot(slot)) if slot in made:
+            case Named(name, Slot(slot)) if slot in made and made[slot].site.name == name:
                 found[name] = made[slot]
             case Named(name, tuple(parts)) if all(_is_made(part, made) for part in parts):
                 entries = tuple([made[part.name] if isinstance(part, Slot) else None for part in parts])
@@ -110,9 +98,21 @@ def _early(plan: Plan, made: Mapping[str, Generated]) -> dict[str, Variable]:
                 found.pop(name, None)
             case PromptEnd():
                 continue
-            case _:  # what blocks store may have any name
-                return {}
+            case Within(number):
+                for name in _stored_in(plan, blocks_of(plan.steps[number])):
+                    found.pop(name, None)
     return found
+
+
+def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
+    """The names of the variables that blocks store."""
+    for number in numbers:
+        block = plan.blocks[number]
+        for variable in block.variables:
+            if isinstance(variable, Named):
+                yield variable.name
+            elif isinstance(variable, Within):
+                yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
 def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
@@ -134,6 +134,17 @@ def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
 
 def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
     return part is None or (isinstance(part, Slot) and part.name in made)
+
+
+def _known_value(late: Any) -> OutputParser:
+    """A typed value that was read already, as what reads it from its text."""
+
+    def value(text: str) -> Any:
+        if isinstance(late, Unread):
+            raise late.problem
+        return late
+
+    return OutputParser("", value, core.NOWHERE)
 
 
 class PlanRun(Run):
@@ -265,14 +276,23 @@ class PlanRun(Run):
         outputs = self.result.outputs
         error, total_s = self._leave(error, self._session.elapsed_s)
         outputs.error = error
+        early, errors = values(outputs, outputs.variables)
+        sites = {} if self._executor is None else self._executor.sites
         for name, late in variables.items():
             if name not in self._prepared.early:
-                typed = self._prepared.typed.get(name)
-                made = None if typed is None else outputs.generations.get(typed.site)
-                is_its = made is not None and late is not None and value_of(made) == late
-                dict.__setitem__(outputs.variables, name, typed if is_its else late)
-        known, errors = values(outputs, outputs.variables)
+                site, typed = sites.get(name, (None, False))
+                if site in outputs.generations:  # its pieces can be read
+                    parser = _known_value(late) if typed else None
+                    late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
+                dict.__setitem__(outputs.variables, name, late)
+        unread = {name: late.problem for name, late in variables.items() if isinstance(late, Unread)}
+        errors |= unread
+        variables = {name: late for name, late in variables.items() if name not in unread}
+        # In the order of the program, in which the early ones are not the first.
+        order = self._prepared.order if self._executor is None else (*variables,)
+        made = {**early, **variables}
+        made = {name: made[name] for name in (*order, *made) if name in made}
         text = "".join(TextReader(outputs).come())
         if self._executor is not None and error is not None:
             text = max(text, self._executor.prompt[0], key=len)
-        self._fill(RunOutcome(value, error, {**known, **variables, **known}, errors, text, turns or [], total_s))
+        self._fill(RunOutcome(value, error, made, errors, text, turns or [], total_s))

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.values import Kept, Value
-from sglc.ir.plan.plan import Block, Step, blocks_of
+from sglc.frontend.tracing.makers import STORED
+from sglc.ir.core import Site
+from sglc.ir.plan.plan import Block, FunctionStep, Step, blocks_of
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 
@@ -27,6 +29,19 @@ class Facts:
         self.reads = [tuple(uses.reads(step)) for step in block.steps]
         self.effects = [uses.has_effects(step) for step in block.steps]
         self.gives = [name for step in block.steps for name in gives_of(step)]
+        # What generations of the block make, and the place of each in its program.
+        self.sites: dict[Name, Site] = {
+            Slot(name): node.site
+            for step in block.steps
+            if isinstance(step, Segment)
+            for name, index in step.gives
+            if isinstance(node := step.nodes[index], GenNode | SelectNode)
+        }
+        for step in block.steps:
+            match step:
+                case FunctionStep(name, function, (Slot() as text,)) if function.endswith(STORED):
+                    if text in self.sites:
+                        self.sites[Slot(name)] = self.sites[text]
         self.ends = tuple(dict.fromkeys(block_ends(block)))
         self.readers = Counter(name for reads in (*self.reads, self.ends) for name in reads)
         self.chains = _chains(block, self.reads)

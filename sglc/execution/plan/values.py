@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from sglc.ir.core import Site
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.plan.uses import Name
@@ -30,6 +31,14 @@ class Exact:
     """What one of Python's own functions gave: an object of any type, which reaches the user as it is."""
 
     item: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A variable that is what a generation made, and where; nothing reads it before the end."""
+
+    site: Site
+    value: Value
 
 
 class Kept:
@@ -57,7 +66,7 @@ class Kept:
             self._free(self.number)
 
 
-Value: TypeAlias = "Plain | Samples | Exact | Kept | tuple[Value, ...] | Mapping[str, Value]"
+Value: TypeAlias = "Plain | Samples | Exact | Made | Kept | tuple[Value, ...] | Mapping[str, Value]"
 
 
 def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
@@ -134,6 +143,8 @@ def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
             return list(value.texts)
         case Exact():
             return value.item
+        case Made():
+            return as_python(value.value, stream)
         case Kept():
             assert stream is not None
             return stream(value)

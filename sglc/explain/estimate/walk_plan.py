@@ -32,6 +32,7 @@ from sglc.explain.estimate.intervals import Interval, between, sure
 from sglc.explain.estimate.state import BlockContext, EstimateState, Name, PossibleToolCall
 from sglc.explain.estimate.token_counts import Marked, Unknown, merged
 from sglc.explain.estimate.walk_segment import SegmentWalk
+from sglc.frontend.tracing.makers import STORED
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -48,6 +49,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Segment, Slot
+from sglc.ir.pure import PURE
 
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 
@@ -67,6 +69,11 @@ def go_through(plan: Plan, arguments: Mapping[str, str], row: int, seen: Estimat
 
 class _Stops(Exception):
     """Ordinary Python takes over."""
+
+
+def _nothing(place: int) -> ValueAfter:
+    """Stands for a result of a block that does not come to its end."""
+    return ValueAfter(UnknownValue(("end", place), "{...}"))
 
 
 class _PlanWalk:
@@ -89,9 +96,7 @@ class _PlanWalk:
             for step in block.steps:
                 tally = tally + self.step(step, at)
         except _Stops:
-            return [
-                ValueAfter(UnknownValue(("end", index), "{...}")) for index, _ in enumerate(block.results)
-            ], tally
+            return [_nothing(index) for index, _ in enumerate(block.results)], tally
         return [self.tree(tree, at) for tree in block.results], tally
 
     def numbered(
@@ -139,19 +144,22 @@ class _PlanWalk:
         values = [self.tree(tree, at) for tree in (*step.args, *step.named.values())]
         after = last([at.after, *(value.after for value in values)])
         site = "@".join([f"{at.call}/{step.name}" if at.call else step.name, *map(str, at.iterations)])
-        self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
+        declared = step.function not in PURE and not step.function.endswith(STORED)
+        if declared:
+            self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
         behind = After(frozenset({site}), after.depth, after.chain)
         key = (self.row, "function", site)
         at.names[-1][Slot(step.name)] = ValueAfter(
             UnknownValue(key, f"{{{step.function.rpartition('.')[2]}()}}"), behind
         )
-        return Tally(tools=sure(1))
+        return Tally(tools=sure(1)) if declared else Tally()
 
     def choice(self, step: CondStep | SwitchStep, at: BlockContext) -> Tally:
         decided = self.tree(step.pred if isinstance(step, CondStep) else step.value, at)
         arms = _arms(step, decided.form)
         if len(arms) == 1:
             made, tally = self.numbered(arms[0], replace(at, after=last([at.after, decided.after])))
+            made += [_nothing(place) for place in range(len(made), len(step.gives))]  # it ends the program
             at.names[-1].update(zip(step.gives, made, strict=True))
             return tally
         self.decisions += 1
@@ -231,7 +239,9 @@ class _PlanWalk:
         after: After,
     ) -> None:
         for place, name in enumerate(gives):
-            values = [outcome[place] for outcome in outcomes]
+            # An arm that ends the program gives nothing.
+            ends = [outcome[place] for outcome in outcomes if place < len(outcome)]
+            values = ends or [_nothing(place)]
             key = (self.row, "joined", number, place)
             shown = "{one of several ends}" if isinstance(name, Held) else f"{{{name.name}}}"
             form = one_form([value.form for value in values], key, shown, self.counter)

@@ -237,7 +237,7 @@ def gen(
         more = form.stop
         said = {"regex": form.regex, "json_schema": form.json_schema}
         fields.update((key, value) for key, value in said.items() if value is not None)
-        parser = None if form.value is None else OutputParser(form.name, form.value, loc)
+        parser = None if form.value is None else OutputParser(form.name, form.value, loc, dtype)
     made = GenExpr(
         _name(name, "gen", loc),
         fields,

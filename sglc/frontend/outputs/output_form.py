@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, RunError
@@ -48,11 +48,15 @@ PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class OutputParser:
-    """How the text of a generation is parsed: `value` as in `OutputForm`, `loc` the generation's place."""
+    """How the text of a generation is parsed: `value` as in `OutputForm`, `loc` the generation's place.
+
+    `dtype` is what asked for it.
+    """
 
     name: str
     value: Callable[[str], Any]
     loc: Loc
+    dtype: object = field(default=None, compare=False)
 
     def parse(self, text: str | list[str]) -> Any:
         """The value of a text; of several samples the list of theirs.

@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
             return [plain(item) for item in value]
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        case _ if _is_pydantic(type(value)):
+        case _ if is_pydantic(type(value)):
             return value.model_dump(mode="json")
         case _:
             return value
@@ -143,7 +143,7 @@ def _shape(annotation: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
         return _array(_shape(arguments[0] if arguments else Any, inner, loc), origin)
     if origin is dict and (not arguments or arguments[0] is str):
         return _dictionary(_shape(arguments[1] if arguments else Any, inner, loc))
-    if _is_pydantic(annotation):
+    if is_pydantic(annotation):
         return _pydantic(annotation, around, loc)
     if _has_fields(annotation):
         return _fields(annotation, around, loc)
@@ -265,13 +265,13 @@ def _pydantic(cls: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
     return _Shape(schema, cls.model_validate)  # its `ValidationError` is a `ValueError`
 
 
-def _is_pydantic(cls: Any) -> bool:
+def is_pydantic(cls: Any) -> bool:
     return isinstance(cls, type) and hasattr(cls, "model_json_schema") and hasattr(cls, "model_validate")
 
 
 def _has_fields(cls: Any) -> bool:
     return isinstance(cls, type) and (
-        dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or _is_pydantic(cls)
+        dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
     )
 
 

@@ -118,8 +118,6 @@ class State:
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
                 read = made if item.parser is None else replace(made, parser=item.parser)
-                if item.parser is not None and (tracing := TRACING.get()) is not None:
-                    tracing.typed(item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
                 if any(isinstance(choice, LazyText) for choice in item.choices):
@@ -169,6 +167,8 @@ class State:
 
     def _store(self, name: str, made: Generated, variable: Generated) -> None:
         self._variables[name] = variable
+        if variable.parser is not None:
+            self._stored(name, variable.parser.loc)
         self._history = History(self._history, "generated", made)
 
     # -- what is not settled yet (`sglc.frontend.program.pending`) ----------------------------------------
@@ -486,6 +486,10 @@ class State:
     def text(self) -> str:
         """The whole prompt as text, chat markup included; waits for every generation in it."""
         self.settle()
+        tracing = TRACING.get() if self._instance.launcher is None else None
+        if tracing is not None:
+            made: Any = tracing.text_of(self._stream.value, None, here())
+            return made  # type: ignore[no-any-return]
         launcher = self._instance.observe("`text()`", here())
         return launcher.text_of_stream(self._stream.handle) if self._stream.handle else ""
 

@@ -5,16 +5,22 @@ A plan holds their names only: it runs where they are known, like the declared f
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import EnumMeta
+from functools import partial
+from types import FunctionType
 from typing import Any
 
-from sglc.errors import Loc
+from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
+from sglc.frontend.outputs.typed import form_of, is_pydantic
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
-
-
-PARSERS: dict[Loc, OutputParser] = {}  # by the places of their generations
+STORED = ", stored"  # ends the names of what reads a variable's value at the end
 
 
 def declare_class(kind: type) -> str:
@@ -31,6 +37,83 @@ def declare_parser(parser: OutputParser) -> str:
     return name
 
 
-def declare_typed(parser: OutputParser) -> None:
-    """Make known what a typed variable is: a plan gives its value where its program was traced, else its text."""
-    PARSERS[parser.loc] = parser
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Stands for a variable whose text spells no value: only who reads it gets the error."""
+
+    problem: RunError
+
+
+def declare_reader(parser: OutputParser) -> str:
+    """Make known what reads a variable's typed value at the end; gives its name in a plan."""
+    kind = parser.dtype
+    shown = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else parser.name
+    name = f"{shown} of {parser.loc}{STORED}"
+    MAKERS[name] = partial(_softly, parser.parse)
+    return name
+
+
+def _softly(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except RunError as problem:
+        return Unread(problem)
+
+
+def maker_named(name: str) -> Callable[..., Any] | None:
+    """What a plan's name means: a class of a module that is loaded, or what reads its values from texts.
+
+    Where a class is not loaded, a variable stays the text that was generated.
+    """
+    if not name.endswith(STORED):
+        return class_named(name)
+    shown, _, place = name.removesuffix(STORED).rpartition(" of ")
+    kind = _loaded(shown)
+    if kind is None or not (only_holds(kind) or is_pydantic(kind)):
+        return MAKERS.get(name, str)
+    file, line, column = place.rsplit(":", 2)
+    loc = Loc(file, int(line), int(column))
+    form = form_of(kind, loc)
+    return str if form.value is None else partial(_softly, OutputParser(form.name, form.value, loc, kind).parse)
+
+
+def class_named(name: str) -> type | None:
+    """A class of that name in a module that is loaded, if its objects only hold what they are given.
+
+    A plan may come from a stranger: no other class is found by its name.
+    """
+    kind = _loaded(name)
+    return kind if kind is not None and only_holds(kind) else None
+
+
+def _loaded(name: str) -> type | None:
+    module, _, attribute = name.rpartition(".")
+    kind = getattr(sys.modules.get(module), attribute, None)
+    return kind if isinstance(kind, type) else None
+
+
+def only_holds(kind: type) -> bool:
+    """Whether making an object of a class runs no code of the user's."""
+    if isinstance(kind, EnumMeta):
+        return "_missing_" not in vars(kind)
+    if dataclasses.is_dataclass(kind):
+        factories = [field.default_factory for field in dataclasses.fields(kind)]
+        known = all(each in _FACTORIES for each in factories)
+        return known and not has_own_init(kind) and not hasattr(kind, "__post_init__")
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and not _has_own_new(kind)
+
+
+_FACTORIES = (dataclasses.MISSING, list, dict, set, tuple, str, int)
+
+
+def has_own_init(kind: type) -> bool:
+    """Whether the user wrote how an object is set up."""
+    made = inspect.getattr_static(kind, "__init__")
+    return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
+        "__create_fn__" not in made.__qualname__
+    )  # fmt: skip
+
+
+def _has_own_new(kind: type) -> bool:
+    made = getattr(kind, "__new__", None)
+    return isinstance(made, FunctionType) and not made.__code__.co_filename.startswith("<")

@@ -18,7 +18,7 @@ from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
-from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, symbol
+from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, Symbolic, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 
@@ -64,11 +64,9 @@ class Declared:
         return f"<sglc {'tool' if self.effects else 'pure function'} {self.name}>"
 
     def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
-        given = tuple(tree_of(tracer, arg, loc, f"given to `{self.function.__name__}`") for arg in args)
-        named = {
-            key: tree_of(tracer, arg, loc, f"given to `{self.function.__name__}`")
-            for key, arg in kwargs.items()
-        }
+        name = self.function.__name__
+        given = tuple(_handed(tracer, arg, loc, name) for arg in args)
+        named = {key: _handed(tracer, arg, loc, name) for key, arg in kwargs.items()}
         if not self.effects and not any(True for _ in values_in((given, named))):
             with outside():
                 return self.function(*args, **kwargs)
@@ -78,6 +76,25 @@ class Declared:
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
         kind = Tool if self.effects else PureCall
         return kind(self.name, given, named, str(self.gives), loc=loc)
+
+
+def _handed(tracer: Tracer, arg: Any, loc: Loc, name: str) -> Tree:
+    """An argument of a declared function: data with its own types, tuples as tuples.
+
+    Raises:
+        GraphBreak: it is an object of the user's, and the function wants that one and no copy.
+    """
+    if _is_data(arg):
+        return tracer.as_data(tracer, arg, name)
+    return tree_of(tracer, arg, loc, f"given to `{name}`")
+
+
+def _is_data(arg: Any) -> bool:
+    if type(arg) is dict:
+        return all(type(key) is str and _is_data(item) for key, item in arg.items())
+    if type(arg) in (list, tuple):
+        return all(map(_is_data, arg))
+    return isinstance(arg, Symbolic) or type(arg) in (str, int, float, bool, type(None))
 
 
 def tool(function: _F) -> _F:

@@ -23,7 +23,7 @@ from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
-from sglc.frontend.tracing.makers import declare_parser, declare_typed
+from sglc.frontend.tracing.makers import declare_parser, declare_reader
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
@@ -63,6 +63,7 @@ from sglc.ir.ops import (
     arms_of,
     hands_over,
 )
+from sglc.ir.pure import PURE
 
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
@@ -152,9 +153,6 @@ class Tracer:
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(function, loc)
 
-    def typed(self, parser: OutputParser) -> None:
-        declare_typed(parser)
-
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
             known = text._known(loc)
@@ -203,8 +201,16 @@ class Tracer:
         return SymbolicBool(value)
 
     def store(self, name: str, value: Any, loc: Loc) -> None:
-        """A variable of the program's own state; one that can still change is stored at the end of its path."""
-        if len(self.calls) == 1 and (self.bodies or _is_settled(value)):
+        """A variable of the program's own state; what can still change is stored again at its path's end."""
+        if len(self.calls) > 1:
+            return
+        if isinstance(value, Generated) and value.parser is not None:
+            if not value.many:
+                read = PureCall(
+                    declare_reader(value.parser), (value.value,), {}, "object", loc=value.parser.loc
+                )
+                self.recorder.ops.append(Store(name, self.emit(read, Type.JSON), loc=loc))
+        else:
             self.recorder.ops.append(Store(name, self.as_data(self, value, "stored"), loc=loc))
 
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
@@ -316,16 +322,29 @@ class Tracer:
                 return None if None in texts else "".join(text for text in texts if text is not None)
             case Eq(left=left, right=right):
                 one, other = self._known_text(left), self._known_text(right)
-                return None if one is None or other is None else one == other
+                return self._same_fact(value) if one is None or other is None else one == other
             case In(part=part, text=text):
                 one, other = self._known_text(part), self._known_text(text)
-                return None if one is None or other is None else one in other
+                return self._same_fact(value) if one is None or other is None else one in other
             case Not(value=inner):
                 negated = self.known(inner)
                 return None if negated is None else not negated
+            case PureCall() if value.type is Type.BOOL:
+                return self._same_fact(value)
             case _:
                 options = self._options(value)
                 return options[0] if options is not None and len(options) == 1 else None
+
+    def _same_fact(self, value: Value) -> bool | None:
+        """What this path has decided of a question that was asked before."""
+        asked = _question(self.made_by(value))
+        for other, outcome in self.decided.items():
+            made, negated = self.made_by(other), False
+            while isinstance(made, Not):
+                made, negated = self.made_by(made.value), not negated
+            if isinstance(outcome, bool) and asked is not None and _question(made) == asked:
+                return outcome is not negated
+        return None
 
     def decidable(self, value: Value) -> bool:
         match self.made_by(value):
@@ -578,6 +597,19 @@ class Tracer:
         """Reading these variables is an error from here on, for the reasons given."""
         for (number, name), reason in names.items():
             self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+
+
+def _question(op: Op | None) -> tuple[Any, ...] | None:
+    """What a truth value asks: two that ask the same of the same values are equal."""
+    match op:
+        case Eq(left=left, right=right):
+            return "eq", left, right
+        case In(part=part, text=text):
+            return "in", part, text
+        case PureCall(name=name, args=args, named=named) if name in PURE:
+            return name, args, dict(named)
+        case _:
+            return None
 
 
 def _is_settled(value: Any) -> bool:

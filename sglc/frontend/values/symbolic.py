@@ -75,9 +75,6 @@ class Tracing(Protocol):
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
 
-    def typed(self, parser: OutputParser) -> None:
-        """A generation has a typed value."""
-
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         """The typed value of a generation, which only a run knows."""
 
@@ -132,6 +129,15 @@ class Symbolic(HasKnown):
                 f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
             )
         return known
+
+    def refuse_argument(self, kind: BreakKind, what: str) -> None:
+        """What is no text's: an argument that nobody has given yet may be something else.
+
+        Raises:
+            GraphBreak: it is an argument.
+        """
+        if self._name()[1]:
+            self.observe(kind, what)
 
     def _name(self) -> tuple[str, str]:
         """How a sentence names it, and the argument that it is."""

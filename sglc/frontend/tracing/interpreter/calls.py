@@ -19,6 +19,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import Any
 
 from sglc.frontend.language.function import Definition
+from sglc.frontend.program.state import State
 from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
@@ -36,6 +37,7 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
+from sglc.frontend.tracing.makers import has_own_init, only_holds
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
@@ -149,6 +151,11 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
         return function(*args, **named)
+    if name == "text" and isinstance(getattr(function, "__self__", None), State):
+        frame.tracer.may_fail("`text()`")
+        said = function(*args, **named)
+        frame.tracer.was_read(said)
+        return said
     return function(
         *(_for_language(frame, name, place, arg) for place, arg in enumerate(args)),
         **{key: _for_language(frame, name, key, item) for key, item in named.items()},
@@ -221,20 +228,18 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     if kind is string.Template or kind is type:
         return _UNKNOWN
     if issubclass(kind, BaseException):
-        if kind.__module__ == "builtins" or not _own_init(kind):
+        if kind.__module__ == "builtins" or not has_own_init(kind):
             return kind(*args, **named)
-    elif isinstance(kind, EnumMeta) and len(args) == 1 and "_missing_" not in vars(kind):
+    elif isinstance(kind, EnumMeta) and len(args) == 1 and only_holds(kind):
         value = (
             args[0].observe(UNDECLARED, f"`{kind.__name__}(...)`") if isinstance(args[0], Symbolic) else args[0]
         )
         return kind(value)
-    elif dataclasses.is_dataclass(kind) and not _own_init(kind) and not hasattr(kind, "__post_init__"):
-        for field in dataclasses.fields(kind):
-            factory = field.default_factory
-            if factory is not dataclasses.MISSING and factory not in (list, dict, set, tuple, str, int):
-                raise undeclared(frame, kind)
+    elif dataclasses.is_dataclass(kind) and not has_own_init(kind) and not hasattr(kind, "__post_init__"):
+        if not only_holds(kind):
+            raise undeclared(frame, kind)
         return kind(*args, **named)
-    elif issubclass(kind, tuple) and hasattr(kind, "_fields") and "__new__" not in _written_in(kind):
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields") and only_holds(kind):
         return kind(*args, **named)
     elif kind is contextlib.nullcontext or kind is collections.deque:
         return kind(*args)
@@ -243,14 +248,3 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     elif kind.__module__ not in ("builtins", "collections", "datetime", "itertools", "fractions", "decimal"):
         raise undeclared(frame, kind)
     return _UNKNOWN
-
-
-def _own_init(kind: type) -> bool:
-    made = inspect.getattr_static(kind, "__init__")
-    return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
-        "__create_fn__" not in made.__qualname__
-    )  # fmt: skip
-
-
-def _written_in(kind: type) -> set[str]:
-    return {name for name, item in vars(kind).items() if isinstance(item, FunctionType) and name != "__new__"}

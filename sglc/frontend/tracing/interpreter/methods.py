@@ -144,6 +144,8 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
     if kind in METHODS and hasattr(kind, name):
         raise GraphBreak(f"`.{name}` needs a value that only exists when the program runs", frame.loc(), METHOD)
     if kind in METHODS:
+        if isinstance(value, SymbolicText):
+            value.refuse_argument(METHOD, f"`.{name}`")
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
     if name in _ANY_CHANGE:
         raise GraphBreak(

@@ -25,7 +25,7 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 
 _MOST_TURNS = 1000
 
@@ -384,6 +384,9 @@ def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str,
             return all(_fits(frame, p, subject[key], bound) for p, key in zip(patterns, known, strict=True))
         case ast.MatchClass(cls=cls, patterns=patterns, kwd_attrs=names, kwd_patterns=inner):
             kind = evaluate(frame, cls)
+            if isinstance(subject, Symbolic) and kind in _SCALARS and _is_scalar(subject, "a class pattern"):
+                fits = issubclass(kind_of(subject), kind)
+                return fits and (not patterns or _fits(frame, patterns[0], subject, bound))
             if isinstance(subject, Symbolic) or not isinstance(kind, type) or type(kind) is not type:
                 raise GraphBreak("a class pattern", frame.loc(), NO_RULE)
             if not isinstance(subject, kind):
@@ -393,8 +396,20 @@ def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str,
             own = getattr(kind, "__match_args__", ())
             pairs = [*zip(own, patterns, strict=False), *zip(names, inner, strict=True)]
             return all(_fits(frame, p, attribute(frame, subject, name), bound) for name, p in pairs)
+        case ast.MatchSequence() | ast.MatchMapping() if _is_scalar(subject, "a pattern"):
+            return False  # no text is a sequence here
         case _:
             raise GraphBreak(f"`case {ast.unparse(pattern)}` has no rule", frame.loc(), NO_RULE)
+
+
+_SCALARS = (str, int, float, bool)
+
+
+def _is_scalar(subject: Symbolic, what: str) -> bool:
+    """Whether a value that only a run knows is surely no sequence and no mapping."""
+    if isinstance(subject, SymbolicText):
+        subject.refuse_argument(NO_RULE, what)
+    return kind_of(subject) in _SCALARS
 
 
 _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
