@@ -12,6 +12,7 @@ import importlib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
@@ -161,8 +162,13 @@ def function_of(name: str) -> Callable[..., Any]:
     return _listed(made) if head == "itertools" or last in ("items", "keys", "values") else made
 
 
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, type)
+
+
 def name_of(function: Any) -> str:
     """The name under which a function of Python's is in `PURE`; "" if it is not."""
+    if not isinstance(function, _FUNCTIONS):
+        return ""
     owner = getattr(function, "__self__", None)
     module = str(getattr(function, "__module__", None) or getattr(owner, "__module__", ""))
     qualified = getattr(function, "__qualname__", "")

@@ -122,8 +122,7 @@ def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FORE
         raise GraphBreak(
             f"{what} of a `{type(value).__name__}` could run code of its own", tracer.place(), kind
         )
-    outer = tracer.outside
-    if isinstance(value, (*_ITERATORS, GeneratorType)) and outer.is_outside(value):
+    if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
         raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
 
 
@@ -154,7 +153,8 @@ def settled(value: Any) -> Any:
 
 def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     """Why tracing stops before a call of something that is not known to be harmless."""
-    name = getattr(function, "__qualname__", type(function).__name__)
+    known = isinstance(function, type | FunctionType | BuiltinFunctionType | MethodType)
+    name = function.__qualname__ if known else type(function).__name__
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 
