@@ -99,6 +99,9 @@ presence_penalty=-0.5, logit_bias=((1, -0.5),), logprobs_from=0, top_logprobs=2,
         case 'no':
             yield t0
     j0 = pack({'list': (l0, b0), 'text': t1, 'none': None, 'real': -0.0})
+    t2 = text_of(s4, since=s1)
+    store('kept', {'text': t2, 'one': (1, True)})
+    prompt(s4, turns=({'open': 'user'}, t2, j0))
     return j0
 """
     seen = set()

@@ -319,7 +319,7 @@ def test_a_plan_s_result_is_read_while_it_runs() -> None:
     meta = result.get_meta_info("x")
     assert meta is not None
     assert meta["completion_tokens"] == 3
-    assert (result.text(), result.messages()) == ("", [])
+    assert (result.text(), result.messages()) == ("a one two three 4", [])
     late = asyncio.run(plan.run(word="a", backend=backend).sync_async())
     assert late.variables == {"x": " one two three", "tip": [" 4", [" 4", " 4"], " 4"], "end": " 4"}
     assert list(late.text_iter("x")) == [" one two three"]

@@ -35,6 +35,7 @@ from sglc.ir.sampling import Sampling
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.compiled import CompiledFunction
+    from sglc.execution.context import CallPlace
     from sglc.execution.function_run import FunctionRun
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
     from sglc.execution.result import Result
@@ -132,9 +133,9 @@ class Function:
             assert tracer is not None
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
-        from sglc.execution.start import inherited, limits_of_run
+        from sglc.execution.start import called_at, limits_of_run
 
-        backend, seed = inherited(self.__name__, options.get("backend"), options.get("seed"))
+        backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
         limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
         return self._start(
             (arguments, sampling),
@@ -143,6 +144,7 @@ class Function:
             None,
             limits,
             {name: options[name] for name in WATCHES if name in options},
+            place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
         )
@@ -190,13 +192,14 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None,
         limits: Limits | None,
         watches: Mapping[str, Any],
+        place: CallPlace | None = None,
         *,
         live: bool = False,
         in_thread: bool = True,
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
 
-        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
+        call = replace(set_up(self.__name__, backend, seed, None, limits or Limits(), watches), place=place)
         call.backend.start()
         run = self._function_run(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
         if in_thread:

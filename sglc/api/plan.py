@@ -66,8 +66,7 @@ class LoadedPlan:
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
 
-        A result of a plan has variables, a value, calls and counts; it has no prompt of its own, so `text()`
-        is empty.
+        The result shows what that of the function shows, with the texts of typed values as they are.
 
         Args:
             arguments: by name, as texts; those whose names are no option may be given as keywords.

@@ -107,7 +107,8 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
-                return GenNode(stream, at, sampling, loc, _seed(own.seeds, str(at).encode()), ahead, key)
+                seed = _seed(own.seeds, str(at).encode())
+                return GenNode(stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key))
 
             return filled
         case SelectNode(stream, site, choices, method, loc, key):
@@ -117,7 +118,7 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 tuple([_choice(choice, own.texts) for choice in choices]),
                 method,
                 loc,
-                key,
+                _key(own.cache_keys, site, key),
             )
         case _:
             return _filler(node)

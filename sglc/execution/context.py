@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sglc.errors import Loc, RunError, UsageError
 from sglc.frontend.locate import here
-from sglc.frontend.values.symbolic import MAY_CALL
+from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
 
 if TYPE_CHECKING:
+    from sglc.execution.budget import Budget
     from sglc.execution.observer import Observer
+    from sglc.execution.outputs import RunOutputs
     from sglc.ir.plan.backend import Backend
 
 
@@ -47,6 +49,20 @@ class Stoppable(Protocol):
         """End it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """A program's call in the body of a run: its samples, calls and pieces are those of that run.
+
+    `site` stands before its own sites; `seed` and `row` are of the outermost run.
+    """
+
+    site: str
+    seed: int
+    row: int
+    outputs: RunOutputs  # of the run around
+    budget: Budget | None  # of the run around
+
+
 @dataclass(slots=True)
 class RunContext:
     """The run whose body is going on here: programs that it calls run where it runs, and stop when it does.
@@ -61,6 +77,12 @@ class RunContext:
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
     inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
     observer: Observer | None = None
+    reserve: Callable[[str], Site] | None = (
+        None  # gives the site of a program's call in the body, while it runs
+    )
+    call: str = ""  # the site of the call that this run is
+    outputs: RunOutputs | None = None
+    budget: Budget | None = None
 
     def begin(self, run: Stoppable) -> None:
         """A program is called: it stops when this one does, at once if that has happened."""
@@ -88,8 +110,15 @@ class RunContext:
         if error is not None:
             raise error
 
+    def place_of(self, name: str) -> CallPlace | None:
+        """Where the next call of the program `name` stands; None if that is no part of the body itself."""
+        if self.reserve is None or self.outputs is None or IN_FUNCTION.get():
+            return None
+        site = self.reserve(name).inside(self.call, ())
+        return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget)
+
     def seed_of(self, name: str) -> int:
-        """The seed of the next call of the program `name`; the same in every run with this run's seed."""
+        """The seed of the next run of `name` that has no place; the same in every run with this run's seed."""
         from sglc.execution.bind import site_seed  # what only a run needs
 
         count = self.called.get(name, 0)

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError
@@ -74,6 +75,7 @@ class FunctionRun(Run):
         launcher = _Shown(self._session, stream, self._observer)
         body = body_of(self._definition.call)
         texts = {name: value for name, value in self._arguments.items() if type(value) is str}
+        self._inside.reserve = partial(recorder.reserve, ())
         instance = Instance(recorder, launcher, LazyReads(body, self._definition.code, texts))
         state = State(instance, stream)
         state._variables = self.result.outputs.variables

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.budget import Budget
-from sglc.execution.context import RUN_CONTEXT, RunContext, enter
+from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
@@ -37,6 +37,7 @@ class CallSetup:
     seed: int
     limits: Limits = Limits()
     observer: CallObserver | None = None
+    place: CallPlace | None = None  # where it stands in another run's body
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,23 @@ class Run(ABC):
         self._arguments = arguments
         self._loc = loc
         self._observer = None if call.observer is None else call.observer.row(setup.number, arguments)
+        place, budget = call.place, call.limits.budget
+        row = setup.number if place is None else place.row
         self._session = session = Session(
-            call.backend, call.seed, setup.number, setup.on_text, result.outputs, call.limits.budget,
-            observer=self._observer,
+            call.backend, call.seed, row, setup.on_text, result.outputs, budget, observer=self._observer,
         )  # fmt: skip
+        if place is not None:
+            result.outputs.call, result.outputs.outer = place.site, place.outputs
+            if budget is None:
+                session.budget, session.counted = place.budget, place.outputs
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._context = setup.context
         self._outer = setup.context.get(RUN_CONTEXT)
         self._inside = RunContext(
-            call.backend, call.seed, setup.number,
+            call.backend, call.seed, row,
             lambda: session.why_over,  # and not of the run, which would hold itself
-            observer=self._observer,
+            observer=self._observer, call=result.outputs.call, outputs=result.outputs, budget=session.budget,
         )  # fmt: skip
         setup.context.run(enter, self._inside)
         result.begin(self.stop)

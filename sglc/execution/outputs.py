@@ -148,6 +148,9 @@ class RunOutputs:
         self.text: list[Part] = []  # of the run's own stream
         # Of all generations, in the order in which they came, if the run is live.
         self.pieces: list[tuple[Site, str]] = []
+        self.call = ""  # the site of the call that the run is, in another run's body
+        self.outer: RunOutputs | None = None  # that one's, which has these calls and pieces too
+        self.begun = 0  # generations, those of called programs among them
         self.ended = False
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
@@ -157,6 +160,9 @@ class RunOutputs:
     def begin(self, asked: Mapping[int, GenNode | SelectNode], now_s: float) -> dict[int, PendingOutput]:
         """Generations were submitted; gives their places under the same numbers."""
         made: dict[int, PendingOutput] = {}
+        for each in self.around():
+            with each.change:
+                each.begun += len(asked)
         with self.change:
             for number, node in asked.items():
                 several = isinstance(node, GenNode) and node.sampling.n > 1
@@ -174,6 +180,30 @@ class RunOutputs:
             output.deltas = output.deltas or []
             output.deltas.append(delta)
         self.pieces.append((output.site, text))
+        for outer in self.around()[1:]:
+            with outer.change:
+                outer.pieces.append((output.site, text))
+
+    def finish(self, output: PendingOutput) -> None:
+        """A generation has ended well. Called inside `change`."""
+        self.done.append(output)
+        for outer in self.around()[1:]:
+            with outer.change:
+                if not outer.ended:
+                    outer.done.append(output)
+
+    def around(self) -> list[RunOutputs]:
+        """These, and those of the runs around, innermost first."""
+        found: list[RunOutputs] = []
+        each: RunOutputs | None = self
+        while each is not None:
+            found.append(each)
+            each = each.outer
+        return found
+
+    def at(self, site: Site) -> Site:
+        """A site of the program as it is at run time."""
+        return site.inside(self.call, ()) if self.call else site
 
     def fail(self, generations: Iterable[PendingOutput], error: BaseException) -> None:
         """What has not come of these generations will not come."""
@@ -241,7 +271,7 @@ class RunOutputs:
                 variable = variable.known  # its pieces can be read as they come
             if isinstance(variable, Awaited) and not self.ended:
                 return None
-            if self.ended or not isinstance(variable, Generated) or variable.site in self.generations:
+            if self.ended or not isinstance(variable, Generated) or self.at(variable.site) in self.generations:
                 return (variable,)
             return None
         return () if self.ended else None
@@ -298,7 +328,7 @@ class RunOutputs:
         return Ready("".join(texts))
 
     def _of_site(self, site: Site, final: bool) -> Ready | None:
-        output = self.generations.get(site)
+        output = self.generations.get(self.at(site))
         if output is not None and output.ready:
             return Ready(output.text, output.error)
         return Ready(None, self.never(site.name)) if final or self.ended else None
@@ -319,7 +349,15 @@ class RunOutputs:
 
     def call_of(self, name: str) -> CallRecord | None:
         """The newest finished call that stored `name`."""
-        return next((output.call for output in reversed(self.done) if output.site.name == name), None)
+        own = f"{self.call}/" if self.call else ""
+        return next(
+            (
+                output.call
+                for output in reversed(self.done)
+                if output.site.name == name and "/" not in output.site.function.removeprefix(own)
+            ),
+            None,
+        )
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:

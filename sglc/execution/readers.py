@@ -48,6 +48,11 @@ class TextReader:
         self._part = 0
         self._piece = 0
 
+    def come(self) -> list[str]:
+        """The pieces that there are."""
+        portion = self.take()
+        return [] if portion is None else portion.pieces
+
     def take(self) -> Portion | None:
         pieces: list[Any] = []
         while self._part < len(self._outputs.text):
@@ -55,7 +60,9 @@ class TextReader:
             if isinstance(part, str):
                 pieces.append(part)
             else:
-                output = self._outputs.generations[part]
+                output = self._outputs.generations.get(part)
+                if output is None:  # it has not begun
+                    break
                 said = output.said
                 pieces += said[self._piece :]
                 self._piece = len(said)
@@ -88,7 +95,8 @@ class VariableReader:
             case ():
                 return Portion([], True, self._outputs.missing(self._name))
             case (Generated(site=site, parser=parser),) if (
-                site in self._outputs.generations and not self._outputs.generations[site].several
+                self._outputs.at(site) in self._outputs.generations
+                and not self._outputs.generations[self._outputs.at(site)].several
             ):
                 if self._share is None and parser is not None and isinstance(parser.value, Share):
                     self._share = ShareReader(parser.value)
@@ -102,7 +110,7 @@ class VariableReader:
                 raise AssertionError(self.variable)
 
     def _pieces(self, site: Site) -> Portion | None:
-        output = self._outputs.generations[site]
+        output = self._outputs.generations[self._outputs.at(site)]
         said = output.said
         pieces: list[Any] = said[self._piece :]
         deltas = output.deltas[self._piece :] if output.deltas else []
@@ -188,7 +196,7 @@ async def read_with_meta(outputs: RunOutputs, name: str) -> AsyncIterator[tuple[
 def _meta_of(outputs: RunOutputs, reader: VariableReader, told: Sequence[Delta]) -> dict[str, Any]:
     match reader.variable:
         case (Generated(site=site),):
-            call = outputs.generations[site].call
+            call = outputs.generations[outputs.at(site)].call
             return {} if call is None else meta_rest(call, told)
         case _:
             return {}  # no generation made it

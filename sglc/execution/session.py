@@ -76,6 +76,7 @@ class Session:
     budget: Budget | None = None
     cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
     observer: Observer | None = None
+    counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -128,7 +129,7 @@ class Session:
             return
         prepared = self._prepared(recorded)
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
-        own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys)
+        own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys, self.outputs.call)
         bound = prepared.template.bind(own)
         for node in prepared.keeps:
             number = numbers.get(node.handle)
@@ -136,7 +137,7 @@ class Session:
             self._kept[str(node.handle)] = kept
             if number is not None:
                 self._numbered[number] = kept
-        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, prepared.asked)
+        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, self._asked(prepared, bound))
 
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
         """Run a program of its own on another back end, as a part of this run: its calls, seeds, errors.
@@ -149,22 +150,27 @@ class Session:
             other = self.observer.other(other, recorded.program, loc)
         other.start()
         prepared = self._prepared(recorded, other)
-        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds))
-        self._submit(bound, prepared.asked, other)
+        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call))
+        self._submit(bound, self._asked(prepared, bound), other)
+
+    def _asked(self, prepared: _Prepared, bound: Segment) -> Mapping[int, GenNode | SelectNode]:
+        """The generations of a bound segment; those of a run that is no call have the sites of the program."""
+        return asked_in(bound) if self.outputs.call else prepared.asked
 
     def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:
         target = (backend or self.backend).target
-        known = recorded.memo.get(id(target))
+        placed = bool(self.outputs.call)
+        known = recorded.memo.get((id(target), placed))
         if not isinstance(known, _Prepared):
             plan = cached(recorded.program, target).plan
             (segment,) = (step for step in plan.steps if isinstance(step, Segment))
             known = _Prepared(
                 target,  # kept, so that no other target gets its id
-                Template(without_keeps(segment) if recorded.final else segment),
+                Template(without_keeps(segment) if recorded.final else segment, placed=placed),
                 asked_in(segment),
                 tuple(node for node in segment.nodes if isinstance(node, KeepNode)),
             )
-            recorded.memo[id(target)] = known
+            recorded.memo[id(target), placed] = known
         return known
 
     def text_of_site(self, site: Site) -> str | list[str]:
@@ -173,6 +179,7 @@ class Session:
         Raises:
             the error of the generation.
         """
+        site = self.outputs.at(site)
         if site not in self.outputs.generations:
             raise RunError("SGLC406", f"`{site.name}` was never run: the function ended before")
         output = self.outputs.generations[site]
@@ -190,7 +197,7 @@ class Session:
             the error of the generation.
         """
         self.text_of_site(site)
-        call = self.outputs.generations[site].call
+        call = self.outputs.generations[self.outputs.at(site)].call
         assert call is not None
         return call
 
@@ -230,9 +237,8 @@ class Session:
             if self.stopped:
                 raise self._reason or stopped()
             if self.budget is not None:
-                segment = afford(
-                    self.budget, len(self.outputs.generations), self._spent, segment, tuple(asked.values())
-                )
+                begun = (self.counted or self.outputs).begun
+                segment = afford(self.budget, begun, self._spent, segment, tuple(asked.values()))
             generations = self.outputs.begin(asked, self.elapsed_s)
         self._start(segment, generations, backend)
         if self.stopped:  # meanwhile
@@ -241,7 +247,8 @@ class Session:
     @property
     def _spent(self) -> int:
         """Tokens that the generations which ended have made."""
-        return sum(output.event.usage.completion for output in self.outputs.done if output.event is not None)
+        done = (self.counted or self.outputs).done
+        return sum(output.event.usage.completion for output in done if output.event is not None)
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
@@ -365,7 +372,7 @@ class Session:
             if self.outputs.live and not output.pieces and first(text):
                 self.outputs.add(output, first(text))
             output.text = text
-            self.outputs.done.append(output)
+            self.outputs.finish(output)
             if limit is not None and self._spent > limit:
                 reason = passed(output.node, f"{limit} generated tokens")
                 output.text, output.error = None, reason  # it may have been cut short

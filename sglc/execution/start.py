@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.execution.batch.runner import run_batch, window_of
 from sglc.execution.budget import budget_of
-from sglc.execution.context import RUN_CONTEXT
+from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import clock_of_batch, clock_of_run
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
@@ -45,6 +45,20 @@ def inherited(
     if outer is None:
         return backend, seed
     return outer.backend if backend is None else backend, outer.seed_of(name) if seed is None else seed
+
+
+def called_at(
+    name: str, backend: Backend | str | None, seed: int | None
+) -> tuple[Backend | str | None, int | None, CallPlace | None]:
+    """`inherited` of a function's run, and its place where it is called in the body of another one.
+
+    A call that has a seed of its own draws what it draws anywhere.
+    """
+    outer = RUN_CONTEXT.get()
+    place = outer.place_of(name) if outer is not None and seed is None else None
+    if outer is None or place is None:
+        return *inherited(name, backend, seed), None
+    return outer.backend if backend is None else backend, place.seed, place
 
 
 def maker(call: CallSetup, make: Callable[[int, RunSetup], Run]) -> Callable[[int], Run]:

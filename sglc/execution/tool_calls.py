@@ -99,6 +99,8 @@ def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[st
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
     if isinstance(error, RecordingError):
         return located(error, placed(loc))
+    if isinstance(error, SglcError):  # what reads a typed value has said all
+        return error
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))
     failed.__cause__ = error

@@ -30,6 +30,9 @@ call         another program, with sites of its own
 tool         a declared Python function, called once, in order
 pure_call    a declared Python function without effects
 pack         plain data with values in it, as one JSON value
+text_of      the text of a stream, or of its end
+store        a variable that the program sets itself
+prompt       the program's own prompt ends here
 host_call    ordinary Python takes over here, or the program raises
 
 `cond`, `switch`, `loop` and `map` hold their blocks as regions, which end in `yield`.
@@ -46,7 +49,8 @@ from sglc.ir.sampling import Sampling
 S, T, L, B, J = Type.STREAM, Type.TEXT, Type.LIST, Type.BOOL, Type.JSON
 
 # What a declared function may give.
-GIVES = ("text", "bool", "list", "json")
+# An object is made by a class of the user's, and stays what it is.
+GIVES = ("text", "bool", "list", "json", "object")
 Gives = str  # one of them
 
 # How `select` decides; the first is the default.
@@ -311,6 +315,33 @@ class Pack(Op):
     tree: Tree = field(hash=False)
 
 
+@op("text_of", T, pure=True)
+class TextOf(Op):
+    """What `stream` says behind `since`, which it goes on from (None: all of it), chat markup included."""
+
+    stream: Value
+    since: Value | None = None
+
+
+@op("store")
+class Store(Op):
+    """From here on the variable `name` of the run is `value`, whatever generation had that name before."""
+
+    name: str
+    value: Tree = field(hash=False)
+
+
+@op("prompt")
+class Prompt(Op):
+    """The program's own prompt ends as `stream`: a result shows its text, and its chat turns.
+
+    `turns` are what these consist of, made by `passes.prompt_turns` while turns are still turns.
+    """
+
+    stream: Value
+    turns: Tree = field(default=(), hash=False)
+
+
 @op("call", variadic=True)
 class Call(Op):
     """Run `program` on `args`, in the order of its parameters; the results are all values it returns.
@@ -353,7 +384,7 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
         case Call():
             return tuple(value.type for value in values_in(o.program.returns))
         case Tool() | PureCall():
-            return (Type(o.gives),) if o.gives in GIVES else ()
+            return () if o.gives not in GIVES else (J,) if o.gives == "object" else (Type(o.gives),)
         case _:
             assert o.result_types is not None, o.mnemonic
             return o.result_types

@@ -211,6 +211,8 @@ def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
 def _attribute(value: Any, name: str) -> Any:
     if isinstance(value, Mapping) and type(value) is dict and name in value:
         return value[name]  # the fields of an object that was given as an argument
+    if name in getattr(value, "__dict__", ()) and not name.startswith("_"):
+        return value.__dict__[name]  # a field of an object that a class of the user's made
     if name not in _ATTRIBUTES.get(type(value).__name__, ()):
         raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}' that a plan may read")
     return getattr(value, name)
@@ -230,6 +232,7 @@ def _template(template: str, safe: bool, values: Mapping[str, Any]) -> str:
 
 def _arrange(how: str, items: Sequence[Any], keys: Sequence[Any], reverse: bool = False) -> Any:
     """`sorted`, `max` or `min` of items by keys that are there already."""
+    items = list(items)
     order = range(len(items))
     if how == "sorted":
         return [items[at] for at in sorted(order, key=lambda at: keys[at], reverse=reverse)]

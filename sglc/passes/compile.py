@@ -14,6 +14,7 @@ from sglc.ir.target import Target
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import extended, pipeline_for
+from sglc.passes.prompt.turns import with_turns
 
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, Compiled] = {}
@@ -47,7 +48,7 @@ def compile_program(
         LegalizeError: the target cannot do it.
     """
     names = pipeline_for(target) if passes is None else extended(passes, target)
-    lowered, remarks = run_pipeline(program, target, names, observe=observe)
+    lowered, remarks = run_pipeline(with_turns(program), target, names, observe=observe)
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}
     return Compiled(program, lowered, lower_plan(lowered, target), remarks, keys)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, walk, with_regions
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Gen, HostCall, Join, Map, ParseJson, Select, Switch, Tool
+from sglc.ir.ops import Call, Gen, HostCall, Join, Map, ParseJson, Prompt, Select, Store, Switch, Tool
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -45,7 +45,7 @@ def _stays(op: Op) -> bool:
     match op:
         case Gen() | Select() | Join():
             return not op.site.called
-        case Tool() | HostCall() | ParseJson() | Map() | Call():
+        case Tool() | Store() | Prompt() | HostCall() | ParseJson() | Map() | Call():
             return True
         case Switch():
             return op.default is None

@@ -24,7 +24,7 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Select, continued
+from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -117,7 +117,7 @@ class _Inlining:
                 own[value] = arg
         own.update((value, self.value(value.type)) for value in definitions(called.ops))
         call = str(op.site)
-        yield from (renamed(_at(inner, call), own) for inner in called.ops)
+        yield from (renamed(_at(inner, call), own) for inner in _unnamed(called.ops))
         # Two generations must not meet in a stream that the called program goes on from, or gives twice.
         taken = dict.fromkeys(stream for inner in walk(called.ops) for stream in continued(inner))
         for result, value in zip(op.results, values_in(called.returns), strict=True):
@@ -146,3 +146,12 @@ def _at(op: Op, call: str) -> Op:
             )
         case _:
             return op
+
+
+def _unnamed(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The ops of a called program without those that name its own variables and prompt."""
+    return tuple(
+        with_regions(op, lambda held: replace(held, ops=_unnamed(held.ops)))
+        for op in ops
+        if not isinstance(op, Store | Prompt)
+    )

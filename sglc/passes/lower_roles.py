@@ -34,6 +34,7 @@ from sglc.ir.ops import (
     Image,
     Loop,
     Map,
+    Prompt,
     Resume,
     RoleClose,
     RoleOpen,
@@ -42,6 +43,7 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
     Switch,
+    TextOf,
     arms_of,
     hands_over,
 )
@@ -184,6 +186,11 @@ class _Lowering:
                 self.turned(op, write.open(chats[op.stream], op.role, op.loc))
             case RoleClose():
                 self.turned(op, write.close(chats[op.stream], op.loc))
+            case Prompt() | TextOf():  # raw text that was not begun yet begins here
+                for value in inputs(op):
+                    if value in chats:
+                        chats[value] = write.begin(chats[value], op.loc)
+                write.ops.append(self.reading(op))
             case Cond() | Switch():
                 self.arms(op)
             case Loop():

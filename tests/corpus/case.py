@@ -11,7 +11,7 @@ import copy
 import inspect
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any
 
@@ -67,6 +67,10 @@ class Corpus:
 # -- how it runs -------------------------------------------------------------------------------------
 
 
+# What says most about a difference first.
+_FIRST = ("asked", "variables", "value", "printed", "text", "messages", "meta", "pieces", "calls")
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """All that a run shows: `asked` is what the back end saw, in the order of sites."""
@@ -75,10 +79,15 @@ class Outcome:
     variables: Mapping[str, Any]
     asked: tuple[tuple[str, int, str, tuple[str, ...]], ...]
     printed: str
+    text: str
+    messages: tuple[Mapping[str, Any], ...]
+    meta: Mapping[str, Any]  # by variable, without times
+    pieces: Mapping[str, str]  # what was streamed, by site
+    calls: tuple[tuple[str, int, int], ...]  # sites with the tokens in and out, in the order of sites
 
     def differs_from(self, other: Outcome) -> str:
         """The first thing that is not the same, or nothing."""
-        for name in ("asked", "variables", "value", "printed"):
+        for name in sorted((each.name for each in fields(self)), key=_FIRST.index):
             mine, its = getattr(self, name), getattr(other, name)
             if not same(mine, its):
                 return f"{name}: {its!r} instead of {mine!r}"
@@ -136,7 +145,21 @@ def _outcome(script: Script, start: Callable[[], Result]) -> Outcome:
     if error is not None:
         raise error
     asked = sorted((str(a.site), a.sample, a.prompt, a.choices) for a in script.asked)
-    return Outcome(result.ret_value, dict(result.variables), tuple(asked), printed.getvalue())
+    pieces: dict[str, str] = {}
+    for site, piece in result.pieces():
+        pieces[str(site)] = pieces.get(str(site), "") + piece
+    calls = sorted((str(call.site), call.usage.prompt, call.usage.completion) for call in result.calls)
+    meta = {name: _meta(result, name) for name in result.variables}
+    variables, messages = dict(result.variables), tuple(result.messages())
+    return Outcome(
+        result.ret_value, variables, tuple(asked), printed.getvalue(), result.text(), messages, meta, pieces,
+        tuple(calls),
+    )  # fmt: skip
+
+
+def _meta(result: Result, name: str) -> Any:
+    info = result.get_meta_info(name)
+    return info and {key: item for key, item in info.items() if not key.endswith("_s")}
 
 
 def run_python(case: Case, row: Row) -> Outcome:
@@ -192,7 +215,7 @@ def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) ->
         except Exception as error:  # a compiler that fails has not compiled it, whatever the reason
             return Traced((Break(_line(error), f"compiling raises `{type(error).__name__}`: {_said(error)}"),))
         plan = known[key]
-        steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep)]
+        steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep) and not step.error]
         if steps:
             return Traced(tuple(dict.fromkeys(Break(step.loc.line, step.reason) for step in steps)))
         try:

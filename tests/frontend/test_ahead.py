@@ -9,7 +9,20 @@ import pytest
 import sglc as sgl
 from sglc.errors import RunError, TraceError
 from sglc.ir.core import Program, Value
-from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Join, RoleClose, RoleOpen, Select
+from sglc.ir.ops import (
+    Append,
+    Arg,
+    Format,
+    Gen,
+    HostCall,
+    Join,
+    RoleClose,
+    RoleOpen,
+    Root,
+    Select,
+    Store,
+    TextOf,
+)
 from sglc.ir.text.printer import to_text
 from sglc.ir.verify.verify import verify
 from sglc.lang.ir import REGEX_INT, REGEX_STR
@@ -265,7 +278,7 @@ def test_scopes_copies_and_appended_branches() -> None:
     assert isinstance(made.returns, Value)
 
 
-def test_a_scope_over_chat_turns_is_known_at_run_time_only() -> None:
+def test_a_scope_over_chat_turns_is_a_text_of_the_stream() -> None:
     @sgl.function
     def program(s: Any) -> Any:
         with s.var_scope("scope"):
@@ -273,7 +286,12 @@ def test_a_scope_over_chat_turns_is_known_at_run_time_only() -> None:
         s += sgl.assistant(sgl.gen("x"))
         return s["scope"]
 
-    assert isinstance(traced(program).ops[-1], HostCall)
+    made = traced(program)
+    begin, end = ops(made, Root)[0].results[0], ops(made, RoleClose)[0].results[0]
+    stored, returned = ops(made, TextOf)
+    assert (stored.stream, stored.since) == (returned.stream, returned.since) == (end, begin)
+    assert [(op.name, op.value) for op in ops(made, Store)] == [("scope", stored.results[0])]
+    assert made.returns == returned.results[0]
 
 
 def test_forms_are_sglang_s() -> None:

@@ -8,7 +8,7 @@ values; how texts are cut into appends or tokens has no part in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from sglc.errors import RunError
@@ -35,6 +35,7 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
+    Prompt,
     PureCall,
     Resume,
     RoleClose,
@@ -43,8 +44,10 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
+    Store,
     Strip,
     Switch,
+    TextOf,
     Tool,
 )
 from sglc.ir.values import Plain, case_of, evaluate, returned
@@ -89,12 +92,15 @@ class Meaning:
     """Every generation's (prefix, text) by its site at run time, and the return value, streams as strings.
 
     `hosts` has what was handed to ordinary Python, in order: of a tool its name, arguments and named
-    arguments, of a `host_call` the reason and the values that it reads.
+    arguments, of a `host_call` the reason and the values that it reads. `stored` are the variables that the
+    program sets itself, and `prompt` is the text that its prompt ends as.
     """
 
     calls: Mapping[Site, tuple[str, str]]
     returns: Plain
     hosts: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
+    stored: Mapping[str, Plain] = field(default_factory=dict)
+    prompt: str = ""
 
 
 @with_room
@@ -130,7 +136,8 @@ def meaning(
     except _HandedOver as handed:
         answer = model.host(handed.reason, handed.reads)
         return Meaning(calls, answer, (*hosts, (handed.reason, handed.reads)))
-    return Meaning(calls, as_plain(run.result(program.returns)), tuple(hosts))
+    stored = {name: as_plain(value) for name, value in run.stored.items()}
+    return Meaning(calls, as_plain(run.result(program.returns)), tuple(hosts), stored, run.ends)
 
 
 class _HandedOver(Exception):
@@ -156,6 +163,8 @@ class _Run:
         self.iterations: tuple[int, ...] = ()
         self.prompts: dict[Value, _Prompt] = {}
         self.texts: dict[Value, Plain] = {}
+        self.stored: dict[str, Plain] = {}
+        self.ends = ""
 
     def ops(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -175,6 +184,10 @@ class _Run:
             case HostCall(error=str(name)) if name:
                 said = self.texts[op.reads[0]] if op.reads else op.reason
                 raise RunError("SGLC401", f"`{name}`: {said}", op.loc)
+            case Store():
+                self.stored[op.name] = self.result(op.value)
+            case Prompt():
+                self.ends = self.prompts[op.stream].text(self.model)
             case HostCall():
                 raise _HandedOver(op.reason, tuple(as_plain(self.result(value)) for value in op.reads))
             case _:
@@ -239,6 +252,9 @@ class _Run:
                 operands = (self.text(op.part), self.text(op.text))
             case Not():
                 operands = (self.texts[op.value],)
+            case TextOf():
+                before = "" if op.since is None else self.prompts[op.since].text(self.model)
+                return self.prompts[op.stream].text(self.model)[len(before) :]
             case _:
                 raise AssertionError(op.mnemonic)
         return evaluate(op.mnemonic, operands, op.loc)

@@ -20,7 +20,7 @@ from sglc.execution.outputs import stopped
 from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
-from sglc.execution.plan.values import Exact, Value, as_python, held_in, plain, read, text
+from sglc.execution.plan.values import PROMPT, Exact, Value, as_python, held_in, plain, read, text, text_so_far
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
 from sglc.ir.plan.plan import (
@@ -33,6 +33,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
+    PromptEnd,
     Step,
     SwitchStep,
     ValueStep,
@@ -105,7 +106,17 @@ class PlanExecutor:
     @property
     def variables(self) -> dict[str, Any]:
         """The variables that there are; None where one of several branches has none."""
-        return {name: as_python(item, self.segments.text) for name, item in self.known.items()}
+        known = {name: item for name, item in self.known.items() if name != PROMPT}
+        return {name: as_python(item, self.segments.text) for name, item in known.items()}
+
+    @property
+    def prompt(self) -> tuple[str, Any]:
+        """The prompt as far as it came, and what its turns consist of."""
+        match self.known.get(PROMPT):
+            case (str() as said, turns):
+                return said, turns
+            case _:
+                return "", ()
 
     async def execute(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
         """`run_plan` in the executor's loop, without its checks."""
@@ -153,6 +164,8 @@ class PlanExecutor:
                     there = scope.there(names_in(variable.value))
                     if there is not None:
                         variables[variable.name] = read(variable.value, there)
+                elif isinstance(variable, PromptEnd):
+                    variables[PROMPT] = prompt_of(variable, scope)
                 else:
                     variables |= scope.variables.get(variable.step, {})
         if ended is not None:
@@ -238,7 +251,9 @@ class PlanExecutor:
                 self.calling[call] = step
                 made = await call_function(step.function, function, args, named, step.loc, self.context)
                 del self.calling[call]
-                scope.give(Slot(step.name), returned(step.function, made, step.gives, step.loc))
+                exact = step.gives == "object"
+                value = Exact(made) if exact else returned(step.function, made, step.gives, step.loc)
+                scope.give(Slot(step.name), value)
             case CondStep():
                 chosen = step.then if read(step.pred, known) else step.orelse
                 await self.chosen(scope, number, step, chosen, at, before)
@@ -332,6 +347,13 @@ class PlanExecutor:
             scope.give(name, value)
         for kept in held_in(values):
             kept.drop()
+
+
+def prompt_of(end: PromptEnd, scope: Scope) -> Value:
+    """What the prompt says as far as it came, and what its turns consist of."""
+    names = tuple(names_in((end.text, end.turns)))
+    known = scope.there(names) or dict.fromkeys(names)
+    return text_so_far(end.text, known), plain(read(end.turns, known))
 
 
 def computed(program: str, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:

@@ -19,14 +19,16 @@ from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.segments import value_of
-from sglc.execution.plan.values import Value, as_python, read
+from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
+from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.tool_calls import Tools
+from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Gathered, Variable
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
-from sglc.ir.plan.plan import Named, OutputTree, Plan
+from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Name
 
@@ -44,6 +46,7 @@ class PreparedRows(Prepared):
     """A plan, and what its rows share.
 
     `early` are the variables that one generation makes, or a list of them: they are there before the end.
+    `shown` is how the prompt begins, as far as that is arguments, literals and generations.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,6 +55,8 @@ class PreparedRows(Prepared):
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan)
         self.single = _single(plan, self.early)
+        self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
+        self.shown = _shown(self.end, plan)
 
 
 def _single(plan: Plan, early: Mapping[str, Variable]) -> Single | None:
@@ -87,9 +92,28 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 found[name] = Gathered(entries, None, 0)
             case Named(name):
                 found.pop(name, None)
+            case PromptEnd():
+                continue
             case _:  # what blocks store may have any name
                 return {}
     return found
+
+
+def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
+    if end is None:
+        return ()
+    made: dict[str, str | Slot | Site] = {name: Slot(name) for name in plan.params}
+    for step in plan.steps:
+        if isinstance(step, Segment):
+            nodes = asked_in(step)
+            made.update((name, nodes[index].site) for name, index in step.gives)
+    shown: list[str | Slot | Site] = []
+    for part in end.text.parts if isinstance(end.text, Joined) else (end.text,):
+        if isinstance(part, Slot) and part.name not in made:
+            break
+        assert isinstance(part, str | Slot)
+        shown.append(made[part.name] if isinstance(part, Slot) else part)
+    return tuple(shown)
 
 
 def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
@@ -137,6 +161,7 @@ class PlanRun(Run):
         error: Exception | None = None
         try:
             self._session.submit(single.template.bind(Own(self._arguments, {}, {}, self._session.seeds)))
+            self._show()
         except Exception as problem:
             error = problem
         self._session.when_idle(lambda: self._all_ended(single, error))
@@ -145,7 +170,7 @@ class PlanRun(Run):
         """All generations have ended."""
         error = error or self._session.failure
         variables: dict[str, Any] = {}
-        value = None
+        value, turns = None, list[dict[str, Any]]()
         try:
             if error is None:
                 generations = self.result.outputs.generations
@@ -153,9 +178,11 @@ class PlanRun(Run):
                 known.update({slot: value_of(generations[site]) for slot, site in single.gives})
                 variables = {late.name: as_python(read(late.value, known)) for late in single.late}
                 value = as_python(read(self._prepared.plan.returns, known))
+                if self._prepared.end is not None:
+                    turns = conversation(turn_parts(plain(read(self._prepared.end.turns, known))))
         except Exception as problem:  # a bug of ours: nobody may be left waiting for it
             error = problem
-        self._finish(variables, value, error)
+        self._finish(variables, value, error, turns)
         self._session.forget()
 
     # -- any other plan --------------------------------------------------------------------------
@@ -164,15 +191,34 @@ class PlanRun(Run):
         assert self._executor is not None
         value, error = None, None
         variables: dict[str, Any] = {}
+        turns: list[dict[str, Any]] = []
+        self._show()
         try:
             try:
                 _, value = await self._executor.execute(self._arguments)
+                self._show_rest(self._executor.prompt[0])
+                turns = conversation(turn_parts(self._executor.prompt[1]))
             finally:
                 variables = self._executor.variables
         except Exception as problem:
             error = problem
-        self._finish(variables, value, error)
+        self._finish(variables, value, error, turns)
         self._session.forget()
+
+    # -- its prompt ------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Readers of the whole text see what is known of it, and where generations will stand."""
+        outputs = self.result.outputs
+        with outputs.change:
+            for part in self._prepared.shown:
+                outputs.text.append(self._arguments[part.name] if isinstance(part, Slot) else part)
+
+    def _show_rest(self, whole: str) -> None:
+        """All generations have ended: readers see what else there is."""
+        outputs = self.result.outputs
+        with outputs.change:
+            outputs.text.append(whole.removeprefix("".join(TextReader(outputs).come())))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -192,7 +238,10 @@ class PlanRun(Run):
             return step.loc, f"for `{step.function}`"
         return self._waits()
 
-    def _finish(self, variables: Mapping[str, Any], value: Any, error: BaseException | None) -> None:
+    def _finish(
+        self, variables: Mapping[str, Any], value: Any, error: BaseException | None,
+        turns: list[dict[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
         if self._over:
             return
         self._over = True
@@ -203,4 +252,7 @@ class PlanRun(Run):
         for name, late in variables.items():
             if name not in self._prepared.early:
                 dict.__setitem__(outputs.variables, name, late)
-        self._fill(RunOutcome(value, error, {**early, **variables}, errors, "", [], total_s))
+        text = "".join(TextReader(outputs).come())
+        if self._executor is not None and error is not None:
+            text = max(text, self._executor.prompt[0], key=len)
+        self._fill(RunOutcome(value, error, {**early, **variables}, errors, text, turns or [], total_s))

@@ -15,6 +15,8 @@ from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.plan.uses import Name
 from sglc.ir.values import Plain
 
+PROMPT = "\0prompt"  # under this name the prompt's end stands among the variables: no other has it
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -76,6 +78,17 @@ def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
             return tree
 
 
+def text_so_far(tree: OutputTree, known: Mapping[Name, Value]) -> str:
+    """A text of a plan up to its first part that is not there."""
+    said = ""
+    for part in tree.parts if isinstance(tree, Joined) else (tree,):
+        found = read(part, known)
+        if found is None:
+            break
+        said += text(found)
+    return said
+
+
 def text(value: Value) -> str:
     """A value that is a text."""
     if isinstance(value, Samples):
@@ -130,3 +143,18 @@ def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
             return {key: as_python(part, stream) for key, part in value.items()}
         case _:
             return value
+
+
+def turn_parts(turns: Any) -> Iterator[tuple[str, str]]:
+    """What `conversation` wants of what turns consist of: texts, marks, and lists of such."""
+    match turns:
+        case str():
+            yield "text", turns
+        case Mapping():
+            for kind, said in turns.items():
+                yield kind, str(said)
+        case list() | tuple():
+            for part in turns:
+                yield from turn_parts(part)
+        case _:
+            raise AssertionError(turns)

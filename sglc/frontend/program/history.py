@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,25 +37,32 @@ def messages(history: History | None, read: Callable[[Generated], object]) -> li
     Args:
         read: gives the text of a generation (a list for several samples; the first one counts).
     """
+    parts: list[tuple[str, str]] = []
+    for part in since(history, None):
+        if isinstance(part.item, Generated):
+            text = read(part.item)
+            parts.append(("text", str(text[0] if isinstance(text, list) else text)))
+        else:
+            parts.append((part.kind, str(part.item)))
+    return conversation(parts)
+
+
+def conversation(parts: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The chat turns of (kind, text), where the kinds are those of `History`."""
     turns: list[tuple[str, list[_Part]]] = []
     inside = False
-    for part in since(history, None):
-        match part.kind, part.item:
-            case "open", role:
-                turns.append((str(role), []))
+    for kind, text in parts:
+        match kind:
+            case "open":
+                turns.append((text, []))
                 inside = True
-            case "close", _:
+            case "close":
                 inside = False
-            case "image", url if inside:
-                turns[-1][1].append({"type": "image_url", "image_url": {"url": str(url)}})
-            case "image", _:
-                continue
-            case _, Generated() as made if inside:
-                text = read(made)
-                _add_text(turns[-1][1], str(text[0] if isinstance(text, list) else text))
-            case _, text if inside:
-                _add_text(turns[-1][1], str(text))
-    return [{"role": role, "content": _content(parts)} for role, parts in turns]
+            case "image" if inside:
+                turns[-1][1].append({"type": "image_url", "image_url": {"url": text}})
+            case "text" if inside:
+                _add_text(turns[-1][1], text)
+    return [{"role": role, "content": _content(own)} for role, own in turns]
 
 
 _Part = dict[str, Any]

@@ -14,10 +14,10 @@ from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.source.lazy_reads import LazyReads
 from sglc.frontend.values.block_exit import Unsettled
-from sglc.frontend.values.graph_breaks import TYPED, needing
+from sglc.frontend.values.graph_breaks import needing
 from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
-from sglc.frontend.values.symbolic import GraphBreak, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import TRACING, GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 
@@ -134,10 +134,11 @@ class Instance:
                 return self.text_of(variable, what, loc)
             case Generated(parser=OutputParser() as parser):
                 text = self.text_of(variable, what, loc)
-                # What is more than text has to be known: converting a symbolic text observes it.
-                return parser.parse(
-                    text.observe(TYPED, f"a `{parser.name}`") if isinstance(text, SymbolicText) else text
-                )
+                if not isinstance(text, SymbolicText):
+                    return parser.parse(text)
+                tracing = TRACING.get()
+                assert tracing is not None
+                return tracing.parsed(parser, text, loc)
             case Awaited():
                 variable.settle()
                 if variable.problem is not None:
@@ -147,6 +148,8 @@ class Instance:
                 return [self.read(entry, what, loc) for entry in variable.entries]
             case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
                 return self._joined(variable.parts, what, loc)
+            case Scoped() if self.launcher is None and (tracing := TRACING.get()) is not None:
+                return tracing.text_of(variable.end.value, variable.begin.value, loc)
             case Scoped():  # only the back end knows how chat turns are written
                 launcher = self.observe(what, loc)
                 before = launcher.text_of_stream(variable.begin.handle)

@@ -40,7 +40,7 @@ from sglc.frontend.program.instance import (
 from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, LazyText
 from sglc.frontend.values.recorded import Generated, RecordedStream
-from sglc.frontend.values.symbolic import SymbolicText
+from sglc.frontend.values.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Value
 
 __all__ = ["Forks", "State"]
@@ -327,7 +327,7 @@ class State:
     @contextmanager
     def var_scope(self, name: str) -> Iterator[State]:
         """Everything that is appended inside becomes the text of the variable `name`."""
-        recorder = self._instance.recorder
+        recorder, loc = self._instance.recorder, here()
         self.settle()
         begin, start, scopes = recorder.bookmark(self._stream), self._history, self._scopes
         self._scopes = (*scopes, name)
@@ -338,6 +338,7 @@ class State:
             self._scopes = scopes
             parts = tuple(since(self._history, start))
             self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
+            self._stored(name, loc)
 
     # -- branching -------------------------------------------------------------------------------
 
@@ -406,6 +407,9 @@ class State:
             if name not in self._variables
         }
         self._variables.update(gathered)
+        for name, made in gathered.items():
+            if made.value is None:
+                self._stored(name, loc)
         return GatheredVariables(self._instance, gathered)
 
     def _append_branch(self, child: State, loc: Loc) -> None:
@@ -458,6 +462,13 @@ class State:
     def __setitem__(self, name: str, value: Any) -> None:
         self.settle()
         self._variables[name] = value
+        self._stored(name, here())
+
+    def _stored(self, name: str, loc: Loc) -> None:
+        """A variable was stored that no generation makes: where the program is traced, an op says so."""
+        tracing = TRACING.get() if self._instance.launcher is None else None
+        if tracing is not None and not self._path:
+            tracing.store(name, self._variables[name], loc)
 
     def __contains__(self, name: str) -> bool:
         return name in self._variables and name not in self._scopes

@@ -162,7 +162,9 @@ class CachingRecorder(OpRecorder):
         return self._generated(stream, path, expr.name or "select", node)
 
     def reserve(self, path: tuple[int, ...], name: str) -> Site:
-        self._leave()  # it is no step, and steps do not say how often a name occurred
+        step = ("reserve", path, name)
+        if self._known(step) is None:
+            return self._learned(step, lambda: super(CachingRecorder, self).reserve(path, name))
         return super().reserve(path, name)
 
     def join(

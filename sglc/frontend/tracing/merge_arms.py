@@ -17,10 +17,24 @@ from sglc.errors import Loc, TraceError
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
-from sglc.ir.ops import Append, Call, Concat, Eq, Format, HostCall, In, Lower, Pack, PureCall, Strip, Tool
+from sglc.ir.ops import (
+    Append,
+    Call,
+    Concat,
+    Eq,
+    Format,
+    HostCall,
+    In,
+    Lower,
+    Pack,
+    PureCall,
+    Store,
+    Strip,
+    Tool,
+)
 
 # Ops whose literal texts may become values.
-_TEXTS = (Append, Call, Concat, Eq, Format, In, Lower, Pack, PureCall, Strip, Tool)
+_TEXTS = (Append, Call, Concat, Eq, Format, In, Lower, Pack, PureCall, Store, Strip, Tool)
 _BY_FIELD = ("Value | str", "tuple[Value | str, ...]", "Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
 
 

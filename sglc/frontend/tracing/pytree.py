@@ -93,6 +93,8 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
                 made = part.item
                 pieces.append(SymbolicText((made.value,)) if isinstance(made, Generated) else first(made))
             return tracing.operand(joined(tuple(pieces)), loc)
+        case Scoped():
+            return tracing.operand(tracing.text_of(item.end.value, item.begin.value, loc), loc)
         case dict():
             return _map(tracing, item, loc)
         case list() | tuple():

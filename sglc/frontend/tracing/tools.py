@@ -15,9 +15,10 @@ from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here, of_code
+from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
-from sglc.frontend.values.symbolic import MAY_CALL, symbol
+from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 
@@ -46,10 +47,13 @@ class Declared:
             may_call = MAY_CALL.get()
             if may_call is not None:
                 may_call()
-            around = AROUND.get()
-            if around is not None:
-                return around(self.name, self.function, not self.effects, args, kwargs)
-            return self.function(*args, **kwargs)
+            around, inside = AROUND.get(), IN_FUNCTION.set(True)
+            try:
+                if around is not None:
+                    return around(self.name, self.function, not self.effects, args, kwargs)
+                return self.function(*args, **kwargs)
+            finally:
+                IN_FUNCTION.reset(inside)
         return self._record(tracer, args, kwargs, here())
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -100,9 +104,9 @@ def pure(function: _F) -> _F:
 def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     """The declared functions by their names in a plan: all, or those that `program` calls."""
     if program is None:
-        return {name: declared.function for name, declared in _DECLARED.items()}
-    called = dict.fromkeys(_called(program))
-    return {name: _DECLARED[name].function for name in called if name in _DECLARED}
+        return {**MAKERS, **{name: declared.function for name, declared in _DECLARED.items()}}
+    known = tools_of()
+    return {name: known[name] for name in dict.fromkeys(_called(program)) if name in known}
 
 
 def _called(program: Program) -> list[str]:

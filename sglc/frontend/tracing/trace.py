@@ -18,6 +18,7 @@ from sglc.frontend.locate import here, of_exception
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.tracing.interpreter.data import operand
 from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.interpreter.statements import run_body
 from sglc.frontend.tracing.paths import MOST_PATHS
@@ -84,6 +85,7 @@ def explored(
     )
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
+    tracer.as_data = operand
     arguments: dict[str, Any] = {}
     for parameter in definition.parameters:
         if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):
@@ -100,7 +102,9 @@ def explored(
             if not isinstance(value, Symbolic):
                 tracer.outside.note(value)
         returned = body(state, *positional, **named)
-        return returned_tree(tracer, returned)
+        tree = returned_tree(tracer, returned)
+        tracer.end_path(state)
+        return tree
 
     try:
         with tracer.here():

@@ -11,23 +11,26 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.locate import PLACE, of_exception, shown_path
 from sglc.frontend.outputs.finite_regex import texts_of
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
-from sglc.frontend.program.instance import Instance, PromptState
+from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
+from sglc.frontend.tracing.makers import declare_parser
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
-from sglc.frontend.values.recorded import Mark, RecordedStream, Turns
+from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
     TRACING,
     Symbolic,
@@ -48,18 +51,26 @@ from sglc.ir.ops import (
     Lower,
     Not,
     PureCall,
+    Prompt,
     Select,
+    Store,
     Strip,
     Switch,
+    TextOf,
     arms_of,
     hands_over,
 )
 
+_KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
 
 
 def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
     raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
+
+
+def _unset_data(tracer: Tracer, item: Any, what: str) -> Tree:
+    raise AssertionError(f"{item} is {what}: the tracer was not given its interpreter")
 
 
 def _unset_body(frame: CallFrame) -> Any:
@@ -110,6 +121,7 @@ class Tracer:
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
     make_copy: Enter = _unset
     run_body: Callable[[CallFrame], Any] = _unset_body
+    as_data: Callable[[Tracer, Any, str], Tree] = _unset_data
     outside: OutsideState = field(default_factory=OutsideState)
     calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
@@ -135,6 +147,15 @@ class Tracer:
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(function, loc)
 
+    def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
+        if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
+            known = text._known(loc)
+            assert known is not None
+            return parser.parse(known)
+        self.may_fail(f"a `{parser.name}`")
+        call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
+        return SymbolicJson(self.emit(call, Type.JSON), _KINDS.get(parser.name, object))
+
     def name_of(self, value: Value) -> tuple[str, str]:
         for param in self.recorder.params:
             if isinstance(param, Arg) and param.results == (value,):
@@ -146,6 +167,23 @@ class Tracer:
         """A recorded truth value for the program's code."""
         del loc
         return SymbolicBool(value)
+
+    def store(self, name: str, value: Any, loc: Loc) -> None:
+        """A variable of the program's own state; one that can still change is stored at the end of its path."""
+        if len(self.calls) == 1 and (self.bodies or _is_settled(value)):
+            self.recorder.ops.append(Store(name, self.as_data(self, value, "stored"), loc=loc))
+
+    def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
+        return SymbolicText((self.recorder.emit(TextOf(stream, since, loc=loc), Type.TEXT),))
+
+    def end_path(self, state: PromptState) -> None:
+        """The function has returned: what its own state leaves behind."""
+        if len(self.calls) > 1:
+            return
+        for name, variable in state._variables.items():
+            if not isinstance(variable, Unsettled) and not _is_settled(variable):
+                self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
+        self.recorder.ops.append(Prompt(state.stream.value, loc=self.at))
 
     # -- what the interpreter asks -----------------------------------------------------------------
 
@@ -506,6 +544,14 @@ class Tracer:
         """Reading these variables is an error from here on, for the reasons given."""
         for (number, name), reason in names.items():
             self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether nothing that the program does can change a variable's value any more."""
+    known = str | int | float | bool | bytes | None | Symbolic | Enum
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_settled, value))
+    return isinstance(value, known | Generated | Gathered | Scoped | Awaited)
 
 
 def _reach(items: Sequence[Any], found: dict[int, Any]) -> None:

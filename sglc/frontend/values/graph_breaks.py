@@ -28,10 +28,6 @@ _COMPUTE = "compute it in a function that is declared with `@sglc.pure`"
 OTHER = BreakKind(
     "SGLC120", "this", "only a run can know it", "move it behind the generations, or out of the program"
 )
-TYPED = BreakKind(
-    "SGLC120", "a typed value", "the object is made of the text, and has no finite set of values",
-    "leave the `dtype` out, or ask for an Enum or `Literal`",
-)  # fmt: skip
 RAISED = BreakKind(
     "SGLC120", "an exception", "a run that comes here fails, and a plan cannot raise it",
     "return something that tells so, or raise it in a function declared with `@sglc.tool`",

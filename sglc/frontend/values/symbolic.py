@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sglc.errors import Loc
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.values.graph_breaks import (
     COMPARISON,
     CONDITION,
@@ -29,6 +30,7 @@ from sglc.ir.core import Op, Type, Value
 from sglc.ir.ops import Concat, Lower, Strip
 
 __all__ = [
+    "IN_FUNCTION",
     "MAY_CALL",
     "TRACING",
     "GraphBreak",
@@ -69,11 +71,22 @@ class Tracing(Protocol):
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
 
+    def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
+        """The typed value of a generation, which only a run knows."""
+
+    def store(self, name: str, value: Any, loc: Loc) -> None:
+        """The program stores a variable in its own state."""
+
+    def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
+        """What a stream says behind an earlier one."""
+
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""
 
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
+# Whether a declared function is running: what it does is no part of the program's body.
+IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 # Called before a declared function is, in the body of a run; it raises if the run is over.
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 

@@ -159,8 +159,16 @@ class Within:
     step: int
 
 
-# Variables in the order of the program: of several of one name the last counts.
-Variables = tuple[Named | Within, ...]
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """What the program's own prompt says at its end, markup included, and what its turns consist of."""
+
+    text: OutputTree
+    turns: OutputTree
+
+
+# Variables in the order of the program: of several of one name the last counts, and so does the last prompt.
+Variables = tuple[Named | Within | PromptEnd, ...]
 
 
 @dataclass(frozen=True, slots=True)

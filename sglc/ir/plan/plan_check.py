@@ -17,6 +17,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
+    PromptEnd,
     PromptPrefix,
     Step,
     SwitchStep,
@@ -146,7 +147,7 @@ def _check_block(block: Block, blocks: Sequence[Block], uses: Uses, path: str) -
             _check_closed(blocks[step.body], uses, here)
         given.update(dict.fromkeys(gives_of(step)))
     for number, variable in enumerate(block.variables):
-        if isinstance(variable, Named):
+        if isinstance(variable, Named | PromptEnd):
             continue
         held = blocks_of(block.steps[variable.step]) if 0 <= variable.step < len(block.steps) else ()
         if not held:

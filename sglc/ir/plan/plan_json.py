@@ -27,6 +27,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     Plan,
+    PromptEnd,
     SwitchStep,
     ValueStep,
     Within,
@@ -50,7 +51,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -80,6 +81,7 @@ _CLASSES: dict[str, type] = {
     "derived": Derived,
     "named": Named,
     "within": Within,
+    "prompt": PromptEnd,
     "estimate": Estimate,
     "site": Site,
     "sampling": Sampling,

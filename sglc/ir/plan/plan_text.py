@@ -24,6 +24,7 @@ from sglc.ir.plan.plan import (
     Step,
     SwitchStep,
     ValueStep,
+    Within,
 )
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -148,7 +149,7 @@ class _Printer:
         for variable in block.variables:
             if isinstance(variable, Named):
                 self.lines.append(f"{indent}{variable.name} = {_tree(variable.value)}")
-            else:
+            elif isinstance(variable, Within):  # the prompt's end says nothing that the segments do not
                 self.lines.append(f"{indent}variables of step {variable.step}")
 
 

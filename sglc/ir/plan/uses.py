@@ -16,6 +16,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     OutputTree,
+    PromptEnd,
     Step,
     SwitchStep,
     ValueStep,
@@ -159,3 +160,5 @@ def block_ends(block: Block) -> Iterator[Name]:
     for variable in block.variables:
         if isinstance(variable, Named):
             yield from names_in(variable.value)
+        elif isinstance(variable, PromptEnd):
+            yield from names_in((variable.text, variable.turns))

@@ -87,6 +87,7 @@ _ADMITS: dict[str, tuple[_Check, str]] = {
     "bool": (lambda item: isinstance(item, bool), "True or False"),
     "int | None": (lambda item: item is None or _whole(item), "an integer or None"),
     "Value": (_value, "a value"),
+    "Value | None": (lambda item: item is None or _value(item), "a value or None"),
     "Value | str": (lambda item: _value(item) or _text(item), "a value or a string"),
     "tuple[str, ...]": (_all(_text), "a tuple of strings"),
     "tuple[int, ...]": (_all(_whole), "a tuple of integers"),

@@ -28,14 +28,17 @@ from sglc.ir.ops import (
     Not,
     Pack,
     ParseJson,
+    Prompt,
     PureCall,
     RoleClose,
     RoleOpen,
     ScopeBegin,
     ScopeEnd,
     Select,
+    Store,
     Strip,
     Switch,
+    TextOf,
     Tool,
 )
 from sglc.ir.sampling import Sampling
@@ -69,6 +72,13 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
             yield from _each((op.args, op.named), _DATA)
         case Pack():
             yield from _each(op.tree, _DATA)
+        case Store():
+            yield from _each(op.value, _DATA)
+        case TextOf():
+            yield from _each((op.stream, op.since), _STREAM)
+        case Prompt():
+            yield op.stream, _STREAM
+            yield from _each(op.turns, _DATA)
         case Select():
             yield op.stream, _STREAM
             yield from _each(op.choices, _TEXT)

@@ -20,21 +20,25 @@ from sglc.ir.ops import (
     Join,
     Loop,
     Map,
+    Prompt,
     Resume,
     Root,
     ScopeBegin,
     ScopeEnd,
     Select,
+    Store,
     Switch,
 )
-from sglc.ir.plan.plan import Block, Named, OutputTree, Step, Within, blocks_of
+from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
 from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
+from sglc.passes.prompt.text import with_texts
 
 _STREAM_OPS = get_args(StreamOp)
+_PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
 
 
@@ -47,12 +51,14 @@ class Lowering:
 
     def program(self, program: Program) -> Block:
         """The plan's own steps; the only result is the return value."""
-        scope = LoweringScope(program)
+        program, prompts = with_texts(program)
+        scope = LoweringScope(program, prompts)
         return _BlockLowering(self, scope, program.ops).block((), (program.returns,), keep_returns=True)
 
     def called(self, program: Program) -> int:
         """The block of a called program; its results are the values that it returns."""
-        scope = LoweringScope(program)
+        program, prompts = with_texts(program)
+        scope = LoweringScope(program, prompts)
         params = tuple(
             Slot(op.name) if isinstance(op, Arg) else Held(op.name)
             for op in program.params
@@ -109,6 +115,8 @@ class _BlockLowering:
                     self.scope.alias[op.results[0]] = self.scope.own(op.stream)
                 case Root():
                     self.scope.roots[op.results[0]] = None
+                case Prompt():
+                    yield Store(_PROMPT, (tuple(self.scope.prompts[op.stream]), op.turns), loc=op.loc)
                 case _:
                     yield op
 
@@ -133,7 +141,7 @@ class _BlockLowering:
                 unit.step = unit.nodes.segment(self.scope.exported.__contains__)
         order = ordered(self.units)
         numbers = {unit: number for number, unit in enumerate(order)}
-        placed = tuple(item if isinstance(item, Named) else Within(numbers[item]) for item in variables)
+        placed = tuple(Within(numbers[item]) if isinstance(item, Unit) else item for item in variables)
         steps = tuple(unit.step for unit in order if unit.step is not None)
         return Block(params, steps, results, placed)
 
@@ -171,7 +179,7 @@ class _BlockLowering:
             self.keys.append(needs if in_segment else -1)
             if isinstance(op, Gen | Select):
                 self.scope.texts[op.results[1]] = (op.results[1],)
-            if not in_segment and not isinstance(op, Format | Join):
+            if not in_segment and not isinstance(op, Format | Join | Store):
                 needs |= self.decision()
                 for value in op.results:
                     named(self.scope, value)
@@ -235,6 +243,8 @@ class _BlockLowering:
                 case Format() | Join():
                     self.makers[op.results[0]] = tuple(sources)
                     continue
+                case Store():
+                    continue
                 case _ if isinstance(op, _STREAM_OPS):
                     unit = self.segment(number, self.keys[number])
                     unit.ops.append(op)
@@ -296,9 +306,9 @@ class _BlockLowering:
         unit.nodes.keep(stream, handle)
         return Held(handle)
 
-    def variables(self, ops: Sequence[Op]) -> list[Named | Unit]:
-        """The named texts and lists outside forks, and the steps whose blocks have some."""
-        found: list[Named | Unit] = []
+    def variables(self, ops: Sequence[Op]) -> list[Named | PromptEnd | Unit]:
+        """What is stored, the named texts and lists outside forks, and the steps whose blocks have some."""
+        found: list[Named | PromptEnd | Unit] = []
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
         for number, op in enumerate(ops):
             match op:
@@ -306,6 +316,17 @@ class _BlockLowering:
                     name, value = op.site.name, op.results[1]
                 case Join() if not (op.site.fork or op.site.called):
                     name, value = op.site.name, op.results[0]
+                case Store(name, (tuple(parts), turns)) if name == _PROMPT:
+                    whole = [
+                        item
+                        for part in parts
+                        if isinstance(part, Value | str)
+                        for item in self.scope.parts(part)
+                    ]
+                    found.append(PromptEnd(self.scope.joined(whole), self.scope.tree(turns)))
+                    continue
+                case Store(name, value):
+                    pass
                 case Cond() | Switch() | Loop() | Map():
                     unit = self.units_of[number]
                     if unit.step is not None and self.has_variables(unit.step):

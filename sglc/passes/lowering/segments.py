@@ -44,9 +44,12 @@ Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation ma
 
 
 class LoweringScope:
-    """What one program's values are called, and where they are found; shared by all of its blocks."""
+    """What one program's values are called, and where they are found; shared by all of its blocks.
 
-    def __init__(self, program: Program) -> None:
+    `prompts` are what its `prompt` ops say, by their streams.
+    """
+
+    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]] | None = None) -> None:
         resumed = [op for op in program.params if isinstance(op, Resume)]
         self._names = value_names(program)
         self._streams = {op.results[0]: op.name for op in resumed}
@@ -58,6 +61,7 @@ class LoweringScope:
         self.roots: dict[Value, None] = {}
         self.exported: dict[Value, None] = {}
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
+        self.prompts = prompts or {}
         for op in program.params:
             if isinstance(op, Arg):
                 self.texts[op.results[0]] = (Slot(op.name),)
@@ -126,7 +130,12 @@ class LoweringScope:
                 return tree
 
     def _text(self, value: Value) -> OutputTree:
-        parts = [part for part in self.written(value, {}) if not isinstance(part, NodeResult)]
+        return self.joined(self.parts(value))
+
+    def joined(self, items: Iterable[str | Slot | Value]) -> OutputTree:
+        """Texts as one, to be read when the segments before have ended."""
+        found: tuple[TextPart, ...] = merged(self._part(part, {}) for part in items)
+        parts = [part for part in found if not isinstance(part, NodeResult)]
         match parts:
             case []:
                 return ""

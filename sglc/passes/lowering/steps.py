@@ -22,6 +22,7 @@ from sglc.ir.ops import (
     ParseJson,
     PureCall,
     Select,
+    Store,
     Strip,
     Switch,
     Tool,
@@ -115,7 +116,7 @@ def calls_tools(op: Op) -> bool:
 def has_to_run(op: Op) -> bool:
     """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
     return any(
-        isinstance(inner, Gen | Select | Join | Tool | HostCall | ParseJson | Map)
+        isinstance(inner, Gen | Select | Join | Tool | Store | HostCall | ParseJson | Map)
         or (isinstance(inner, PureCall) and inner.name in PURE and PURE[inner.name].fails)
         or (isinstance(inner, Switch) and inner.default is None)
         for inner in _inside(op)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import enum
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Tracer
+from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, UNDECLARED, BreakKind, GraphBreak
 from sglc.frontend.values.symbolic import (
@@ -103,13 +107,12 @@ _RUN_BY_PYTHON = (
 
 
 def _written(kind: type, name: str) -> bool:
-    """Whether a method is the user's own, and not a dataclass' or a named tuple's."""
+    """Whether a method is the user's own, and not one that was made for a dataclass or a named tuple."""
     made = getattr(kind, name, None)
-    return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
-        "__create_fn__" not in made.__qualname__
-        and made.__module__ not in ("reprlib", "dataclasses", "collections", "enum")
-        and not made.__qualname__.endswith("_recursive_repr.<locals>.decorating_function.<locals>.wrapper")
-    )  # fmt: skip
+    return isinstance(made, FunctionType) and made.__code__.co_filename not in _MADE_IN
+
+
+_MADE_IN = ("<string>", dataclasses.__file__, collections.__file__, enum.__file__, reprlib.__file__)
 
 
 def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
@@ -202,6 +205,8 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         GraphBreak: it is no data.
     """
     match item:
+        case _ if isinstance(item, Symbolic) or is_ours(item):
+            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case list() if type(item) is list:
             return tuple(operand(tracer, part, name) for part in item)
         case dict() if type(item) is dict and all(type(key) is str for key in item):
@@ -214,11 +219,27 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case set() | frozenset() if type(item) in (set, frozenset):
             ordered = sorted(item, key=repr)
             return _made(tracer, type(item).__name__, (tuple(operand(tracer, part, name) for part in ordered),))
+        case Enum():
+            return _object(tracer, type(item), (operand(tracer, item.value, name),), {})
+        case tuple() if hasattr(type(item), "_fields"):
+            return _object(tracer, type(item), tuple(operand(tracer, part, name) for part in item), {})
+        case _ if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            fields = dataclasses.fields(item)
+            if not all(field.init for field in fields) or is_foreign(item):
+                return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+            held = {field.name: operand(tracer, getattr(item, field.name), name) for field in fields}
+            return _object(tracer, type(item), (), held)
+        case list() | tuple() | dict() | set():
+            raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
         case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+
+
+def _object(tracer: Tracer, kind: type, args: tuple[Tree, ...], named: dict[str, Tree]) -> Tree:
+    return tracer.emit(PureCall(declare_class(kind), args, named, "object", loc=tracer.place()), Type.JSON)
 
 
 def _made(tracer: Tracer, name: str, args: tuple[Tree, ...]) -> Tree:
@@ -236,7 +257,9 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds
     refuse_foreign(tracer, value, "a loop")
-    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping))
-    if not (known or is_plain(value) or is_ours(value) or hasattr(type(value), "_fields")):
+    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic)) or is_ours(
+        value
+    )
+    if not known and type(value).__module__ not in _LIBRARY and not hasattr(type(value), "_fields"):
         raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
     return iter(value)

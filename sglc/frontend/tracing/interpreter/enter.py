@@ -44,7 +44,9 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
     Raises:
         GraphBreak: it is none that can be interpreted.
     """
-    if isinstance(function, Closure):
+    if isinstance(function, Closure) or str(getattr(function, "__module__", "")).startswith(
+        "sglc.frontend.tracing."
+    ):
         return function
     if not isinstance(function, FunctionType | MethodType | functools.partial) and not callable(function):
         raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)

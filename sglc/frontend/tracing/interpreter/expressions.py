@@ -382,7 +382,10 @@ def _dict_of(frame: CallFrame, node: ast.DictComp) -> Any:
         pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
         return pure_call(frame.tracer, "dict", _over_data(frame, node, pair, first))
     frames = _generated(frame, node, first)
-    return {evaluate(inner, node.key): evaluate(inner, node.value) for inner in frames}
+    pairs = [(evaluate(inner, node.key), evaluate(inner, node.value)) for inner in frames]
+    if any(isinstance(name, Symbolic) for name, _ in pairs):
+        return pure_call(frame.tracer, "dict", pairs)
+    return dict(pairs)
 
 
 def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:

@@ -50,7 +50,7 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     if name in _CHANGING.get(kind, ()) or (kind.__module__ == "collections" and name in _ANY_CHANGE):
         frame.tracer.change(owner, f"`.{name}(...)`")
         if name == "sort" and holds_symbols(owner):
-            owner[:] = arranged(frame, "sorted", list(owner), named)
+            owner[:] = list(arranged(frame, "sorted", list(owner), named))
             return None
         for arg in args:
             refuse_foreign(frame.tracer, arg, f"`.{name}`")

@@ -43,6 +43,7 @@ from sglc.frontend.values.symbolic import (
 )
 from sglc.ir.core import Type, Value
 from sglc.ir.ops import Eq, In, Not
+from sglc.ir.pure import METHODS
 
 BINARY: Mapping[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
@@ -254,7 +255,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
     if isinstance(index, Symbolic):
         kinds = {kind_of(item) for item in (value.values() if isinstance(value, Mapping) else value)}
-        if is_plain(value):
+        if is_plain(value) and (kinds <= _SCALARS or _undecided(frame, index)):
             kind = kinds.pop() if len(kinds) == 1 else object
             return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
         index = index.observe(OPERATOR, "an index")
@@ -273,6 +274,9 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
 
 _GENERIC = ("builtins", "collections", "collections.abc")
 _GETITEMS = {kind.__getitem__ for kind in (str, bytes, list, tuple, dict, range, memoryview)}
+
+
+_SCALARS = {str, int, float, bool, type(None)}
 
 
 def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None:
@@ -376,14 +380,9 @@ def _refused(frame: CallFrame, value: Any, name: str) -> Any:
 def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) -> Any:
     if called:
         return DataMethod(value, name)
-    if isinstance(value, SymbolicJson) and value.kind is object and name in _DATA_ATTRIBUTES:
+    if isinstance(value, SymbolicJson) and value.kind not in METHODS:
         return pure_call(frame.tracer, "sglc.attribute", value, name)
     return value.observe(ATTRIBUTE, f"`.{name}`")
-
-
-_DATA_ATTRIBUTES = frozenset(
-    ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "lastgroup")
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -26,8 +26,6 @@ from sglc.frontend.values.graph_breaks import CALLBACK, METHOD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
 from sglc.ir.pure import TEXTS, name_of
 
-# These see all items of an iterator, one after another: they may be had beforehand.
-_WHOLE = (list, tuple, set, frozenset, dict, sorted, sum, max, min)
 _NONE: dict[Any, Any] = {}
 _VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), collections.deque)
 
@@ -46,8 +44,8 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         raise undeclared(frame, function)
     for arg in (*args, *named.values()):
         refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
-    if args and (isinstance(args[0], _VIEWS) or (function in _WHOLE and hasattr(type(args[0]), "__next__"))):
-        args = [list(args[0]), *args[1:]]
+    if name:  # what is listed sees every item of an iterator
+        args = [list(a) if isinstance(a, _VIEWS) or hasattr(type(a), "__next__") else a for a in args]
     args = [settled(arg) for arg in args]
     if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
         return arranged(frame, function.__name__, args[0] if len(args) == 1 else args, named)
@@ -116,17 +114,25 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
     if key is None:
         kinds = {kind_of(row) for row in rows}
         if how == "sorted":
-            texts = kinds == {str} and not others
-            return pure_call(frame.tracer, how, rows, kind=list[str] if texts else None, **others)
+            return _items_of(frame, pure_call(frame.tracer, how, rows, **others), rows)
         return pure_call(frame.tracer, how, rows, kind=kinds.pop() if len(kinds) == 1 else object, **others)
     if others.keys() - {"reverse"} or not is_plain(rows):
         raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK)
     kinds = {kind_of(row) for row in rows}
     one = kinds.pop() if len(kinds) == 1 else object
     given = (others["reverse"],) if "reverse" in others else ()
-    return pure_call(
+    made = pure_call(
         frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=list if how == "sorted" else one
     )
+    return _items_of(frame, made, rows) if how == "sorted" else made
+
+
+def _items_of(frame: CallFrame, whole: Any, rows: Sequence[Any]) -> list[Any]:
+    """A list that only a run knows as one of the program's own: how many items it has is known."""
+    kinds = {kind_of(row) for row in rows}
+    kind = kinds.pop() if len(kinds) == 1 else object
+    kind = kind if kind in (str, int, float, bool) else object
+    return [pure_call(frame.tracer, "operator.getitem", whole, at, kind=kind) for at in range(len(rows))]
 
 
 def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:

@@ -1,0 +1,110 @@
+"""What streams say becomes texts: `text_of` and `prompt` need no stream any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_regions
+from sglc.ir.depth import with_room
+from sglc.ir.ops import (
+    Append,
+    Cond,
+    Control,
+    Format,
+    Gen,
+    Prompt,
+    RoleClose,
+    RoleOpen,
+    Select,
+    Switch,
+    TextOf,
+    hands_over,
+)
+from sglc.ir.plan.segment import RoleMark
+from sglc.passes.prompt.stream_parts import Parts, StreamParts
+
+PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
+
+
+@with_room
+def with_texts(program: Program) -> tuple[Program, PromptTexts]:
+    """The program without `text_of`, and what its `prompt` ops say.
+
+        s1 = append(s0, 'Q: '); s2, t0 = gen(s1, 'x'); t1 = text_of(s2)  ->  ...; t1 = format('Q: ', t0)
+
+    Streams that are read for their texts alone are no results of blocks any more.
+    """
+    asked = [op for op in walk(program.ops) if isinstance(op, TextOf | Prompt)]
+    if not asked:
+        return program, {}
+    streams = StreamParts(program, _part, Type.TEXT)
+    prompts: PromptTexts = {}
+    texts: dict[Value, tuple[Value | str, ...]] = {}
+    for op in asked:
+        since = op.since if isinstance(op, TextOf) else None
+        parts = tuple(part for part in streams.of(op.stream, since) if isinstance(part, Value | str))
+        if isinstance(op, TextOf):
+            texts[op.results[0]] = parts
+        else:
+            prompts[op.stream] = parts
+
+    def change(op: Op) -> Op:
+        if isinstance(op, TextOf):
+            return Format(texts[op.results[0]], results=op.results, loc=op.loc)
+        return op
+
+    ops = streams.rebuilt(change)
+    live = {*values_in(program.returns)}
+    return replace(program, ops=_needed(ops, live, prompts)), prompts
+
+
+def _part(op: Op) -> Parts:
+    match op:
+        case Append(text=text):
+            return (text,)
+        case Control(text=text):
+            return (text,)
+        case RoleOpen() | RoleClose():
+            return (RoleMark(op.role, isinstance(op, RoleOpen)).text,)
+        case Gen() | Select():
+            return (op.results[1],)
+        case _:
+            return ()  # a picture is no text
+
+
+def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[Op, ...]:
+    """The ops, of which branches give only what is read behind them; `live` grows by what they read."""
+    kept: list[Op] = []
+    for op in reversed(tuple(ops)):
+        if isinstance(op, Prompt):
+            live.update(part for part in prompts[op.stream] if isinstance(part, Value))
+            live.update(values_in(op.turns))
+            kept.append(op)
+            continue
+        if _only_makes_prompts(op) and not any(value in live for value in op.results):
+            continue
+        if isinstance(op, Cond | Switch):
+            wanted = [number for number, value in enumerate(op.results) if value in live]
+            op = replace(op, results=tuple([op.results[number] for number in wanted]))
+            op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
+        elif op.region_fields:
+            op = with_regions(op, lambda region: _block(region, live, prompts))
+        live.update(inputs(op))
+        kept.append(op)
+    return tuple(reversed(kept))
+
+
+def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:
+    results = () if hands_over(region) else tuple([region.results[number] for number in wanted])
+    return _block(replace(region, results=results), live, prompts)
+
+
+def _block(region: Region, live: set[Value], prompts: PromptTexts) -> Region:
+    live.update(region.results)
+    return replace(region, ops=_needed(region.ops, live, prompts))
+
+
+def _only_makes_prompts(op: Op) -> bool:
+    return isinstance(op, Format) or (op.pure and all(value.type is Type.STREAM for value in op.results))

@@ -1,0 +1,93 @@
+"""Random programs in Python run equally every way, and planted faults are found.
+
+`python -m tests.source_fuzz` runs more of them, counts features and differences, and shows small programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.depth import at_depth
+from tests.source_fuzz.child import Child
+from tests.source_fuzz.faults import FAULTS
+from tests.source_fuzz.module import FEATURES, random_module
+from tests.source_fuzz.not_yet import is_known
+from tests.source_fuzz.runner import Fuzzer, shown
+from tests.source_fuzz.ways import PLAN
+
+SEED = 0
+PROGRAMS = at_depth(20, 150, 3_000)
+_MOST = 120  # programs until a planted fault has to be found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: the tools of a module are known by its place."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.mark.slow
+def test_programs_run_equally_every_way(folder: Path) -> None:
+    with Child() as child:
+        running = Fuzzer(folder, child, is_known)
+        for number in range(PROGRAMS):
+            module = random_module(SEED, number)
+            violations = running.run(module)
+            if violations:
+                pytest.fail(shown(running.smaller(module, violations[0]), violations[0]))
+        summary = running.summary
+    assert not summary.failed, summary.failed[0]
+    assert summary.whole > PROGRAMS // 5
+
+
+def test_random_programs_have_every_feature() -> None:
+    made = {feature for number in range(600) for feature in random_module(SEED, number).features}
+    assert made == set(FEATURES)
+
+
+def test_random_programs_are_the_same_ones_again() -> None:
+    assert random_module(3, 14).source == random_module(3, 14).source
+    assert random_module(3, 14).source != random_module(4, 14).source
+
+
+class Looked:
+    """What programs show, with nothing planted and as things are now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._running = Fuzzer(folder, None)
+        self._usual: dict[tuple[int, Sequence[str]], tuple[bool, frozenset[str]]] = {}
+
+    def usual(self, number: int, groups: Sequence[str]) -> tuple[bool, frozenset[str]]:
+        """Whether a program traces whole, and how it differs with nothing planted."""
+        if (number, groups) not in self._usual:
+            self._usual[number, groups] = self.now(number, groups)
+        return self._usual[number, groups]
+
+    def now(self, number: int, groups: Sequence[str]) -> tuple[bool, frozenset[str]]:
+        report = self._running.report(random_module(SEED, number), groups)
+        assert not report.failed, report.failed
+        return report.whole, frozenset(json.dumps((d.way, d.kind, d.found)) for d in report.differences)
+
+
+@pytest.fixture(scope="module")
+def looked(folder: Path) -> Looked:
+    return Looked(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str, looked: Looked) -> None:
+    groups, planted = FAULTS[name]
+    for number in range(_MOST):
+        whole, usual = looked.usual(number, groups)
+        if groups == (PLAN,) and not whole:
+            continue
+        with planted():
+            _, found = looked.now(number, groups)
+        if found != usual:
+            return
+    pytest.fail(f"not found in {_MOST} programs")

@@ -1,0 +1,186 @@
+"""A plan's result shows what its function's result shows: from memory, from a file, in batches, streamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.api.plan import LoadedPlan
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.errors import RunError
+from sglc.execution.result import Result
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.segment import GenNode, Segment
+
+
+@sgl.function
+def inner(s: Any, word: str) -> Any:
+    s += "Inner " + word + sgl.gen("x")
+    s["kept"] = "of inner"
+    return s["x"]
+
+
+@sgl.function
+def straight(s: Any, q: str) -> Any:
+    s += sgl.system("Be brief.")
+    with s.var_scope("turns"):
+        s += sgl.user("About " + q)
+        s += sgl.assistant(sgl.gen("x") + ", " + sgl.gen("y", n=2))
+    s += sgl.user("Bye")
+    s["pair"] = (1, s["x"])
+    rows = [s["x"]]
+    s["rows"] = rows
+    rows.append("later")
+
+
+@sgl.function
+def in_arms(s: Any, q: str) -> Any:
+    with s.var_scope("begin"):
+        s += q + sgl.select("a", choices=["x", "y"])
+    if s["a"] == "x":
+        s["only"] = "of x"
+        s += sgl.user("More?")
+        s += sgl.assistant(sgl.gen("more"))
+        if inner("deep").ret_value == "nothing":
+            return "early"
+    else:
+        s += " because " + sgl.gen("why")
+    s["last"] = s["begin"]
+    s += " end"
+    return s["last"]
+
+
+@sgl.function
+def branches_and_lines(s: Any, q: str) -> Any:
+    forks = s.fork(2)
+    for i, fork in enumerate(forks):
+        fork += f"{q} {i}" + sgl.gen("tip")
+    s.join(forks)
+    for i in range(2):
+        s += sgl.gen("line")
+        s[f"line{i}"] = s["line"] + inner(s["line"])["x"]
+
+    return s["tip"][0]
+
+
+PROGRAMS = [straight, in_arms, branches_and_lines]
+
+
+def answering(asked: Asked) -> str:
+    if asked.choices:
+        return asked.choices[len(asked.prompt) % 2]
+    return f"<{asked.site} {asked.sample}>"
+
+
+def shown(result: Result) -> dict[str, Any]:
+    """All that a result shows but times."""
+    error = result.error()
+    if error is not None:
+        raise error
+    names = list(result.variables)
+    meta = {name: result.get_meta_info(name) or {} for name in names}
+    return {
+        "text": result.text(),
+        "said": str(result),
+        "messages": result.messages(),
+        "value": result.ret_value,
+        "variables": {name: result[name] for name in names},
+        "all": dict(result.variables),
+        "pieces": "".join(map(str, result.text_iter())),
+        "by name": {name: list(result.text_iter(name)) for name in names},
+        "calls": sorted((str(call.site), call.prompt_ids, call.usage) for call in result.calls),
+        "usage": result.usage,
+        "meta": {n: {k: v for k, v in info.items() if not k.endswith("_s")} for n, info in meta.items()},
+    }
+
+
+@pytest.fixture
+def backend() -> ScriptedBackend:
+    return ScriptedBackend(answering)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("q", ["tea", "teas"])
+@pytest.mark.parametrize("live", [False, True])
+def test_a_result_shows_the_same(
+    program: sgl.Function, q: str, live: bool, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    wanted = shown(program.run(q, backend=backend, seed=3, stream=live))
+    made = program.compile(backend)
+    made.save(tmp_path / "plan.json")
+    for plan in (LoadedPlan(made.plan), sgl.load_plan(tmp_path / "plan.json")):
+        assert shown(plan.run(q=q, backend=backend, seed=3, stream=live)) == wanted
+    assert plan_from_json(plan_to_json(made.plan)) == made.plan
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_batch_shows_the_same(program: sgl.Function, backend: ScriptedBackend) -> None:
+    rows = [{"q": "a" * size} for size in range(1, 5)]
+    plan = LoadedPlan(program.compile(backend).plan)
+    wanted = [shown(result) for result in program.run_batch(rows, backend=backend, seed=3)]
+    assert [shown(result) for result in plan.run_batch(rows, backend=backend, seed=3)] == wanted
+
+
+def test_a_call_has_a_site_of_its_own_in_both_ways(backend: ScriptedBackend) -> None:
+    @sgl.function
+    def outer(s: Any) -> None:
+        s += "a" + sgl.gen("inner")  # a generation of the program's name counts with it
+        s["one"], s["two"] = inner("b").ret_value, inner("c").ret_value
+
+    wanted = ["outer.inner#0", "outer.inner#1/inner.x#0", "outer.inner#2/inner.x#0"]
+    plan = LoadedPlan(outer.compile(backend).plan)
+    for _ in range(2):  # as recorded, and as replayed
+        result = outer.run(backend=backend, seed=3)
+        assert sorted(str(call.site) for call in result.calls) == wanted
+        assert shown(result) == shown(plan.run(backend=backend, seed=3))
+    assert result.get_meta_info("x") is None  # of a called program
+
+
+def test_a_called_program_draws_what_the_plan_draws() -> None:
+    @sgl.function
+    def outer(s: Any, q: str) -> None:
+        s += q + inner(q)["x"] + sgl.gen("y")
+
+    class Noting(ScriptedBackend):
+        def submit(self, segment: Segment, **options: Any) -> Any:
+            seeds.update((str(node.site), node.seed) for node in segment.nodes if isinstance(node, GenNode))
+            return super().submit(segment, **options)
+
+    seeds: set[tuple[str, int | None]] = set()
+    noting, rows = Noting(answering), [{"q": "a"}, {"q": "b"}]
+    outer.run_batch(rows, backend=noting, seed=5)
+    python, seeds = seeds, set()
+    LoadedPlan(outer.compile(noting).plan).run_batch(rows, backend=noting, seed=5)
+    assert seeds == python
+    assert len({seed for _, seed in python} - {None}) == len(python) == 4
+
+
+def test_a_budget_counts_called_programs(backend: ScriptedBackend) -> None:
+    @sgl.function
+    def outer(s: Any) -> None:
+        s += sgl.gen("x")
+        s += str(len(s["x"]))
+        s += str(len(inner("word").ret_value)) + sgl.gen("y")
+
+    result = outer.run(backend=backend, max_calls=2)
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert (error.code, "`y`" in error.message) == ("SGLC408", True)
+    assert len(result.calls) == 2
+
+
+def test_a_failed_plan_shows_its_prompt_as_far_as_it_came() -> None:
+    def failing(asked: Asked) -> str | None:
+        if asked.site.name == "more":
+            return None
+        return "x" if asked.choices else "said"
+
+    backend = ScriptedBackend(failing)
+    python = in_arms.run("q", backend=backend, seed=1)
+    result = LoadedPlan(in_arms.compile(backend).plan).run(q="q", backend=backend, seed=1)
+    assert type(result.error()) is type(python.error()) is not type(None)
+    assert result.partial_text == python.partial_text != ""
+    assert result["begin"] == python["begin"] == "qx"
