@@ -30,7 +30,8 @@ def test_every_op_has_a_text_form() -> None:
     """All ops, every field away from its default."""
     text = """\
 # sglir 2
-def 'A.b <locals>'(essay, s0: resume('k0', turns=('system', 'user'), role='assistant'), t0: arg('a b')):
+def 'A.b <locals>'(essay, s0: resume('k0', turns=('system', 'user'), role='assistant'), t0: arg('a b'), \
+n: arg('n', kind='int', default='3'), _: guard('operator.gt(n, 2)', 'True')):
     s1 = root()
     s2 = append(s1, 'text')
     s3 = append(s2, essay)

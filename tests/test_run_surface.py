@@ -178,7 +178,7 @@ def test_a_bound_text_is_traced_as_a_constant() -> None:
     text = to_text(pair.bind(left="LEFT").trace())
     assert "LEFT" in text
     assert "left" not in text
-    assert "def pair(right)" in text
+    assert "def pair(right: arg('right'" in text
 
 
 @sgl.function
@@ -622,7 +622,7 @@ def test_a_compiled_function_runs_on_its_back_end(oracle: OracleBackend) -> None
         s += "So: " + branch["more"]
 
     compiled = program.compile(backend=oracle, temperature=0)
-    assert compiled.plan.params == ("topic",)
+    assert compiled.plan.names == ("topic",)
     result = compiled.run(topic="tea")
     assert result.text() == program.run(topic="tea", backend=oracle, temperature=0).text()
     rows = list(compiled.run_batch([("tea",), ("rice",)]))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.execution.options import Fitting
 from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
-from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
 
@@ -38,23 +38,27 @@ class AheadOfTime:
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self._turn = threading.Lock()  # one recording at a time
 
-    def program(self, sampling: Sampling, max_paths: int | None = None) -> Program:
+    def program(
+        self, sampling: Sampling, max_paths: int | None = None, args: Mapping[str, Any] | None = None
+    ) -> Program:
         """As of `Function.trace`."""
         from sglc.frontend.tracing.paths import MOST_PATHS
 
         most = MOST_PATHS if max_paths is None else max_paths
-        key = (frozen(self._bound), sampling, most)
-        return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most))
+        key = (frozen(self._bound), sampling, most, None if args is None else frozen(dict(args)))
+        return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most, args))
 
-    def _record(self, sampling: Sampling, max_paths: int) -> Program:
+    def _record(self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None) -> Program:
         from sglc.frontend.tracing.trace import record
 
         bound = self._bound
         parameters = tuple(
-            parameter.replace(default=_known(bound[parameter.name])) if parameter.name in bound else parameter
+            parameter.replace(default=Bound(bound[parameter.name])) if parameter.name in bound else parameter
             for parameter in self._definition.parameters
         )
-        return record(replace(self._definition, parameters=parameters), sampling, max_paths=max_paths)
+        return record(
+            replace(self._definition, parameters=parameters), sampling, max_paths=max_paths, args=args
+        )
 
     def compiled(self, program: Program, target: Target) -> Compiled:
         """The newest recording, `program`, lowered for a target."""
@@ -111,8 +115,3 @@ class AheadOfTime:
 
         with self._turn:
             return beginnings(self._definition, self._begun, [arguments for arguments, _ in rows])
-
-
-def _known(value: Any) -> Any:
-    """A bound argument for tracing: a text is recorded as the constant that it is."""
-    return SymbolicText((value,)) if type(value) is str else value

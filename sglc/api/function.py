@@ -336,20 +336,24 @@ class Function:
 
         precache(self.trace(), resolve(backend, self.definition.loc))
 
-    def trace(self, *, max_paths: int | None = None, **kwargs: Any) -> Program:
+    def trace(
+        self, *, max_paths: int | None = None, args: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Program:
         """The program, recorded ahead of time with symbolic arguments (bound ones as they are).
 
         It is recorded once, and again when something has changed that its body reads (`memo`).
 
         Args:
             max_paths: where branches would make more paths than these (64), ordinary Python takes over.
+            args: examples of arguments, by name. They stay data; where Python needs one itself, the program is
+                for arguments that are the same in just that.
 
         Raises:
             SglcError: the function misuses the language or raises; of a `fullgraph` program also where
                 ordinary Python would have to take over.
         """
         _, sampling = split(self.definition, kwargs, ())
-        return self._ahead.program(sampling, max_paths)
+        return self._ahead.program(sampling, max_paths, self._examples(args))
 
     @property
     def memo(self) -> Memo[Program]:
@@ -357,7 +361,12 @@ class Function:
         return self._ahead.memo
 
     def compile(
-        self, target: Backend | str | None = None, *, backend: Backend | str | None = None, **kwargs: Any
+        self,
+        target: Backend | str | None = None,
+        *,
+        backend: Backend | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> CompiledFunction:
         """The program, lowered for a back end (by name or as an object) to a plan.
 
@@ -365,6 +374,7 @@ class Function:
 
         Args:
             backend: another name for `target`.
+            args: as of `trace`.
             kwargs: sampling defaults, for the plan and for the runs of what is given.
 
         Raises:
@@ -374,7 +384,9 @@ class Function:
 
         chosen = resolve(backend if target is None else target, self.definition.loc)
         goal = chosen.target
-        return CompiledFunction(self, chosen, self._ahead.compiled(self.trace(**kwargs), goal), kwargs)
+        return CompiledFunction(
+            self, chosen, self._ahead.compiled(self.trace(args=args, **kwargs), goal), kwargs
+        )
 
     def explain(
         self, target: Backend | str | None = None, *, rows: Rows | None = None, **kwargs: Any
@@ -394,6 +406,25 @@ class Function:
         return explained(self, target, rows, own, {key: kwargs[key] for key in kwargs if key not in own})
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Arguments to record the program with, by parameter.
+
+        Raises:
+            UsageError: SGLC021, the program has no such parameter.
+        """
+        names = [parameter.name for parameter in self.definition.parameters]
+        more = {name: value for name, value in (args or {}).items() if name not in names}
+        rest = next((p.name for p in self.definition.parameters if p.kind is p.VAR_KEYWORD), None)
+        if more and rest is None:
+            raise UsageError(
+                "SGLC021", f"`{self.__name__}` has no parameter `{next(iter(more))}` to compile for", here(),
+                note=f"its arguments are: {describe(self.definition) or 'none'}",
+            )  # fmt: skip
+        if args is None:
+            return None
+        own = {name: value for name, value in args.items() if name in names}
+        return own if rest is None else {rest: more, **own}
 
     @cached_property
     def _replay_cache(self) -> ReplayCache:

@@ -15,7 +15,8 @@ from sglc.execution.context import resolve
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.lifecycle import CallSetup, Limits, RunSetup
 from sglc.execution.options import NOTHING, check_rows, in_row, watches_of
-from sglc.execution.plan.prepare import check_arguments, check_plan_runs, function_steps
+from sglc.execution.plan.arguments import bound
+from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanRun, PreparedRows
 from sglc.execution.progress import bar
 from sglc.execution.result import Result
@@ -69,12 +70,13 @@ class LoadedPlan:
         The result shows what that of the function shows, with the texts of typed values as they are.
 
         Args:
-            arguments: by name, as texts; those whose names are no option may be given as keywords.
+            arguments: by name; those whose names are no option may be given as keywords.
             seed, stream, max_calls, max_tokens, timeout, record, replay, trace: as of `Function.run`.
 
         Raises:
-            UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
-                SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
+            UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
+                SGLC048 arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a
+                plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
         limits, watches = limits_of_run(max_calls, max_tokens, timeout), watches_of(record, replay, trace)
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
@@ -91,7 +93,7 @@ class LoadedPlan:
         live: bool = False,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
-        given = self._texts(arguments)
+        given = bound(self.plan, arguments)
         backend, seed = inherited(self.__name__, backend, seed)
         call = self._set_up(backend, seed, None, limits or Limits(), watches)
         call.backend.start()
@@ -139,7 +141,7 @@ class LoadedPlan:
         """
         check_rows(rows)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting = [self._row_texts(number, row) for number, row in enumerate(rows)]
+        fitting = [self._row(number, row) for number, row in enumerate(rows)]
         call = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
         make = maker(call, lambda number, setup: PlanRun(self._prepared, fitting[number], self.tools, setup))
         order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
@@ -156,16 +158,11 @@ class LoadedPlan:
         check_plan_runs(self.plan, call.backend, tools)
         return call
 
-    def _texts(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        given = {name: str(value) for name, value in arguments.items()}
-        check_arguments(self.plan, given)
-        return given
-
-    def _row_texts(self, number: int, row: Mapping[str, Any]) -> dict[str, str]:
+    def _row(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if not isinstance(row, Mapping):
                 raise UsageError("SGLC017", f"a row of a plan is a dict, not `{type(row).__name__}`")
-            return self._texts(row)
+            return bound(self.plan, row)
         except SglcError as error:
             raise in_row(number, error) from None
 

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from sglc.cli.options import (
     Commands,
     add_backend,
+    add_examples,
     add_passes,
+    arguments,
     connect,
     output,
     passes_of,
 )
+from sglc.errors import UsageError
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -34,17 +37,30 @@ def add_compile(commands: Commands) -> None:
         "--dump-ir-after-all", action="store_true", help="the IR as traced, and after every pass"
     )
     add_passes(build)
+    add_examples(build)
     build.add_argument("--emit", choices=_EMITS, help="lowered IR, plan (default), JSON, a graph, or a page")
     build.add_argument("-o", "--output", metavar="FILE")
     build.set_defaults(command=_compile)
 
 
-def _programs(spec: str) -> list[tuple[Function | None, Program]]:
+def _programs(options: argparse.Namespace) -> list[tuple[Function | None, Program]]:
     """The programs of a file, and their functions where it is Python."""
-    from sglc.cli.program_file import open_functions, open_ir
+    from sglc.cli.program_file import open_function, open_functions, open_ir
 
+    spec: str = options.program
+    examples = options.arg or options.args
     if spec.endswith(".sglir"):
+        if examples:
+            raise UsageError(
+                "SGLC061", "a program in IR form is compiled without arguments",
+                hint="give the Python file of the program",
+            )  # fmt: skip
         return [(None, open_ir(spec))]
+    if examples:  # they are those of one program
+        from sglc.frontend.tracing.arguments import promised
+
+        function = open_function(spec)
+        return [(function, function.trace(args=arguments(options, promised(function.definition))))]
     return [(function, function.trace()) for function in open_functions(spec)]
 
 
@@ -53,7 +69,7 @@ def _compile(options: argparse.Namespace) -> int:
     from sglc.ir.text.printer import to_text
     from sglc.passes.compile import compile_program
 
-    programs = _programs(options.program)
+    programs = _programs(options)
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
     with output(options.output) as out:

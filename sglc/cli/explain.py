@@ -48,6 +48,7 @@ def add_explain(commands: Commands) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     from sglc.cli.program_file import open_function, open_functions, open_ir, open_rows
+    from sglc.frontend.tracing.arguments import promised
 
     if options.seed is not None and not options.analyze:
         raise UsageError("SGLC062", "`--seed` is of a run, and nothing runs", hint="add `--analyze`")
@@ -74,10 +75,12 @@ def _explain(options: argparse.Namespace) -> int:
             )  # fmt: skip
         explained = [explained_program(open_ir(options.program), backend.target)]
         return _show(explained, options)
-    if options.analyze:
-        return _analyze(open_function(options.program), backend, given, rows, options)
-    if given or rows is not None:  # they are those of one program
-        return _show([open_function(options.program).explain(backend, rows=rows, **given)], options)
+    if options.analyze or given or rows is not None:  # they are those of one program
+        function = open_function(options.program)
+        given = arguments(options, promised(function.definition))
+        if options.analyze:
+            return _analyze(function, backend, given, rows, options)
+        return _show([function.explain(backend, rows=rows, **given)], options)
     return _show([function.explain(backend) for function in open_functions(options.program)], options)
 
 

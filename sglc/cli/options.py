@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import UsageError
@@ -50,13 +52,28 @@ def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a program is given: `--arg`, `--args` and `--batch`."""
-    parser.add_argument("--arg", action="append", default=[], metavar="K=V", help="a text argument")
-    parser.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
+    add_examples(parser)
     parser.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
 
 
-def arguments(options: argparse.Namespace) -> dict[str, Any]:
+def add_examples(parser: argparse.ArgumentParser) -> None:
+    """Add `--arg` and `--args`."""
+    parser.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an argument: a text, or what the parameter says",
+    )
+    parser.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
+
+
+def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """What `--arg` and `--args` give.
+
+    Args:
+        kinds: the types that arguments have, as far as they are known. `--arg` gives a number or a truth value
+            where one of these is wanted, else a text.
 
     Raises:
         UsageError: SGLC007, SGLC008, one of them is no argument.
@@ -72,8 +89,27 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = value
+        given[name] = _typed(name, value, kinds.get(name, "str"))
     return given
+
+
+def _typed(name: str, text: str, kind: str) -> Any:
+    """What `--arg name=text` gives for an argument of a type."""
+    try:
+        match kind:
+            case "int":
+                return int(text)
+            case "float":
+                return float(text)
+            case "bool":
+                return {"true": True, "false": False}[text.lower()]
+            case _:
+                return text
+    except (ValueError, KeyError):
+        raise UsageError(
+            "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind}`",
+            hint="true and false are truth values" if kind == "bool" else "",
+        ) from None  # fmt: skip
 
 
 def seed(text: str) -> int:

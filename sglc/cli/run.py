@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
             else open_function(options.program, PROGRAM_OR_PLAN)
         )  # fmt: skip
         backend = connect(options)
-    given = arguments(options)
+    given = arguments(options, _kinds(function))
     watches = _watches(options)
     began = time.perf_counter()
     if options.batch:
@@ -130,6 +130,16 @@ def _run(options: argparse.Namespace) -> int:
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
+
+
+def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
+    """The types of its arguments."""
+    from sglc.api.plan import LoadedPlan
+    from sglc.frontend.tracing.arguments import promised
+
+    if isinstance(function, LoadedPlan):
+        return {param.name: param.kind for param in function.plan.params}
+    return promised(function.definition)
 
 
 def _watches(options: argparse.Namespace) -> dict[str, Any]:

@@ -134,14 +134,20 @@ def _row(
     function: Explained, target: Any, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
 ) -> tuple[_Compilation, Mapping[str, str]]:
     """The plan for one row, and what of the row's arguments is left open in it."""
+    # Numbers that nobody gives are what they are by default: prompts with them can be counted.
+    usual = {
+        p.name: p.default
+        for p in function.definition.parameters
+        if p.default is not p.empty and not isinstance(p.default, str) and p.name not in arguments
+    }
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     if len(texts) == len(arguments):
-        made = function.compile(target, **sampling)
+        made = (function.bind(**usual) if usual else function).compile(target, **sampling)
         plan = made.compiled.plan
-        if not arguments or (texts.keys() <= set(plan.params) and not _stops(plan)):
+        if not arguments or (texts.keys() <= set(plan.names) and not _stops(plan)):
             return made, texts
     # What the body does with them is known only if it is recorded with them.
-    return function.bind(**arguments).compile(target, **sampling), {}
+    return function.bind(**usual, **arguments).compile(target, **sampling), {}
 
 
 def _stops(plan: Plan) -> bool:

@@ -1,6 +1,7 @@
 """The op set. Required fields come first; the printer, parser and verifier follow from the classes.
 
 arg          a program argument
+guard        what a program takes for granted of its arguments
 resume       a stream that an earlier run kept
 root         an empty stream
 append       literal or captured text at the end
@@ -61,11 +62,24 @@ SELECT_METHODS = (
 )
 
 
-@op("arg", T)
+@op("arg", variadic=True)
 class Arg(Op):
-    """A text that is given when the program runs."""
+    """A value that is given when the program runs, of type `kind` (`ir.pure.type_name`).
+
+    `default` is what it is otherwise, as `ir.facts` spells it.
+    """
 
     name: str
+    kind: str = "str"
+    default: str | None = None
+
+
+@op("guard")
+class Guard(Op):
+    """The program does what its source says where `fact` is `expected`, both as `ir.facts` spells them."""
+
+    fact: str
+    expected: str
 
 
 @op("resume", S)
@@ -371,6 +385,8 @@ class HostCall(Op):
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
     match o:
+        case Arg():
+            return ({"str": T, "bool": B}.get(o.kind, J),)
         case Fork():
             return (S,) * names
         case Cond() | Switch():

@@ -7,12 +7,16 @@ that is not here is a declared function of the user's.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 import importlib
+import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
+from enum import Enum, EnumMeta
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodDescriptorType, MethodType
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
@@ -100,7 +104,8 @@ _LIBRARY = {
 
 # What no single function of Python's is: see below.
 _OWN = {
-    **_named("sglc.slice sglc.method sglc.attribute", None),
+    **_named("sglc.slice sglc.method sglc.attribute sglc.instance", None),
+    **_named("sglc.type", str, fails=False),
     **_named("sglc.text", str),
     **_named("sglc.known", object),
     **_named("sglc.is_none", bool, fails=False),
@@ -208,11 +213,54 @@ def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
     return list(made) if name in ("items", "keys", "values", "elements") else made
 
 
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An object of a class that this process does not have, by what it holds."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+def type_name(value: Any) -> str:
+    """The name of a value's type, with its module unless it is a builtin."""
+    kind = type(value)
+    if kind is Instance:
+        return str(value.kind)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _instance(kind: str, held: Mapping[str, Any]) -> Any:
+    """The object of a class that is imported here, else what stands for it."""
+    module, _, name = kind.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, EnumMeta) and held.get("name") in found.__members__:
+        return found.__members__[held["name"]]
+    if isinstance(found, type) and dataclasses.is_dataclass(found) and "__post_init__" not in vars(found):
+        made = {field.name for field in dataclasses.fields(found) if field.init}
+        if made == held.keys():
+            return found(**held)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(held):
+        return found._make(held.values())  # type: ignore[attr-defined]
+    if isinstance(found, type) and getattr(found, "__pydantic_fields__", {}).keys() == held.keys():
+        return found.model_construct(**held)  # type: ignore[attr-defined]
+    return Instance(kind, held)
+
+
 def _attribute(value: Any, name: str) -> Any:
-    if isinstance(value, Mapping) and type(value) is dict and name in value:
+    """A field of a value, as far as reading it runs no code."""
+    if type(value) is dict and name in value:
         return value[name]  # the fields of an object that was given as an argument
-    if name in getattr(value, "__dict__", ()) and not name.startswith("_"):
-        return value.__dict__[name]  # a field of an object that a class of the user's made
+    kind = type(value)
+    if kind is Instance and name.strip("_") in value.fields:
+        return value.fields[name.strip("_")]
+    if isinstance(value, Enum) and name.strip("_") in ("name", "value"):
+        return value._name_ if "name" in name else value._value_
+    if kind.__module__ not in sys.stdlib_module_names:
+        if name in (held := getattr(value, "__dict__", {})):
+            return held[name]
+        in_class = inspect.getattr_static(kind, name, None)
+        if isinstance(in_class, MemberDescriptorType) or type(in_class).__name__ == "_tuplegetter":
+            return getattr(value, name)
     if name not in _ATTRIBUTES.get(type(value).__name__, ()):
         raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}' that a plan may read")
     return getattr(value, name)
@@ -258,6 +306,8 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.text": _text,
     "sglc.method": _method,
     "sglc.attribute": _attribute,
+    "sglc.instance": _instance,
+    "sglc.type": type_name,
     "sglc.is_none": lambda value: value is None,
     "sglc.isinstance": _isinstance,
     "sglc.template": _template,

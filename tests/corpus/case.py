@@ -18,8 +18,12 @@ from typing import Any
 from sglc.api.function import Function
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.errors import UsageError
+from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import steps_of
 from sglc.execution.result import Result
+from sglc.frontend.language.function import bind
+from sglc.ir.facts import spell
 from sglc.ir.plan.plan import HostStep
 
 MARK = "# breaks"
@@ -194,6 +198,7 @@ class Traced:
 
     breaks: tuple[Break, ...] = ()
     difference: str = ""
+    plans: int = field(default=0, compare=False)  # that all rows together took
 
     @property
     def whole(self) -> bool:
@@ -205,16 +210,17 @@ class Traced:
 
 
 def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) -> Traced:
-    """Compile and run every row of a case, up to the first that is not whole."""
-    known: dict[str, LoadedPlan] = {}
+    """Compile and run the rows of a case, up to one that is not whole; a plan runs all that it fits."""
+    plans: list[LoadedPlan] = []
     for number, row in enumerate(case.rows):
-        key = repr(_bound(case, row))
-        try:
-            if key not in known:
-                known[key] = plan_for(case, row)
-        except Exception as error:  # a compiler that fails has not compiled it, whatever the reason
-            return Traced((Break(_line(error), f"compiling raises `{type(error).__name__}`: {_said(error)}"),))
-        plan = known[key]
+        plan = next((plan for plan in plans if fits(case, plan, row)), None)
+        if plan is None:
+            try:
+                plan = plan_for(case, row)
+            except Exception as error:  # a compiler that fails has not compiled it, whatever the reason
+                reason = f"compiling raises `{type(error).__name__}`: {_said(error)}"
+                return Traced((Break(_line(error), reason),))
+            plans.append(plan)
         steps = [step for step in steps_of(plan.plan) if isinstance(step, HostStep) and not step.error]
         if steps:
             return Traced(tuple(dict.fromkeys(Break(step.loc.line, step.reason) for step in steps)))
@@ -224,17 +230,25 @@ def traced(case: Case, expected: Callable[[Case, Row], Outcome] = run_python) ->
             difference = f"running the plan raises `{type(error).__name__}`: {_said(error)}"
         if difference:
             return Traced(difference=f"row {number}, {difference}")
-    return Traced()
+    return Traced(plans=len(plans))
 
 
 def plan_for(case: Case, row: Row) -> LoadedPlan:
-    """The plan of a row: its texts stay open, every other argument is bound.
+    """The plan that is recorded with a row: its arguments stay open as far as Python needs no value.
 
     Raises:
         whatever compiling raises.
     """
-    bound = copy.deepcopy(_bound(case, row))
-    return LoadedPlan(case.function.bind(**bound).compile(Script(case)).plan)
+    return LoadedPlan(case.function.compile(Script(case), args=copy.deepcopy(dict(row))).plan)
+
+
+def fits(case: Case, plan: LoadedPlan, row: Row) -> bool:
+    """Whether a plan is for a row."""
+    try:
+        bound(plan.plan, _open(case, plan, row))
+    except UsageError:
+        return False
+    return True
 
 
 def run_plan(case: Case, row: Row, plan: LoadedPlan) -> Outcome:
@@ -243,23 +257,14 @@ def run_plan(case: Case, row: Row, plan: LoadedPlan) -> Outcome:
     Raises:
         the run's error.
     """
-    script, texts = Script(case), _texts(case, row, plan)
-    return _outcome(script, lambda: plan.run(texts, backend=script, seed=0))
+    script, given = Script(case), copy.deepcopy(_open(case, plan, row))
+    return _outcome(script, lambda: plan.run(given, backend=script, seed=0))
 
 
-def _bound(case: Case, row: Row) -> dict[str, Any]:
-    """The arguments that are no texts, and texts for parameters that have another default."""
-    found = {}
-    for parameter in case.function.definition.parameters:
-        text = parameter.default is parameter.empty or isinstance(parameter.default, str)
-        if parameter.name in row and not (text and type(row[parameter.name]) is str):
-            found[parameter.name] = row[parameter.name]
-    return found
-
-
-def _texts(case: Case, row: Row, plan: LoadedPlan) -> dict[str, Any]:
-    defaults = {p.name: p.default for p in case.function.definition.parameters}
-    return {name: row.get(name, defaults.get(name)) for name in plan.plan.params}
+def _open(case: Case, plan: LoadedPlan, row: Row) -> dict[str, Any]:
+    """What of a row is an argument of its plan: no functions and other objects that the plan holds."""
+    given = bind(case.function.definition, (), dict(row))
+    return {name: value for name, value in given.items() if name in plan.plan.names or spell(value) is not None}
 
 
 def _line(error: Exception) -> int:

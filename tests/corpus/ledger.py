@@ -99,6 +99,11 @@ def report(found: Iterable[tuple[Case, Traced]]) -> str:
             f"{kind}: {words[WHOLE]} whole, {words[BREAKS]} break where they must, of {len(own)};"
             f" known faults: {words[DIFFERS]} differ as plans, {words[MISSES]} do not break"
         )
+        many = [(len(case.rows), made.plans) for case, made in own if made.plans and len(case.rows) > 1]
+        if many:
+            rows, plans = map(sum, zip(*many, strict=True))
+            one = sum(made == 1 for _, made in many)
+            lines.append(f"    {rows} rows of {len(many)} programs run {plans} plans; {one} programs run one")
     reasons: Counter[str] = Counter()
     for case, made in found:
         if word(case, made) not in (WHOLE, BREAKS, MISSES):

@@ -16,6 +16,7 @@ from sglc.ir.ops import (
     Gen,
     HostCall,
     Join,
+    PureCall,
     RoleClose,
     RoleOpen,
     Root,
@@ -58,9 +59,10 @@ def test_arguments_and_f_strings_stay_symbolic() -> None:
         s += f"{PREFIX}{question} ({tone}, {limit:03d}, {'x'!r})\n" + sgl.gen("answer")
 
     program = traced(ask)
-    assert [op.name for op in program.params if isinstance(op, Arg)] == ["question", "tone"]
+    assert [op.name for op in program.params if isinstance(op, Arg)] == ["question", "tone", "limit"]
     (text,) = ops(program, Format)
-    assert [part for part in text.parts if isinstance(part, str)] == ["Q: ", " (", ", 003, 'x')\n"]
+    assert [part for part in text.parts if isinstance(part, str)] == ["Q: ", " (", ", ", ", 'x')\n"]
+    assert [op.args[1] for op in ops(program, PureCall)] == ["03d"]
 
 
 def test_a_tool_is_a_boundary_and_is_not_called() -> None:

@@ -21,7 +21,9 @@ from sglc.ir.plan.plan import (
     LoopStep,
     MapStep,
     Named,
+    Param,
     Plan,
+    PlanGuard,
     SwitchStep,
     ValueStep,
     Within,
@@ -84,7 +86,7 @@ def test_literal_gen_literal_gen_is_one_segment() -> None:
     assert nodes(plan)[:4] == (
         OpenNode(), ExtendNode(0, ("Q: ", Slot("q"))), first, ExtendNode(2, ("\nB:",)),
     )  # fmt: skip
-    assert plan.params == ("q",)
+    assert plan.names == ("q",)
     assert plan.steps[0].gives == (("t1", 2), ("t2", 4))
     assert plan.variables == (Named("a", Slot("t1")), Named("b", Slot("t2")))
     assert plan.returns == Slot("t2")
@@ -185,7 +187,7 @@ def test_returned_texts_and_streams() -> None:
         "q": Slot("q"),
         "n": 1.5,
     }
-    assert plan.params == ("q",)
+    assert plan.names == ("q",)
 
 
 def test_host_call_comes_last_and_alone_it_needs_no_segment() -> None:
@@ -221,7 +223,8 @@ EVERYTHING = Plan(
     program="f",
     target="local",
     tokenizer="abc",
-    params=("a", "b c"),
+    params=(Param("a"), Param("b c", "int", "3", Loc("p.py", 1))),
+    guards=(PlanGuard("operator.gt(a, 'b')", "True", Loc("p.py", 2)),),
     steps=(
         Segment(
             (

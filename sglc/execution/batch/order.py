@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from sglc.ir.plan.plan import Derived, Plan, PromptPrefix
 from sglc.ir.plan.segment import Slot
@@ -19,24 +20,24 @@ Ids = Sequence[int]
 _FIRST_STEP = 64  # characters that are compared first where two texts may differ soon
 
 
-def plan_order(plan: Plan, rows: Sequence[Mapping[str, str]]) -> list[int]:
+def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The numbers of `rows`, arguments of `plan`, in the order in which to run them."""
     return order([begins(plan.leads, row) for row in rows])
 
 
-def begins(prefixes: Sequence[PromptPrefix], texts: Mapping[str, str]) -> tuple[str, ...]:
+def begins(prefixes: Sequence[PromptPrefix], texts: Mapping[str, Any]) -> tuple[str, ...]:
     """How the prompts of one row begin."""
     return tuple([written(prefix, texts) for prefix in prefixes])
 
 
-def written(prefix: PromptPrefix, texts: Mapping[str, str]) -> str:
+def written(prefix: PromptPrefix, texts: Mapping[str, Any]) -> str:
     """A prompt prefix with a row's arguments in it."""
     return "".join([part if isinstance(part, str) else _text(part, texts) for part in prefix])
 
 
-def _text(part: Slot | Derived, texts: Mapping[str, str]) -> str:
+def _text(part: Slot | Derived, texts: Mapping[str, Any]) -> str:
     if isinstance(part, Slot):
-        return texts[part.name]
+        return str(texts[part.name])
     whole = written(part.parts, texts)
     return whole.strip() if part.operation == "strip" else whole.lower()
 

@@ -15,9 +15,9 @@ from typing import Any
 from sglc.errors import Loc, SglcError
 from sglc.execution.batch.order import begins, depth_first, keys, trie_size
 from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
 from sglc.frontend.tracing.trace import record
-from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
 from sglc.ir.plan.backend import Backend
@@ -138,8 +138,7 @@ def _recorded(
     def known(parameter: inspect.Parameter) -> inspect.Parameter:
         if parameter.name not in constants:
             return parameter.replace(default=inspect.Parameter.empty)
-        value = constants[parameter.name]
-        return parameter.replace(default=SymbolicText((value,)) if type(value) is str else value)
+        return parameter.replace(default=Bound(constants[parameter.name]))
 
     parameters = tuple([known(parameter) for parameter in definition.parameters])
     own = replace(definition, parameters=parameters, fullgraph=False)

@@ -17,7 +17,8 @@ from typing import Any, assert_never
 from sglc.errors import RunError
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
-from sglc.execution.plan.prepare import Prepared, check_arguments, check_plan_runs
+from sglc.execution.plan.arguments import as_values, bound
+from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.values import PROMPT, Exact, Value, as_python, held_in, plain, read, text, text_so_far
@@ -45,7 +46,7 @@ from sglc.ir.values import case_of, evaluate, item_texts, placed, returned
 
 
 def run_plan(
-    plan: Plan, arguments: Mapping[str, str], session: Session, tools: Tools = NO_TOOLS
+    plan: Plan, arguments: Mapping[str, Any], session: Session, tools: Tools = NO_TOOLS
 ) -> tuple[dict[str, Any], Any]:
     """Execute a whole plan; gives its variables and its return value, in which a stream is its text.
 
@@ -63,7 +64,7 @@ def run_plan(
         RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
         SglcError: the first failure, in program order.
     """
-    check_arguments(plan, arguments)
+    arguments = bound(plan, arguments)
     check_plan_runs(plan, session.backend, tools)
     context = contextvars.copy_context()
     executor = PlanExecutor(Prepared(plan), session, tools, context)
@@ -118,7 +119,7 @@ class PlanExecutor:
             case _:
                 return "", ()
 
-    async def execute(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+    async def execute(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """`run_plan` in the executor's loop, without its checks."""
         self.segments = Segments(self.session, self.prepared.bindings, traced=self.prepared.traced)
         body = asyncio.ensure_future(self.whole(arguments))
@@ -135,8 +136,8 @@ class PlanExecutor:
             await asyncio.wait({body})
             await self.segments.give_back()
 
-    async def whole(self, arguments: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
-        given = [arguments[name] for name in self.plan.params]
+    async def whole(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        given = list(as_values(self.plan, arguments).values())
         (value,) = await self.block(
             self.prepared.body, self.prepared.facts(-1), given, _At(), None, None, self.known
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.scope import Facts
@@ -32,21 +32,6 @@ class Prepared:
             block = self.body if number < 0 else self.plan.blocks[number]
             self._facts[number] = Facts(block, self.uses)
         return self._facts[number]
-
-
-def check_arguments(plan: Plan, arguments: Mapping[str, str]) -> None:
-    """Refuse arguments that are not the plan's.
-
-    Raises:
-        UsageError: SGLC014.
-    """
-    missing = [name for name in plan.params if name not in arguments]
-    unknown = [name for name in arguments if name not in plan.params]
-    if missing or unknown:
-        wrong = f"misses `{missing[0]}`" if missing else f"has no argument `{unknown[0]}`"
-        raise UsageError(
-            "SGLC014", f"the plan {wrong}", note=f"its arguments: {', '.join(plan.params) or 'none'}"
-        )
 
 
 def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:

@@ -16,6 +16,7 @@ from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import start
 from sglc.execution.lifecycle import Run, RunSetup
 from sglc.execution.outputs import values
+from sglc.execution.plan.arguments import as_values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.segments import value_of
@@ -102,7 +103,7 @@ def _early(plan: Plan) -> dict[str, Variable]:
 def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
     if end is None:
         return ()
-    made: dict[str, str | Slot | Site] = {name: Slot(name) for name in plan.params}
+    made: dict[str, str | Slot | Site] = {param.name: Slot(param.name) for param in plan.params}
     for step in plan.steps:
         if isinstance(step, Segment):
             nodes = asked_in(step)
@@ -127,7 +128,7 @@ class PlanRun(Run):
     """
 
     def __init__(
-        self, prepared: PreparedRows, arguments: Mapping[str, str], tools: Tools, setup: RunSetup
+        self, prepared: PreparedRows, arguments: Mapping[str, Any], tools: Tools, setup: RunSetup
     ) -> None:
         self._prepared = prepared
         self._over = False
@@ -174,7 +175,8 @@ class PlanRun(Run):
         try:
             if error is None:
                 generations = self.result.outputs.generations
-                known: dict[Name, Value] = {Slot(name): text for name, text in self._arguments.items()}
+                given = as_values(self._prepared.plan, self._arguments)
+                known: dict[Name, Value] = {Slot(name): value for name, value in given.items()}
                 known.update({slot: value_of(generations[site]) for slot, site in single.gives})
                 variables = {late.name: as_python(read(late.value, known)) for late in single.late}
                 value = as_python(read(self._prepared.plan.returns, known))

@@ -55,7 +55,7 @@ _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 def go_through(plan: Plan, arguments: Mapping[str, str], row: int, seen: EstimateState) -> None:
     """Go through `plan` with what is known of its arguments; what is found is added to `seen`."""
     given: dict[Name, ValueAfter] = {}
-    for name in plan.params:
+    for name in plan.names:
         known = arguments.get(name)
         form = UnknownValue(("argument", name), f"{{{name}}}") if known is None else form_of(known)
         given[Slot(name)] = ValueAfter(form)

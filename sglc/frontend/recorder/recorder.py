@@ -29,6 +29,7 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
+    types_of,
 )
 from sglc.ir.sampling import Sampling
 
@@ -133,10 +134,12 @@ class OpRecorder:
 
     # -- launches --------------------------------------------------------------------------------
 
-    def argument(self, name: str, loc: Loc) -> SymbolicText:
-        value = self._value(Type.TEXT)
-        self.params.append(Arg(name, results=(value,), loc=loc))
-        return SymbolicText((value,))
+    def argument(self, name: str, kind: str, default: str | None, loc: Loc) -> Value:
+        """A parameter of the program: see `ir.ops.Arg`."""
+        op = Arg(name, kind, default, loc=loc)
+        value = self._value(types_of(op, 1)[0])
+        self.params.append(replace(op, results=(value,)))
+        return value
 
     @property
     def pending(self) -> bool:

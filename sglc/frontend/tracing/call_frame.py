@@ -17,7 +17,9 @@ from typing import Any, Protocol
 from sglc.errors import Loc
 from sglc.frontend.source.rewrite import matches, source_of
 from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
+from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Tracing
+from sglc.ir.core import Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -139,6 +141,9 @@ class Tracer(Tracing, Protocol):
 
     def change(self, value: Any, what: str) -> None:
         """`value` is about to be changed; a graph break where that could be seen behind the program."""
+
+    def made(self, value: Value, known: Known) -> None:
+        """The last op makes a value that is known."""
 
 
 class Outside(Protocol):

@@ -11,10 +11,11 @@ from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here
 from sglc.frontend.program.state import Forks, State
+from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic, SymbolicText
+from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicText
 from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
 
@@ -74,7 +75,7 @@ def arguments_of(
 ) -> tuple[Definition, dict[str, Value | str]]:
     """The called program's own definition for this call, and what its `arg`s are.
 
-    A text that exists only when the program runs is an `arg`; everything else is a constant of it.
+    Data that exists only when the program runs is an `arg`; everything else is a constant of it.
     """
     texts: dict[str, Value | str] = {}
     parameters: list[inspect.Parameter] = []
@@ -83,11 +84,12 @@ def arguments_of(
         match value:
             case SymbolicText() if value.settled() is None:
                 texts[parameter.name] = tracer.operand(value, loc)
-                default: Any = inspect.Parameter.empty
-            case str():
-                default = SymbolicText((value,))
+                default: Any = value
             case SymbolicText():
-                default = SymbolicText((value.settled() or "",))
+                default = Bound(value.settled())
+            case SymbolicJson() | SymbolicBool():
+                texts[parameter.name] = value.value
+                default = value
             case _:
                 tree = tree_of(tracer, value, loc, f"given to `{definition.name}`")
                 if any(True for _ in values_in(tree)):
@@ -95,7 +97,7 @@ def arguments_of(
                     raise GraphBreak(
                         f"a `{name}` with recorded values is given to `{definition.name}`", loc, NO_DATA
                     )
-                default = value
+                default = Bound(value)
         parameters.append(parameter.replace(default=default, kind=inspect.Parameter.KEYWORD_ONLY))
     return replace(definition, parameters=tuple(parameters)), texts
 

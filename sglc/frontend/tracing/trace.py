@@ -18,7 +18,8 @@ from sglc.frontend.locate import here, of_exception
 from sglc.frontend.program.instance import Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.interpreter.data import operand
+from sglc.frontend.tracing.arguments import argument
+from sglc.frontend.tracing.interpreter.data import entries, listed, operand
 from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.interpreter.statements import run_body
 from sglc.frontend.tracing.paths import MOST_PATHS
@@ -28,7 +29,7 @@ from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
-from sglc.ir.ops import Eq, Format, In, Lower, Not, Strip
+from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
 
 # Ops of which nothing is left if nobody reads what they make: recording made them before it knew.
@@ -42,17 +43,28 @@ class Explored:
     program: Program
     graph_breaks: tuple[GraphBreak, ...]
     called_tool: str = ""  # one that it may call
+    guards: tuple[Guard, ...] = ()  # of a called program: what it takes for granted of the caller's arguments
 
 
-def record(definition: Definition, defaults: Sampling, *, max_paths: int = MOST_PATHS) -> Program:
-    """The program of `definition` with an `arg` for every parameter whose default is no other constant.
+def record(
+    definition: Definition,
+    defaults: Sampling,
+    *,
+    max_paths: int = MOST_PATHS,
+    args: Mapping[str, Any] | None = None,
+) -> Program:
+    """The program of `definition` with an `arg` for every parameter that is data.
+
+    Args:
+        args: examples of arguments, by name. Where Python needs one itself the program is for such as are the
+            same in that: a `guard`.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
             graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
-    return explored(definition, defaults, max_paths=max_paths).program
+    return explored(definition, defaults, max_paths=max_paths, args=args).program
 
 
 def explored(
@@ -62,6 +74,7 @@ def explored(
     max_paths: int = MOST_PATHS,
     called_by: Sequence[Any] = (),
     behind: str = "",
+    args: Mapping[str, Any] | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -70,6 +83,7 @@ def explored(
         called_by: the programs that this one is called by, outermost first. A called program gives its
             variables too: its returns are `{"value": ..., "variables": {...}}`.
         behind: the last tool before it.
+        args: as of `record`.
 
     Raises:
         as `record`.
@@ -86,18 +100,16 @@ def explored(
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
     tracer.as_data = operand
-    arguments: dict[str, Any] = {}
-    for parameter in definition.parameters:
-        if parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str):
-            arguments[parameter.name] = recorder.argument(parameter.name, definition.loc)
-        else:
-            arguments[parameter.name] = parameter.default
+    arguments = {
+        parameter.name: argument(recorder, parameter, args, definition.loc)
+        for parameter in definition.parameters
+    }
     state = State(tracer.instance, recorder.new_stream(definition.loc))
     first = list(recorder.ops)
 
     def run() -> Tree:
         body = body_of(tracer, definition)
-        positional, named = _split(definition, arguments)
+        positional, named = _split(tracer, definition, arguments)
         for value in (*positional, *named.values()):
             if not isinstance(value, Symbolic):
                 tracer.outside.note(value)
@@ -117,9 +129,11 @@ def explored(
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
-    ops = _without_dead([*first, *block.ops], returns)
-    program = Program(definition.name, tuple(recorder.params), ops, returns)
-    return Explored(program, graph_breaks, tracer.called_tool)
+    guards = tuple(tracer.guards.values())
+    ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
+    params = tuple(recorder.params) if called_by else (*recorder.params, *guards)
+    program = Program(definition.name, params, ops, returns)
+    return Explored(program, graph_breaks, tracer.called_tool, guards)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
@@ -163,19 +177,27 @@ def call(
         inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
         raise GraphBreak(reason, loc, inner.kind)
+    for guard in made.guards:
+        tracer.guards.setdefault(guard.fact, guard)
     return record_call(tracer, made.program, definition.name, args, loc)
 
 
-def _split(definition: Definition, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _split(
+    tracer: Tracer, definition: Definition, arguments: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in definition.parameters:
         value = arguments[parameter.name]
         match parameter.kind:
+            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD if value is None:
+                raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = value
-            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-                raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
+            case inspect.Parameter.VAR_POSITIONAL:
+                positional += listed(tracer, value)
+            case inspect.Parameter.VAR_KEYWORD:
+                named |= entries(tracer, value)
             case _:
                 positional.append(value)
     return positional, named
@@ -203,21 +225,41 @@ def _in_order(graph_breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
     return tuple(sorted(places.values(), key=lambda b: (b.loc.line, b.loc.column)))
 
 
-def _without_dead(ops: Sequence[Op], returns: Tree) -> tuple[Op, ...]:
+def _sure(tracer: Tracer) -> frozenset[int]:
+    """The ops, by id, that cannot fail: some guard holds only where they do not."""
+    parts = {known.fact: known.parts for _, known in tracer.facts.values()}
+    asked: set[str] = set()
+    todo = [each for fact in tracer.guards for each in (fact, *_inside(fact))]
+    while todo:
+        fact = todo.pop()
+        if fact in parts and fact not in asked:
+            asked.add(fact)
+            todo += parts[fact]
+    return frozenset([number for number, (_, known) in tracer.facts.items() if known.fact in asked])
+
+
+def _inside(fact: str) -> tuple[str, str]:
+    """What a guard may ask something of: `len(x)` or `sglc.attribute(x, 'value')`."""
+    inner = fact.partition("(")[2][:-1]
+    return inner, inner.rpartition(", ")[0]
+
+
+def _without_dead(ops: Sequence[Op], returns: Tree, sure: frozenset[int]) -> tuple[Op, ...]:
     needed = set(values_in(returns))
-    return _needed(ops, needed)
+    return _needed(ops, needed, sure)
 
 
-def _needed(ops: Sequence[Op], needed: set[Value]) -> tuple[Op, ...]:
+def _needed(ops: Sequence[Op], needed: set[Value], sure: frozenset[int]) -> tuple[Op, ...]:
     """The ops without those that only make what nobody reads; `needed` grows by what they read."""
     kept: list[Op] = []
     for op in reversed(ops):
-        if isinstance(op, _DEAD) and not any(value in needed for value in op.results):
+        idle = isinstance(op, _DEAD) or id(op) in sure
+        if idle and not any(value in needed for value in op.results):
             continue
         if op.region_fields:
             for region in regions(op):
                 needed.update(region.results)
-            op = with_regions(op, lambda region: replace(region, ops=_needed(region.ops, needed)))
+            op = with_regions(op, lambda region: replace(region, ops=_needed(region.ops, needed, sure)))
         needed.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))

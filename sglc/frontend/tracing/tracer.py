@@ -29,7 +29,8 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.graph_breaks import GUARDED, OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
     TRACING,
@@ -39,13 +40,15 @@ from sglc.frontend.values.symbolic import (
     SymbolicList,
     SymbolicText,
 )
-from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, regions
+from sglc.ir.core import NOWHERE, Op, Tree, Type, Value, inputs, regions
+from sglc.ir.facts import spell
 from sglc.ir.ops import (
     Arg,
     Cond,
     Eq,
     Format,
     Gen,
+    Guard,
     In,
     Loop,
     Lower,
@@ -128,6 +131,8 @@ class Tracer:
     unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
+    guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
+    facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
@@ -156,11 +161,37 @@ class Tracer:
         call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
         return SymbolicJson(self.emit(call, Type.JSON), _KINDS.get(parser.name, object))
 
+    def guard(self, fact: str, real: Any, loc: Loc) -> Any:
+        """The program is for arguments of which a fact is `real`.
+
+        Raises:
+            GraphBreak: it is an object that no guard can hold.
+        """
+        if fact in self.guards or not any(
+            op.name in fact for op in self.recorder.params if isinstance(op, Arg)
+        ):
+            return real  # known already, or a constant
+        spelled = spell(real)
+        if spelled is None or "sglc.instance(" in spelled:
+            raise GraphBreak(f"`{fact}` is a `{type(real).__name__}`, which Python needs here", loc, GUARDED)
+        self.guards.setdefault(fact, Guard(fact, spelled, loc=loc))
+        if isinstance(real, list | dict | set):
+            self.outside.note(real)
+        return real
+
+    def made(self, value: Value, known: Known) -> None:
+        """The last op makes a value that is known."""
+        op = self.recorder.ops[-1]
+        assert op.results == (value,)
+        self.facts[id(op)] = op, known
+
     def name_of(self, value: Value) -> tuple[str, str]:
         for param in self.recorder.params:
             if isinstance(param, Arg) and param.results == (value,):
                 return param.name, param.name
         op = self.made_by(value)
+        if isinstance(op, PureCall | Strip | Lower):
+            return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
     def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:

@@ -89,8 +89,8 @@ NO_SOURCE = BreakKind(
     "define it with `def` in a file",
 )  # fmt: skip
 VARIADIC = BreakKind(
-    "SGLC144", "an argument", "a compiled program has a fixed number of texts as arguments",
-    "name every parameter",
+    "SGLC144", "an argument", "a compiled program has a fixed number of arguments",
+    "name every parameter, or compile for such arguments: `compile(args={...})`",
 )  # fmt: skip
 NO_DATA = BreakKind(
     "SGLC145", "an object", "texts, truth values, lists and plain JSON data can be handed on",
@@ -121,6 +121,10 @@ CONTEXT = BreakKind(
 TRIED = BreakKind(
     "SGLC153", "`try`", "what fails here shows when the program runs, and a plan has no `except`",
     "move what can fail out of the `try`",
+)  # fmt: skip
+GUARDED = BreakKind(
+    "SGLC155", "an argument", "what Python asks of it is no plain data that a plan can compare",
+    "read a plain field of it, or compute it in a function that is declared with `@sglc.pure`",
 )  # fmt: skip
 NO_RULE = BreakKind(
     "SGLC154", "this", "the tracer has no rule for it", "write it another way, or in a function of its own"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from sglc.errors import Loc
@@ -26,8 +27,11 @@ from sglc.frontend.values.graph_breaks import (
     BreakKind,
     GraphBreak,
 )
+from sglc.frontend.values.known import HasKnown, Known, computed
 from sglc.ir.core import Op, Type, Value
+from sglc.ir.facts import spell
 from sglc.ir.ops import Concat, Lower, Strip
+from sglc.ir.pure import type_name
 
 __all__ = [
     "IN_FUNCTION",
@@ -83,6 +87,9 @@ class Tracing(Protocol):
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""
 
+    def guard(self, fact: str, real: Any, loc: Loc) -> Any:
+        """The program is for arguments of which a fact is `real`; gives that."""
+
 
 TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
 # Whether a declared function is running: what it does is no part of the program's body.
@@ -91,7 +98,7 @@ IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 
 
-class Symbolic:
+class Symbolic(HasKnown):
     """What every such value does: each way in which Python needs it observes it."""
 
     __slots__ = ()
@@ -111,10 +118,13 @@ class Symbolic:
             GraphBreak: only a run can know it.
         """
         loc = here()
+        if self.known is not None:
+            return real(self.known, loc)
         known = self._known(loc)
         if known is None:
             name, argument = self._name()
-            hint = f"fix it with `bind({argument}=...)`; or {kind.hint}" if argument and kind.hint else ""
+            again = f'compile for its value: `compile(args={{"{argument}": ...}})`'
+            hint = f"{again}; or {kind.hint}" if argument and kind.hint else ""
             raise GraphBreak(
                 f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
             )
@@ -198,6 +208,7 @@ class SymbolicText(Symbolic):
     """A text made of literals and of values that are known at run time."""
 
     parts: tuple[Value | str, ...]
+    known: Known | None = None
 
     @property
     def _noun(self) -> str:
@@ -242,7 +253,8 @@ class SymbolicText(Symbolic):
         known = self.settled()
         if characters is not None or known is not None or tracing is None:
             return str(self.observe(METHOD, "`.strip(...)`")).strip(characters)
-        return SymbolicText((tracing.emit(Strip(tracing.operand(self, loc), loc=loc), Type.TEXT),))
+        made = tracing.emit(Strip(tracing.operand(self, loc), loc=loc), Type.TEXT)
+        return SymbolicText((made,), computed("str.strip", (self,), {}))
 
     def lower(self) -> str | SymbolicText:
         """`str.lower`, recorded."""
@@ -250,7 +262,8 @@ class SymbolicText(Symbolic):
         known = self.settled()
         if known is not None or tracing is None:
             return str(self.observe(METHOD, "`.lower`")).lower()
-        return SymbolicText((tracing.emit(Lower(tracing.operand(self, loc), loc=loc), Type.TEXT),))
+        made = tracing.emit(Lower(tracing.operand(self, loc), loc=loc), Type.TEXT)
+        return SymbolicText((made,), computed("str.lower", (self,), {}))
 
     def settled(self) -> str | None:
         """The text, if all of it is decided on this path already."""
@@ -264,10 +277,14 @@ class SymbolicBool(Symbolic):
     """A truth value that is known at run time. Python may branch on it: both arms are recorded."""
 
     value: Value
+    known: Known | None = None
 
     @property
     def _noun(self) -> str:
         return "truth value"
+
+    def _parts(self) -> tuple[Value | str, ...]:
+        return (self.value,)
 
     def _known(self, loc: Loc) -> bool | None:
         tracing = TRACING.get()
@@ -295,6 +312,7 @@ class SymbolicList(Symbolic):
     """A list of texts that is known at run time."""
 
     value: Value
+    known: Known | None = None
 
     @property
     def _noun(self) -> str:
@@ -330,6 +348,10 @@ class SymbolicJson(Symbolic):
 
     value: Value
     kind: type = object
+    known: Known | None = None
+
+    def _parts(self) -> tuple[Value | str, ...]:
+        return (self.value,)
 
     def _known(self, loc: Loc) -> None:
         del loc
@@ -340,19 +362,36 @@ class SymbolicJson(Symbolic):
     __radd__ = __add__
 
 
-def symbol(value: Value) -> Symbolic:
+def symbol(value: Value, known: Known | None = None) -> Symbolic:
     """A recorded value as the program's code sees it."""
     match value.type:
         case Type.TEXT:
-            return SymbolicText((value,))
+            return SymbolicText((value,), known)
         case Type.BOOL:
-            return SymbolicBool(value)
+            return SymbolicBool(value, known)
         case Type.LIST:
-            return SymbolicList(value)
+            return SymbolicList(value, known)
         case Type.JSON:
-            return SymbolicJson(value)
+            return SymbolicJson(value, object if known is None else type(known.real), known)
         case Type.STREAM:
             raise AssertionError("a stream is a state")
+
+
+def real(known: Known, loc: Loc) -> Any:
+    """The real value, which the program is for from here on; a member of an enumeration by its own value.
+
+    Raises:
+        GraphBreak: it is an object that no guard can hold.
+    """
+    tracing = TRACING.get()
+    assert tracing is not None
+    if not isinstance(known.real, Enum):
+        return tracing.guard(known.fact, known.real, loc)
+    if not known.argument:
+        tracing.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
+    by = "name" if spell(known.real._value_) is None else "value"
+    tracing.guard(f"sglc.attribute({known.fact}, {by!r})", getattr(known.real, f"_{by}_"), loc)
+    return known.real
 
 
 def read_ahead(value: Value, loc: Loc) -> str | SymbolicText:
@@ -384,4 +423,7 @@ def joined(items: tuple[str | SymbolicText, ...]) -> SymbolicText:
                 parts[-1] += part
             elif part != "":
                 parts.append(part)
+    if all(isinstance(item, str) or item.known is not None for item in items):
+        return SymbolicText(tuple(parts), items[0].known if len(items) == 1 and not isinstance(items[0], str)
+                            else computed("str.join", ("", list(items)), {}))  # fmt: skip
     return SymbolicText(tuple(parts))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sglc.errors import Loc
-from sglc.ir.core import Site
+from sglc.ir.core import NOWHERE, Site
 from sglc.ir.plan.segment import Held, Segment, Slot
 
 
@@ -198,6 +198,25 @@ def blocks_of(step: Step) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Param:
+    """An argument of type `kind`, and what it is if nothing is given, as `ir.facts` spells it."""
+
+    name: str
+    kind: str = "str"
+    default: str | None = None
+    loc: Loc = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class PlanGuard:
+    """The plan is for arguments of which `fact` is `expected`, both as `ir.facts` spells them."""
+
+    fact: str
+    expected: str
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What a plan will cost at least, as far as literals and limits tell (tokens).
 
@@ -218,22 +237,28 @@ class Plan:
     `variables` are the named texts (a list for a joined name), `returns` the function's value. Streams
     that it returns are kept under the dotted path of their place in it. `tokenizer` is the hash of the
     tokenizer that control tokens were taken from ("" without one). The prompt prefixes in `leads` tell which
-    runs begin alike.
+    runs begin alike. It does what its program does for arguments of which all `guards` hold.
     """
 
     version: int
     program: str
     target: str
     tokenizer: str
-    params: tuple[str, ...]
+    params: tuple[Param, ...]
     steps: tuple[Step, ...]
     variables: Variables
     returns: OutputTree
     estimate: Estimate
     blocks: tuple[Block, ...] = ()
     leads: tuple[PromptPrefix, ...] = ()
+    guards: tuple[PlanGuard, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arguments."""
+        return tuple(param.name for param in self.params)
 
     @property
     def body(self) -> Block:
         """The plan's own steps as a block."""
-        return Block(tuple(Slot(name) for name in self.params), self.steps, (self.returns,), self.variables)
+        return Block(tuple(Slot(name) for name in self.names), self.steps, (self.returns,), self.variables)

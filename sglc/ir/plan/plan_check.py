@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sglc.errors import VerifyError
+from sglc.ir.facts import names_in
 from sglc.ir.ops import GIVES
 from sglc.ir.plan.plan import (
     Block,
@@ -48,6 +49,7 @@ def check_plan(plan: Plan) -> None:
     Raises:
         VerifyError: SGLC221, with the path of the fault.
     """
+    _check_params(plan)
     for number, block in enumerate(plan.blocks):
         _check_blocks(block.steps, plan.blocks[:number], f".blocks[{number}]")
     _check_blocks(plan.steps, plan.blocks, "")
@@ -62,7 +64,20 @@ def check_plan(plan: Plan) -> None:
         if isinstance(name, Slot) and name not in known:
             raise _wrong("", f"reads `{name.name}`, which nothing gives")
     for number, prefix in enumerate(plan.leads):
-        _check_prefix(prefix, plan.params, f".leads[{number}]")
+        _check_prefix(prefix, plan.names, f".leads[{number}]")
+
+
+def _check_params(plan: Plan) -> None:
+    """Defaults and facts are spelled so that a run can read them."""
+    try:
+        for param in plan.params:
+            if param.default is not None and names_in(param.default):
+                raise _wrong(".params", f"has no value as default of `{param.name}`")
+        for guard in plan.guards:
+            if names_in(guard.fact) - {*plan.names}:
+                raise _wrong(".guards", f"is about an argument that is not there: `{guard.fact}`")
+    except ValueError as error:
+        raise _wrong("", str(error)) from None
 
 
 def _check_prefix(prefix: PromptPrefix, params: Sequence[str], path: str) -> None:

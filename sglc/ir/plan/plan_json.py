@@ -26,7 +26,9 @@ from sglc.ir.plan.plan import (
     LoopStep,
     MapStep,
     Named,
+    Param,
     Plan,
+    PlanGuard,
     PromptEnd,
     SwitchStep,
     ValueStep,
@@ -86,6 +88,8 @@ _CLASSES: dict[str, type] = {
     "site": Site,
     "sampling": Sampling,
     "loc": Loc,
+    "param": Param,
+    "guard": PlanGuard,
     "plan": Plan,
 }
 _KINDS = {made: kind for kind, made in _CLASSES.items()}

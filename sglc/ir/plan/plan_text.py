@@ -20,6 +20,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     Named,
     OutputTree,
+    Param,
     Plan,
     Step,
     SwitchStep,
@@ -57,7 +58,8 @@ def plan_text(plan: Plan) -> str:
     """
     made = f"# for `{plan.target}`" + (f", tokenizer {plan.tokenizer[:12]}" if plan.tokenizer else "")
     printer = _Printer(plan)
-    printer.lines.append(f"plan {plan.program}({', '.join(plan.params)})  {made}")
+    printer.lines.append(f"plan {plan.program}({', '.join(map(_param, plan.params))})  {made}")
+    printer.lines += [f"  guard {guard.fact} is {guard.expected}" for guard in plan.guards]
     printer.steps(plan.steps, "  ")
     printer.variables(plan.body, "  ")
     lines = printer.lines
@@ -69,6 +71,11 @@ def plan_text(plan: Plan) -> str:
         f"at most {e.max_new_tokens} new ones"
     )
     return "\n".join(lines) + "\n"
+
+
+def _param(param: Param) -> str:
+    kind = "" if param.kind == "str" else f": {param.kind}"
+    return f"{param.name}{kind}" + ("" if param.default is None else f" = {param.default}")
 
 
 class _Printer:

@@ -15,7 +15,7 @@ from lark import Token
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
 from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
-from sglc.ir.ops import GIVES, Arg, Loop, Map, Resume, types_of
+from sglc.ir.ops import GIVES, Arg, Guard, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.lexer import MAX_DIGITS, Arm, CallText, Digits, LexedBlock, Line, Source, cut
 from sglc.ir.text.syntax import IR_VERSION, loc_of, required
@@ -205,9 +205,12 @@ class _Builder:
         if call is None:
             return Arg(str(name), results=(self.new(name, Type.TEXT),), loc=loc)
         kind = self.kind(call)
-        if kind not in (Arg, Resume):
-            raise self.error("SGLC202", f"`{call.op}` is no parameter", call.op, note="parameters: arg, resume")
+        if kind not in (Arg, Guard, Resume):
+            note = "parameters: arg, guard, resume"
+            raise self.error("SGLC202", f"`{call.op}` is no parameter", call.op, note=note)
         fields = self.fields(kind, call)
+        if kind is Guard:
+            return Guard(**fields, loc=loc)
         return kind(**fields, results=self.define((name,), kind(**fields), call.op), loc=loc)
 
     def op(self, line: Line) -> Op:

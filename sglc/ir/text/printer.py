@@ -26,7 +26,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
 from sglc.ir.depth import check_depth, room, with_room
-from sglc.ir.ops import Arg, Call, Cond, Loop, Map, Switch
+from sglc.ir.ops import Arg, Call, Cond, Guard, Loop, Map, Switch
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.syntax import IR_VERSION, _loc_text, required
 
@@ -200,8 +200,10 @@ class _Printer:
 def _param(op: Op, names: Mapping[int, str]) -> str:
     name = ", ".join(names[value.id] for value in op.results)
     match op:
-        case Arg() if plain(op.name):
+        case Arg(kind="str", default=None) if plain(op.name):
             return name
+        case Guard():
+            return f"_: {_call(op, '', names)}"
         case _:
             return f"{name}: {_call(op, '', names)}"
 

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from sglc.errors import VerifyError
 from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
 from sglc.ir.depth import check_depth, room
+from sglc.ir.facts import names_in
 from sglc.ir.ops import (
     Arg,
     Call,
     Cond,
     Fork,
     Gen,
+    Guard,
     HostCall,
     Join,
     Loop,
@@ -83,16 +85,30 @@ class _Verifier:
             match op:
                 case Arg() | Resume():
                     key = (op.mnemonic, op.name)
+                case Guard():
+                    self.guard(op)
+                    continue
                 case _:
                     raise problem("SGLC212", f"`{op.mnemonic}` stands among the parameters", op)
             if key in names:
                 raise problem("SGLC212", f"parameter `{op.name}` is given twice", op)
             names[key] = op
 
+    def guard(self, op: Guard) -> None:
+        """A fact is about arguments, and can be asked."""
+        try:
+            unknown = names_in(op.fact) - {
+                param.name for param in self.program.params if isinstance(param, Arg)
+            }
+        except ValueError as error:
+            raise problem("SGLC213", str(error), op) from None
+        if unknown:
+            raise problem("SGLC212", f"`{op.fact}` is about `{min(unknown)}`, which is no argument", op)
+
     def block(self, ops: Sequence[Op]) -> None:
         for op in ops:
             match op:
-                case Arg() | Resume():
+                case Arg() | Guard() | Resume():
                     raise problem(
                         "SGLC212", f"`{op.mnemonic}` stands in the body", op, hint="move it to the parameters"
                     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sglc.ir.core import Program
 from sglc.ir.depth import check_depth, with_room
-from sglc.ir.ops import Arg
-from sglc.ir.plan.plan import Plan
+from sglc.ir.ops import Arg, Guard
+from sglc.ir.plan.plan import Param, Plan, PlanGuard
 from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
@@ -44,11 +44,14 @@ def lower_plan(program: Program, target: Target) -> Plan:
         program=program.name,
         target=target.name,
         tokenizer=target.tokenizer.hash if target.tokenizer else "",
-        params=tuple(op.name for op in program.params if isinstance(op, Arg)),
+        params=tuple(
+            Param(op.name, op.kind, op.default, op.loc) for op in program.params if isinstance(op, Arg)
+        ),
         steps=steps or (Segment(()),),
         variables=block.variables,
         returns=block.results[0],
         estimate=estimate(steps, blocks, target.tokenizer),
         blocks=blocks,
         leads=prompt_prefixes(program),
+        guards=tuple(PlanGuard(op.fact, op.expected, op.loc) for op in program.params if isinstance(op, Guard)),
     )

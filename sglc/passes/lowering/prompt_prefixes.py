@@ -48,7 +48,9 @@ def prompt_prefixes(program: Program, *, constants: bool = False) -> tuple[Promp
     """
     walk = _Walk()
     args: dict[Value, _Known] = {
-        op.results[0]: ((Slot(op.name),), True) for op in program.params if isinstance(op, Arg)
+        op.results[0]: ((Slot(op.name),), True)
+        for op in program.params
+        if isinstance(op, Arg) and op.kind == "str"
     }
     walk.program(program, args)
     found: dict[PromptPrefix, PromptPrefix] = {}  # by what tells rows apart

@@ -63,7 +63,7 @@ class LoweringScope:
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
         self.prompts = prompts or {}
         for op in program.params:
-            if isinstance(op, Arg):
+            if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)
 
     def own(self, value: Value) -> Value:

@@ -31,19 +31,22 @@ from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
+    is_known,
     is_ours,
     is_plain,
+    kind_of,
     operand,
     pure_call,
     refuse_foreign,
     undeclared,
+    unrolled,
 )
 from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList
+from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of
@@ -161,15 +164,31 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
         return function(*args, **named)
-    for item in (*args, *named.values()):
-        held = item if isinstance(item, list | tuple) else [item]
-        for part in held:
-            may_be_text = part is item and isinstance(part, SymbolicJson) and part.kind in (str, object)
-            if isinstance(part, SymbolicJson | SymbolicList | SymbolicBool) and not may_be_text:
-                part.observe(NO_DATA, f"`{name}(...)`")
     return function(
-        *(as_text(frame, arg) for arg in args), **{key: as_text(frame, item) for key, item in named.items()}
+        *(_for_language(frame, name, place, arg) for place, arg in enumerate(args)),
+        **{key: _for_language(frame, name, key, item) for key, item in named.items()},
     )
+
+
+def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
+    """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
+    choices = place == "choices" or (name, place) == ("select", 1)
+    if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
+        if choices and is_known(item) and kind_of(item) in (list, tuple):
+            item = unrolled(frame.tracer, item)
+        elif not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
+            return as_text(frame, item)
+        else:
+            return item.observe(NO_DATA, f"`{name}(...)`")
+    if isinstance(item, SymbolicText) and is_known(item) and (place == "name" or (name, place) in _NAMES):
+        return item.observe(NO_DATA, f"`{name}(...)`")
+    if type(item) in (list, tuple):
+        return type(item)(_for_language(frame, name, place, part) for part in item)
+    return item
+
+
+# Where the name of a variable is given.
+_NAMES = frozenset([(name, 0) for name in ("gen", "gen_int", "gen_string", "select", "var_scope", "section")])
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:

@@ -15,7 +15,16 @@ from typing import Any
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Tracer
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.values.graph_breaks import FOREIGN, NO_DATA, UNDECLARED, BreakKind, GraphBreak
+from sglc.frontend.values.graph_breaks import (
+    BEHIND_TOOL,
+    FOREIGN,
+    ITERATION,
+    NO_DATA,
+    UNDECLARED,
+    BreakKind,
+    GraphBreak,
+)
+from sglc.frontend.values.known import Known, computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -26,7 +35,7 @@ from sglc.frontend.values.symbolic import (
 )
 from sglc.ir.core import Tree, Type
 from sglc.ir.ops import PureCall
-from sglc.ir.pure import PURE, TEXTS
+from sglc.ir.pure import PURE, TEXTS, function_of, type_name
 
 _ATOMS = (str, int, float, bool, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -37,6 +46,7 @@ _HARMLESS = (
 _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
+_NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
     *map(type, (iter([]), iter(()), iter(_EMPTY), iter(""), iter(range(0)), iter(set()), reversed([]),
@@ -170,24 +180,101 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
     Raises:
         GraphBreak: an operand is no data, or the call could fail where the program would catch it.
     """
-    known = PURE[name]
-    gives = kind if kind is not None else known.gives
+    pure = PURE[name]
+    gives = kind if kind is not None else pure.gives
     loc = tracer.place()
-    if known.fails:
+    if pure.fails:
         tracer.may_fail(f"`{name.removeprefix('operator.').removeprefix('sglc.')}(...)`")
+    for arg in (*args, *named.values()):
+        _use(tracer, arg, name)
+    known = computed(name, args, named)
+    if known is not None and gives in (None, object):
+        gives = type(known.real)
+        tracer.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
     trees = tuple(operand(tracer, arg, name) for arg in args)
     keywords = {key: operand(tracer, item, name) for key, item in named.items()}
     form = _form(gives)
     value = tracer.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
-    return made_of(value, gives)
+    if known is not None:
+        tracer.made(value, known)
+    return made_of(value, gives, known)
 
 
-def made_of(value: Any, gives: Any) -> Symbolic:
+def made_of(value: Any, gives: Any, known: Known | None = None) -> Symbolic:
     """A recorded value as the program sees it."""
-    made = symbol(value)
+    made = symbol(value, known)
     if isinstance(made, SymbolicJson):
-        return SymbolicJson(value, object if gives is None or not isinstance(gives, type) else gives)
+        return SymbolicJson(value, object if gives is None or not isinstance(gives, type) else gives, known)
     return made
+
+
+def _use(tracer: Tracer, item: Any, name: str) -> None:
+    """Note what using an operand takes for granted.
+
+    Raises:
+        GraphBreak: a tool may have changed it, or it is an object whose methods would run.
+    """
+    if isinstance(item, list | tuple):
+        for part in item:
+            _use(tracer, part, name)
+    if not isinstance(item, Symbolic) or item.known is None or isinstance(item.known.real, _ATOMS):
+        return
+    known = item.known
+    if tracer.called_tool and not isinstance(known.real, tuple | frozenset | Enum):
+        raise GraphBreak(
+            f"`{known.fact}` is read behind `{tracer.called_tool}`, which may have changed it",
+            tracer.place(), BEHIND_TOOL,
+        )  # fmt: skip
+    if name == "sglc.attribute" or (name in _NO_METHODS and type(known.real) in (list, tuple)):
+        return
+    refuse_foreign(tracer, known.real, f"`{name}`")
+    whole(tracer, item)
+
+
+def whole(tracer: Tracer, item: Symbolic) -> None:
+    """An object is used as what it is, and not only its fields: what stands for it would not do."""
+    if item.known is not None and type_name(item.known.real).count("."):
+        tracer.guard(f"sglc.type({item.known.fact})", type_name(item.known.real), tracer.place())
+
+
+def asked(tracer: Tracer, value: Symbolic, name: str) -> Any:
+    """What a function of Python's gives for data that is known: a guard."""
+    assert value.known is not None
+    _use(tracer, value, name)
+    made = function_of(name)(value.known.real)
+    return tracer.guard(f"{name}({value.known.fact})", made, tracer.place())
+
+
+def unrolled(tracer: Tracer, value: Symbolic) -> list[Any]:
+    """The items of data that is known; there are as many in all runs of the program.
+
+    Raises:
+        GraphBreak: they have no order that is the same in all runs.
+    """
+    assert value.known is not None
+    real = value.known.real
+    if isinstance(real, dict):
+        return unrolled(tracer, pure_call(tracer, "list", value))
+    if isinstance(real, set | frozenset) and len(real) > 1:
+        raise GraphBreak("the order of a set is another in every process", tracer.place(), ITERATION)
+    if not isinstance(real, str | list | tuple):
+        return list(value.observe(ITERATION))
+    kind = str if isinstance(value, SymbolicText | SymbolicList) else None
+    count = asked(tracer, value, "len")
+    return [pure_call(tracer, "operator.getitem", value, number, kind=kind) for number in range(count)]
+
+
+def entries(tracer: Tracer, value: Any) -> dict[Any, Any]:
+    """A mapping that is data and known, as one of the program's own; any other as it is."""
+    if not isinstance(value, Symbolic) or value.known is None or not isinstance(value.known.real, dict):
+        return dict(value)
+    keys = asked(tracer, value, "list")
+    return {key: pure_call(tracer, "operator.getitem", value, key) for key in keys}
+
+
+def is_known(value: Any) -> bool:
+    """Whether it is data that has a real value."""
+    return isinstance(value, Symbolic) and value.known is not None
 
 
 def _form(gives: Any) -> Type:
@@ -235,6 +322,8 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
+            if isinstance(item, Symbolic) and name != "sglc.attribute":
+                whole(tracer, item)
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
 
 
@@ -252,6 +341,8 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
     Raises:
         GraphBreak: only a run knows them, or going through it could run code of the user's.
     """
+    if isinstance(value, Symbolic) and value.known is not None:
+        return iter(unrolled(tracer, value))
     if not isinstance(value, Symbolic) and not hasattr(type(value), "__iter__"):
         raise TypeError(f"'{type(value).__name__}' object is not iterable")
     if type(value) in _CONTAINERS:

@@ -10,7 +10,9 @@ from typing import Any
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, FunctionNode
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
+    entries,
     holds_symbols,
+    is_known,
     is_ours,
     is_plain,
     listed,
@@ -135,7 +137,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
-        for name, item in {keyword.arg: value}.items() if keyword.arg else dict(value).items():
+        for name, item in ({keyword.arg: value} if keyword.arg else entries(frame.tracer, value)).items():
             if name in named:
                 raise TypeError(f"got multiple values for keyword argument '{name}'")
             named[name] = item
@@ -192,7 +194,7 @@ def _dict(frame: CallFrame, node: ast.Dict) -> Any:
         if key is None:
             whole = evaluate(frame, value)
             refuse_foreign(frame.tracer, whole, "`**`")
-            pairs += dict(whole).items()
+            pairs += entries(frame.tracer, whole).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, name, "a dictionary key")
@@ -304,7 +306,7 @@ def assign(frame: CallFrame, target: ast.expr, value: Any) -> None:
 
 
 def _unpack(frame: CallFrame, targets: Sequence[ast.expr], value: Any) -> None:
-    if isinstance(value, Symbolic):
+    if isinstance(value, Symbolic) and not is_known(value):
         if any(isinstance(target, ast.Starred) for target in targets):
             raise GraphBreak("how many items there are shows when the program runs", frame.loc(), ITERATION)
         whole = pure_call(frame.tracer, "sglc.unpack", value, len(targets))
@@ -396,7 +398,7 @@ def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:
 
 
 def _is_data(source: Any) -> bool:
-    return isinstance(source, SymbolicList | SymbolicJson)
+    return isinstance(source, SymbolicList | SymbolicJson) and not is_known(source)
 
 
 def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:

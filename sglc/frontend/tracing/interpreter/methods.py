@@ -9,6 +9,7 @@ from typing import Any
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
+    is_known,
     is_plain,
     kind_of,
     listed,
@@ -16,6 +17,7 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
     settled,
     undeclared,
+    unrolled,
 )
 from sglc.frontend.tracing.interpreter.each import callback
 from sglc.frontend.tracing.interpreter.python_calls import arranged, python_call
@@ -50,7 +52,7 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     if name in _CHANGING.get(kind, ()) or (kind.__module__ == "collections" and name in _ANY_CHANGE):
         frame.tracer.change(owner, f"`.{name}(...)`")
         if name == "sort" and holds_symbols(owner):
-            owner[:] = list(arranged(frame, "sorted", list(owner), named))
+            owner[:] = arranged(frame, "sorted", list(owner), named)
             return None
         for arg in args:
             refuse_foreign(frame.tracer, arg, f"`.{name}`")
@@ -119,6 +121,12 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
 
 def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
+    if is_known(value) and kind_of(value) is dict and name in ("items", "keys", "values") and not args:
+        keys = unrolled(frame.tracer, value)
+        if name == "keys":
+            return keys
+        held = [pure_call(frame.tracer, "operator.getitem", value, key) for key in keys]
+        return held if name == "values" else list(zip(keys, held, strict=True))
     if isinstance(value, SymbolicText):
         known = value.settled()
         if known is not None:

@@ -23,16 +23,19 @@ from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
+    asked,
     holds_symbols,
     is_ours,
     is_plain,
     kind_of,
     pure_call,
     refuse_foreign,
+    whole,
 )
 from sglc.frontend.tracing.outside import name_of
 from sglc.frontend.tracing.subprogram import CallResult
-from sglc.frontend.values.graph_breaks import ATTRIBUTE, KEY, OPERATOR, GraphBreak
+from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -42,8 +45,9 @@ from sglc.frontend.values.symbolic import (
     joined,
 )
 from sglc.ir.core import Type, Value
+from sglc.ir.facts import fields_of
 from sglc.ir.ops import Eq, In, Not
-from sglc.ir.pure import METHODS
+from sglc.ir.pure import METHODS, type_name
 
 BINARY: Mapping[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
@@ -56,6 +60,8 @@ _READS = (State, GatheredVariables, CallResult)
 
 def truth(frame: CallFrame, value: Any) -> bool:
     """Whether a value is true: of what only a run knows, on this path."""
+    if isinstance(value, Symbolic) and value.known is not None:
+        return bool(value.observe(CONDITION) if kind_of(value) is bool else asked(frame.tracer, value, "bool"))
     match value:
         case SymbolicText():
             settled = value.settled()
@@ -78,7 +84,8 @@ def not_(frame: CallFrame, value: Any) -> Any:
     if isinstance(value, SymbolicBool):
         known = frame.tracer.known(value.value)
         if known is None:
-            return SymbolicBool(frame.tracer.emit(Not(value.value, loc=frame.loc()), Type.BOOL))
+            made = frame.tracer.emit(Not(value.value, loc=frame.loc()), Type.BOOL)
+            return SymbolicBool(made, computed("operator.not_", (value,), {}))
         return not known
     return not truth(frame, value)
 
@@ -115,7 +122,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
 
 def as_text(frame: CallFrame, item: Any) -> Any:
     """Data of which only a run knows whether it is a text, as a text; anything else as it is."""
-    if isinstance(item, SymbolicJson) and item.kind in (str, object):
+    if isinstance(item, SymbolicJson) and (item.kind is object or issubclass(item.kind, str)):
         return pure_call(frame.tracer, "sglc.text", item)
     return item
 
@@ -152,6 +159,7 @@ def _result(name: str, left: Any, right: Any) -> Any:
 
 def compare(frame: CallFrame, node: ast.cmpop, left: Any, right: Any) -> Any:
     """One comparison; what data takes part in is a recorded truth value."""
+    left, right = as_member(left), as_member(right)
     match node:
         case ast.Is() | ast.IsNot():
             made = _same(frame, left, right)
@@ -172,6 +180,7 @@ def compare(frame: CallFrame, node: ast.cmpop, left: Any, right: Any) -> Any:
 
 def equal(frame: CallFrame, left: Any, right: Any) -> Any:
     """`left == right`."""
+    left, right = as_member(left), as_member(right)
     if not (_undecided(frame, left) or _undecided(frame, right)):
         if not (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
             for operand in (left, right):
@@ -180,7 +189,8 @@ def equal(frame: CallFrame, left: Any, right: Any) -> Any:
     if kind_of(left) is str and kind_of(right) is str and not isinstance(left, SymbolicJson):
         tracer, loc = frame.tracer, frame.loc()
         operands = tracer.operand(left, loc), tracer.operand(right, loc)
-        return SymbolicBool(tracer.emit(Eq(*operands, loc=loc), Type.BOOL))
+        known = computed("operator.eq", (left, right), {})
+        return SymbolicBool(tracer.emit(Eq(*operands, loc=loc), Type.BOOL), known)
     if {kind_of(left), kind_of(right)} == {str, type(None)}:
         return False
     return pure_call(frame.tracer, "operator.eq", left, right)
@@ -197,10 +207,18 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
     if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
         tracer, loc = frame.tracer, frame.loc()
         operands = tracer.operand(part, loc), tracer.operand(whole, loc)
-        return SymbolicBool(tracer.emit(In(*operands, loc=loc), Type.BOOL))
+        known = computed("operator.contains", (whole, part), {})
+        return SymbolicBool(tracer.emit(In(*operands, loc=loc), Type.BOOL), known)
     if isinstance(whole, Mapping):
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
+
+
+def as_member(value: Any) -> Any:
+    """A member of an enumeration that is an argument as itself: which one it is, is asked."""
+    if isinstance(value, Symbolic) and value.known is not None and isinstance(value.known.real, Enum):
+        return value.observe(COMPARISON)
+    return value
 
 
 def _same(frame: CallFrame, left: Any, right: Any) -> Any:
@@ -208,9 +226,11 @@ def _same(frame: CallFrame, left: Any, right: Any) -> Any:
         if isinstance(one, SymbolicBool) and isinstance(other, bool):
             return bool(one) is other
         if isinstance(one, Symbolic) and other is None:
-            return pure_call(frame.tracer, "sglc.is_none", one) if kind_of(one) is object else False
+            if kind_of(one) is object:
+                return pure_call(frame.tracer, "sglc.is_none", one)
+            return kind_of(one) is type(None)
     if isinstance(left, Symbolic) and left is not right:
-        left.observe(OPERATOR, "`is`")
+        left = left.observe(OPERATOR, "`is`")
     return left is right
 
 
@@ -222,7 +242,7 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
                 return False
             return not all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value))
         case SymbolicBool():
-            return False
+            return value.known is not None  # as any other argument
         case Symbolic():
             return True
         case _:
@@ -251,8 +271,10 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
             parts = (index.start, index.stop, index.step)
             texts = isinstance(value, SymbolicList)
             return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=list[str] if texts else kind)
+        if value.known is not None and isinstance(index, SymbolicText) and not _undecided(frame, index):
+            index = index.observe(OPERATOR, "an index")
         kind = str if isinstance(value, SymbolicText | SymbolicList) else object
-        return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
+        return pure_call(frame.tracer, "operator.getitem", value, as_member(index), kind=kind)
     if isinstance(index, Symbolic):
         kinds = {kind_of(item) for item in (value.values() if isinstance(value, Mapping) else value)}
         if is_plain(value) and (kinds <= _SCALARS or _undecided(frame, index)):
@@ -378,11 +400,26 @@ def _refused(frame: CallFrame, value: Any, name: str) -> Any:
 
 
 def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) -> Any:
+    if value.known is not None and type_name(value.known.real).count("."):
+        return _of_object(frame, value, value.known.real, name)
     if called:
         return DataMethod(value, name)
     if isinstance(value, SymbolicJson) and value.kind not in METHODS:
         return pure_call(frame.tracer, "sglc.attribute", value, name)
-    return value.observe(ATTRIBUTE, f"`.{name}`")
+    found = value.observe(ATTRIBUTE, f"`.{name}`")
+    return attribute(frame, found, name)
+
+
+def _of_object(frame: CallFrame, value: Symbolic, real: Any, name: str) -> Any:
+    """An attribute of an object that is an argument: a field is data, anything else is its class's."""
+    found = attribute(frame, real, name)
+    field = fields_of(real) is not None and name in (fields_of(real) or {})
+    if field or (isinstance(real, Enum) and name in ("value", "name")):
+        return pure_call(frame.tracer, "sglc.attribute", value, name)
+    whole(frame.tracer, value)
+    if isinstance(found, MethodType) and found.__self__ is real:
+        return MethodType(found.__func__, value)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

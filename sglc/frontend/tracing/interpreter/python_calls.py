@@ -11,7 +11,9 @@ from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
+    entries,
     holds_symbols,
+    is_known,
     is_plain,
     kind_of,
     listed,
@@ -19,10 +21,12 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
     settled,
     undeclared,
+    unrolled,
+    whole,
 )
 from sglc.frontend.tracing.interpreter.each import callback, over
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
-from sglc.frontend.values.graph_breaks import CALLBACK, METHOD, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, ITERATION, METHOD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
 from sglc.ir.pure import TEXTS, name_of
 
@@ -44,6 +48,12 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         raise undeclared(frame, function)
     for arg in (*args, *named.values()):
         refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
+    if "key" in named and args and is_known(args[0]):
+        args = [unrolled(frame.tracer, args[0]), *args[1:]]
+    if function in (list, tuple, dict, iter) and len(args) == 1 and is_known(args[0]):
+        if function is dict and kind_of(args[0]) is dict:
+            return entries(frame.tracer, args[0])
+        return function(unrolled(frame.tracer, args[0]))
     if name:  # what is listed sees every item of an iterator
         args = [list(a) if isinstance(a, _VIEWS) or hasattr(type(a), "__next__") else a for a in args]
     args = [settled(arg) for arg in args]
@@ -137,6 +147,8 @@ def _items_of(frame: CallFrame, whole: Any, rows: Sequence[Any]) -> list[Any]:
 
 def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, kinds = args
+    if is_known(value):
+        whole(frame.tracer, value)
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if any(getattr(type(kind), "__instancecheck__", None) is not type.__instancecheck__ for kind in every):
         refuse_foreign(frame.tracer, value, "`isinstance`")
@@ -154,6 +166,8 @@ def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any
 def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     (value,) = args
     kind = kind_of(value)
+    if is_known(value):
+        whole(frame.tracer, value)
     if kind is object and isinstance(value, Symbolic):
         value.observe(METHOD, "`type(...)`")
     return kind
@@ -168,7 +182,7 @@ def _all(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
 
 
 def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any:
-    if isinstance(args[0], Symbolic):
+    if isinstance(args[0], Symbolic) and not is_known(args[0]):
         return pure_call(frame.tracer, name, args[0])
     return next((ends for item in listed(frame.tracer, args[0]) if truth(frame, item) is ends), not ends)
 
@@ -199,6 +213,12 @@ def _gone_through(
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         for arg in (*args, *named.values()):
             refuse_foreign(frame.tracer, arg, f"`{function.__name__}`")
+        if function is range:
+            args = [arg.observe(ITERATION, "`range(...)`") if is_known(arg) else arg for arg in args]
+        elif all(is_known(arg) for arg in args if isinstance(arg, Symbolic)):
+            args = [unrolled(frame.tracer, arg) if is_known(arg) else arg for arg in args]
+            if function is enumerate and is_known(named.get("start")):
+                named = {"start": named["start"].observe(ITERATION, "`enumerate(...)`")}
         if any(isinstance(arg, Symbolic) for arg in args):
             if named.pop("strict", False):
                 raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
-from sglc.frontend.tracing.interpreter.data import is_ours
+from sglc.frontend.tracing.interpreter.data import entries, is_known, is_ours, kind_of, unrolled
 from sglc.frontend.tracing.interpreter.expressions import assign, closure, evaluate, tested, turns
 from sglc.frontend.tracing.interpreter.operations import (
     as_text,
@@ -328,6 +328,14 @@ def _match(frame: CallFrame, node: ast.Match) -> Leaves | None:
 
 
 def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str, Any]) -> bool:
+    if is_known(subject) and isinstance(pattern, ast.MatchSequence | ast.MatchMapping):
+        kind = kind_of(subject)
+        if isinstance(pattern, ast.MatchSequence) and kind in (list, tuple):
+            subject = unrolled(frame.tracer, subject)
+        elif isinstance(pattern, ast.MatchMapping) and kind is dict:
+            subject = entries(frame.tracer, subject)
+        else:
+            return False
     match pattern:
         case ast.MatchValue(value=value):
             return truth(frame, equal(frame, subject, evaluate(frame, value)))

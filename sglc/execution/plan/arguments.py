@@ -1,0 +1,99 @@
+"""The arguments of a plan's run: defaults are filled in, types and guards are checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import EnumMeta
+from typing import Any
+
+from sglc.errors import UsageError
+from sglc.execution.plan.values import Exact, Value
+from sglc.ir.facts import holds, spell, value_of
+from sglc.ir.plan.plan import Param, Plan, PlanGuard
+from sglc.ir.pure import Instance, type_name
+from sglc.ir.values import placed
+
+_SHOWN = 120
+_AGAIN = "compile the program for them: `compile(args={...})`"
+
+
+def bound(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a run, in the order of the plan.
+
+    Raises:
+        UsageError: SGLC014 missing or unknown ones, SGLC047 one of another type, SGLC048 a guard that does
+            not hold.
+    """
+    missing = [param for param in plan.params if param.default is None and param.name not in arguments]
+    unknown = [name for name in arguments if name not in plan.names]
+    if missing or unknown:
+        wrong = f"misses `{missing[0].name}`" if missing else f"has no argument `{unknown[0]}`"
+        raise UsageError(
+            "SGLC014", f"the plan {wrong}", note=f"its arguments: {', '.join(plan.names) or 'none'}"
+        )
+    given = {param.name: _fitted(param, arguments) for param in plan.params}
+    for guard in plan.guards:
+        _check(guard, given)
+    return given
+
+
+def as_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
+    """Bound arguments as values of the running plan."""
+    plain = ("str", "bool")
+    return {
+        param.name: given[param.name] if param.kind in plain else Exact(given[param.name])
+        for param in plan.params
+    }
+
+
+def _fitted(param: Param, arguments: Mapping[str, Any]) -> Any:
+    if param.name not in arguments:
+        assert param.default is not None
+        value = value_of(param.default)
+    else:
+        value = arguments[param.name]
+    found = type_name(value)
+    if found == param.kind:
+        return value
+    if "." in param.kind:  # an object of a class, which JSON has only what is in it of
+        if type(value) is dict:
+            return value
+        member = _member(param.kind, value)
+        if member is not None:
+            return member
+    raise UsageError(
+        "SGLC047", f"`{param.name}` is of type `{found}`, and the plan is for `{param.kind}`",
+        placed(param.loc), hint=_AGAIN,
+    )  # fmt: skip
+
+
+def _member(kind: str, value: Any) -> Any:
+    """The member of an enumeration that has this value; None if it is no such thing."""
+    if type(value) not in (str, int):
+        return None
+    module, _, name = kind.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if found is None:
+        return Instance(kind, {"value": value})
+    if not isinstance(found, EnumMeta):
+        return None
+    every: list[Any] = list(found.__members__.values())
+    members = [member for member in every if member._value_ == value]
+    return members[0] if len(members) == 1 else None
+
+
+def _check(guard: PlanGuard, given: Mapping[str, Any]) -> None:
+    try:
+        made = spell(holds(guard.fact, given))
+    except Exception as error:  # a fact that cannot be asked does not hold
+        made = f"`{type(error).__name__}`: {error}"
+    if made != guard.expected:
+        raise UsageError(
+            "SGLC048", f"the plan is for arguments of which `{guard.fact}` is `{_short(guard.expected)}`",
+            placed(guard.loc), note=f"here it is {_short(str(made))}", hint=_AGAIN,
+        )  # fmt: skip
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

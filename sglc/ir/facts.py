@@ -1,0 +1,152 @@
+"""Arguments spelled as text: plain values exactly, and facts about arguments that a run can check.
+
+A value is spelled as Python would write it (`{'a': (1, 2.5)}`, `float('nan')`), a fact as an expression over
+arguments: their names, literals, and functions of `ir.pure` (`operator.gt(len(xs), 2)`).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from sglc.ir.depth import MAX_DEPTH
+from sglc.ir.pure import PURE, Instance, function_of, type_name
+
+_ATOMS = (type(None), bool, int, str, bytes)
+
+
+def spell(value: Any, depth: int = 0) -> str | None:
+    """A value as text: equal for equal values of equal types; None for what cannot be written."""
+    kind = type(value)
+    if depth > MAX_DEPTH:
+        return None
+    if kind in _ATOMS:
+        return repr(value)
+    if kind is float:
+        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+    if kind is dict:
+        pairs = [(spell(key, depth + 1), spell(item, depth + 1)) for key, item in value.items()]
+        whole = not any(key is None or item is None for key, item in pairs)
+        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}" if whole else None
+    if kind in (list, tuple, set, frozenset):
+        parts = [spell(part, depth + 1) for part in value]
+        spelled = [part for part in parts if part is not None]
+        return _sequence(kind, spelled) if len(spelled) == len(parts) else None
+    return _instance(value, depth)
+
+
+def _sequence(kind: type, parts: list[str]) -> str:
+    inner = ", ".join(parts if kind in (list, tuple) else sorted(parts))
+    if kind is tuple:
+        return f"({inner},)" if len(parts) == 1 else f"({inner})"
+    return f"[{inner}]" if kind is list else f"{kind.__name__}([{inner}])"
+
+
+def _instance(value: Any, depth: int) -> str | None:
+    """A member of an enumeration, or an object with plain fields: by its class and what it holds."""
+    if isinstance(value, Enum):
+        held: Any = {"name": value._name_, "value": value._value_}
+    elif isinstance(value, Instance):
+        held = dict(value.fields)
+    else:
+        held = fields_of(value)
+    spelled = None if held is None else spell(held, depth + 1)
+    return None if spelled is None else f"sglc.instance({type_name(value)!r}, {spelled})"
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """What an object of a dataclass, a named tuple or a pydantic model holds; None for any other."""
+    kind = type(value)
+    names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", None)
+    names = names or getattr(kind, "__pydantic_fields__", None)
+    if not isinstance(names, Mapping | tuple):
+        return None
+    read = function_of("sglc.attribute")
+    return {name: read(value, name) for name in names}
+
+
+def holds(fact: str, given: Mapping[str, Any]) -> Any:
+    """What a fact is for arguments.
+
+    Raises:
+        ValueError: it is no fact.
+        Exception: whatever its functions raise.
+    """
+    return _value(_parsed(fact), given)
+
+
+def value_of(spelled: str) -> Any:
+    """The value that `spell` wrote."""
+    return holds(spelled, {})
+
+
+def names_in(fact: str) -> set[str]:
+    """The arguments that a fact, which is checked here, is about.
+
+    Raises:
+        ValueError: it is no fact.
+    """
+    found: set[str] = set()
+    _check(_parsed(fact), found)
+    return found
+
+
+@lru_cache(1 << 14)  # a plan asks the same of every row
+def _parsed(fact: str) -> ast.expr:
+    try:
+        return ast.parse(fact, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"`{fact}` is no fact: {error}") from None
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    match node:
+        case ast.Constant():
+            return []
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as number):
+            return [number]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return parts
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return [*(key for key in keys if key is not None), *values]
+        case ast.Call(func=func, args=args, keywords=keywords) if all(each.arg for each in keywords):
+            if ast.unparse(func) in PURE:
+                return [*args, *(each.value for each in keywords)]
+    raise ValueError(f"`{ast.unparse(node)}` has no place in a fact")
+
+
+def _check(node: ast.expr, found: set[str]) -> None:
+    if isinstance(node, ast.Name):
+        found.add(node.id)
+        return
+    for part in _parts(node):
+        _check(part, found)
+
+
+def _value(node: ast.expr, given: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Name(id=name):
+            if name not in given:
+                raise ValueError(f"`{name}` is no argument")
+            return given[name]
+        case ast.Constant(value=value):
+            return value
+        case ast.UnaryOp(operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.List(elts=parts):
+            return [_value(part, given) for part in parts]
+        case ast.Tuple(elts=parts):
+            return tuple([_value(part, given) for part in parts])
+        case ast.Dict(keys=keys, values=values):
+            pairs = zip(keys, values, strict=True)
+            return {_value(key, given): _value(item, given) for key, item in pairs if key is not None}
+        case ast.Call(func=func, args=args, keywords=keywords):
+            function = function_of(ast.unparse(func))
+            named = {each.arg: _value(each.value, given) for each in keywords if each.arg}
+            return function(*[_value(arg, given) for arg in args], **named)
+        case _:
+            raise ValueError(f"`{ast.unparse(node)}` has no place in a fact")

@@ -1,0 +1,542 @@
+"""Arguments keep their types in plans, wherever they come from; and a plan refuses those that it is not for."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import sglc as sgl
+from sglc.api.function import Function
+from sglc.api.plan import LoadedPlan
+from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli.entry import main
+from sglc.errors import UsageError, VerifyError
+from sglc.execution.plan.prepare import steps_of
+from sglc.frontend.tracing.arguments import Bound, promised
+from sglc.ir.facts import names_in, spell, value_of
+from sglc.ir.plan.plan import HostStep, PlanGuard
+from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
+from sglc.ir.text.printer import from_text, to_text
+from tests.corpus.case import same
+
+
+class Tone(enum.Enum):
+    KIND = "kind"
+    CURT = "curt"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Point:
+    x: int
+    name: str
+
+
+class Order(BaseModel):
+    items: list[str]
+    total: float
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Answers(ScriptedBackend):
+    """A script that answers with the length of the prompt, and notes every prompt."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+
+        def said(asked: Asked) -> str:
+            self.prompts.append(asked.prompt)
+            return asked.choices[-1] if asked.choices else f"{len(asked.prompt)} a b c d e"
+
+        super().__init__(said)
+
+
+def python(function: Function, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    backend = Answers()
+    result = function.run(**given, backend=backend, seed=0, use_thread=False)
+    return result.ret_value, dict(result.variables), sorted(backend.prompts)
+
+
+def compiled(function: Function, args: Mapping[str, Any] | None) -> LoadedPlan:
+    """The plan of a program, which is the same as a file and whose program is the same as a text."""
+    made = function.compile(Answers(), args=args)
+    text = to_text(made.source)
+    assert to_text(from_text(text, "x.sglir")) == text
+    plan = plan_from_text(plan_to_text(made.plan), "x.json")
+    assert plan == made.plan
+    assert not any(isinstance(step, HostStep) for step in steps_of(plan)), text
+    return LoadedPlan(plan)
+
+
+def planned(plan: LoadedPlan, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    backend = Answers()
+    result = plan.run(given, backend=backend, seed=0)
+    return result.ret_value, dict(result.variables), sorted(backend.prompts)
+
+
+def refused(plan: LoadedPlan, given: Mapping[str, Any]) -> UsageError:
+    backend = Answers()
+    with pytest.raises(UsageError) as caught:
+        plan.run(given, backend=backend)
+    assert not backend.prompts  # before anything ran
+    return caught.value
+
+
+# -- each type ---------------------------------------------------------------------------------------
+
+
+@sgl.function
+def shows(s: Any, x: Any) -> Any:
+    s += f"<{x}>" + sgl.gen("a")
+    return {"it": x, "twice": [x, s["a"]]}
+
+
+VALUES: list[tuple[Any, Any]] = [  # an example, and another of its type
+    (1, 2**70), (True, False), (0.5, -0.0), (0.5, math.inf), ("a", "<|im_end|>\n'\""), ("", "3"), (None, None),
+    ([1, "a"], [None, [2.5]]), ({"a": 1}, {"b": {"c": [1, True]}}), ((1,), (1, ("x",))), ({1}, {2}),
+    ({1: "a"}, {(1, 2): None}), (b"a", b"\xff"), ([], [[]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("example", "value"), VALUES, ids=repr)
+def test_a_value_keeps_its_type(example: Any, value: Any) -> None:
+    expected = python(shows, {"x": value})
+    found = planned(compiled(shows, {"x": example}), {"x": value})
+    assert same(found, expected)
+    assert spell(found[0]["it"]) == spell(value)  # -0.0 and 0.0 too
+
+
+def with_default(value: Any) -> Function:
+    @sgl.function
+    def shown(s: Any, x: Any = value) -> Any:
+        s += f"<{x}>" + sgl.gen("a")
+        return [x]
+
+    return shown
+
+
+@pytest.mark.parametrize(("default", "value"), VALUES, ids=repr)
+def test_a_default_is_one_that_a_run_can_change(default: Any, value: Any) -> None:
+    function = with_default(default)
+    plan = compiled(function, None)
+    assert same(planned(plan, {}), python(function, {}))
+    assert same(planned(plan, {"x": value}), python(function, {"x": value}))
+
+
+@pytest.mark.parametrize("value", [Tone.CURT, Level.HIGH, Point(1, "a"), Pair(1, [2])], ids=repr)
+def test_objects_reach_the_user_as_they_are(value: Any) -> None:
+    expected = python(shows, {"x": value})
+    found = planned(compiled(shows, {"x": value}), {"x": value})
+    assert same(found, expected)
+    assert found[0]["it"] is value
+    function = with_default(value)
+    assert same(planned(compiled(function, None), {}), python(function, {}))
+
+
+PAIR = Pair("l", "r")
+
+
+@sgl.function
+def reads(s: Any, tone: Tone, point: Point, order: Order, pair: Any = PAIR) -> Any:
+    s += f"{tone.value} {point.name} at {point.x:03d}: "
+    s += " and ".join(order.items) + f" cost {order.total:.2f}, {pair.right}" + sgl.gen("a")
+    return point.x + 1, order.items, pair.left
+
+
+OBJECTS = {"tone": Tone.KIND, "point": Point(1, "a"), "order": Order(items=["x", "y"], total=1.5)}
+OTHERS = {"tone": Tone.CURT, "point": Point(7, "b"), "order": Order(items=["z"], total=2.0)}
+
+
+def test_fields_of_objects_are_data() -> None:
+    plan = compiled(reads, OBJECTS)
+    assert same(planned(plan, OTHERS), python(reads, OTHERS))
+    as_json = {"tone": "curt", "point": {"x": 7, "name": "b"}, "order": {"items": ["z"], "total": 2.0}}
+    assert same(planned(plan, as_json), python(reads, OTHERS))
+    assert "sglc.attribute(point, 'x')" in refused(plan, {**OTHERS, "point": {"x": "7", "name": "b"}}).message
+
+
+def test_an_object_that_is_used_as_a_whole_is_no_dict() -> None:
+    plan = compiled(shows, {"x": Point(1, "a")})
+    problem = refused(plan, {"x": {"x": 1, "name": "a"}})
+    assert (problem.code, problem.note) == ("SGLC048", "here it is 'dict'")
+
+
+# -- another process ---------------------------------------------------------------------------------
+
+_CHILD = """
+import json, sys
+import sglc
+from sglc.backends.scripted import ScriptedBackend
+from sglc.ir.facts import spell, value_of
+for line in sys.stdin:
+    task = json.loads(line)
+    prompts = []
+    def said(asked):
+        prompts.append(asked.prompt)
+        return asked.choices[-1] if asked.choices else f"{len(asked.prompt)} a b c d e"
+    given = {name: value_of(value) for name, value in task["given"].items()}
+    result = sglc.load_plan(task["file"]).run(given, backend=ScriptedBackend(said), seed=0)
+    print(json.dumps([spell(result.ret_value), spell(dict(result.variables)), sorted(prompts)]))
+"""
+
+
+def test_a_plan_does_the_same_in_another_process(tmp_path: Path) -> None:
+    tasks, expected = [], []
+    cases: list[tuple[Function, Any, Any]] = [
+        (shows, {"x": example}, {"x": value}) for example, value in VALUES
+    ]
+    cases += [(with_default(example), None, {}) for example, _ in VALUES]
+    cases += [(reads, OBJECTS, OTHERS), (walks, WALKED, {**WALKED, "rows": [("q", 9), ("r", 8)]})]
+    for number, (function, example, given) in enumerate(cases):
+        file = tmp_path / f"{number}.json"
+        function.compile(Answers(), args=example).save(file)
+        spelled = {name: spell(value) for name, value in given.items()}
+        tasks.append(json.dumps({"file": str(file), "given": spelled}))
+        value, variables, prompts = python(function, given)
+        expected.append([spell(value), spell(variables), prompts])
+    made = subprocess.run(
+        [sys.executable, "-c", _CHILD], input="\n".join(tasks), capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    assert [json.loads(line) for line in made.stdout.splitlines()] == expected
+
+
+# -- what Python asks --------------------------------------------------------------------------------
+
+
+@sgl.function
+def walks(s: Any, rows: list[Any], extra: dict[str, Any], limit: int = 2) -> Any:
+    for number, (name, count) in enumerate(rows):
+        s += f"{number}. {name} has {count}\n" + sgl.gen(f"row{number}")
+    for key, value in extra.items():
+        s += f"{key}={value};"
+    if limit > 1:
+        s += "more than one"
+    return [count + limit for _, count in rows]
+
+
+WALKED = {"rows": [("a", 1), ("b", 2)], "extra": {"k": 1.5}, "limit": 3}
+
+
+@sgl.function
+def asks(s: Any, x: Any, how: str) -> Any:
+    if how == "compare":
+        s += "big" if x > 3 else "small"
+    elif how == "true":
+        s += "yes" if x else "no"
+    elif how == "range":
+        for number in range(x):
+            s += str(number)
+    elif how == "inside":
+        s += "there" if "k" in x else "not there"
+    elif how == "type":
+        s += "text" if isinstance(x, str) else "number" if type(x) is int else "other"
+    elif how == "none":
+        s += "nothing" if x is None else "something"
+    elif how == "name":
+        s += sgl.gen(x)
+    elif how == "length":
+        s += "long" if len(x) > 2 else "short"
+    elif how == "member":
+        s += "curt" if x is Tone.CURT else "kind" if x == Tone.KIND else "?"
+    elif how == "unpack":
+        first, *rest = x
+        s += f"{first} and {len(rest)}"
+    elif how == "match":
+        match x:
+            case {"op": "add", "by": by}:
+                s += f"plus {by}"
+            case [one, _]:
+                s += f"two, {one}"
+            case _:
+                s += "else"
+    elif how == "method":
+        s += "upper" if x.strip().startswith("U") else "lower"
+    elif how == "tokens":
+        s += sgl.gen("short", max_tokens=x)
+    elif how == "choices":
+        s += sgl.select("c", choices=x)
+    s += sgl.gen("end")
+    return x
+
+
+# What is asked, an example, an argument that is the same in it, and one that is not.
+HELD: list[tuple[str, Any, Any, Any]] = [
+    ("compare", 5, 2**60, 3), ("true", [1], ["a", 2], []), ("true", "a", "b", ""), ("range", 2, 2, 3),
+    ("inside", {"k": 1}, {"j": 2, "k": 3}, {"j": 1}), ("type", 3, 4, "3"),
+    ("type", "3", "4", 3), ("none", None, None, 1), ("name", "one", "one", "two"),
+    ("length", [1, 2, 3], "abc", [1]), ("member", Tone.CURT, Tone.CURT, Tone.KIND),
+    ("unpack", [1, 2], [8, 9], [1]), ("unpack", [1, 2], [3, 4], [1, 2, 3]),
+    ("match", {"op": "add", "by": 2}, {"op": "add", "by": 9}, {"op": "sub", "by": 2}),
+    ("match", [1, 2], [3, 2], [1]), ("method", " Up", "U", "u"), ("tokens", 3, 3, 4),
+    ("choices", ["a", "b"], ["c", "d"], ["a", "b", "c"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "example", "alike", "other"), HELD, ids=repr)
+def test_a_plan_is_for_what_it_asked_of_its_example(how: str, example: Any, alike: Any, other: Any) -> None:
+    plan = compiled(asks, {"x": example, "how": how})
+    for value in (example, alike) if type(alike) is type(example) else (example,):
+        row = {"x": value, "how": how}
+        assert same(planned(plan, row), python(asks, row))
+    row = {"x": other, "how": how}
+    problem = refused(plan, row)
+    assert problem.code == ("SGLC048" if type(other) is type(example) else "SGLC047")
+    assert problem.hint.endswith("`compile(args={...})`")
+    assert problem.loc is not None
+    assert problem.loc.line in range(asks.definition.loc.line, asks.definition.loc.line + 60)
+    assert same(planned(compiled(asks, row), row), python(asks, row))
+    assert refused(plan, {"x": example, "how": "other"}).code == "SGLC048"
+
+
+def test_a_guard_is_what_keeps_a_plan_from_other_arguments() -> None:
+    """Without them, plans do something else than Python: none of these guards is idle."""
+    idle = []
+    for how, example, _, other in HELD:
+        plan = compiled(asks, {"x": example, "how": how})
+        own = tuple(guard for guard in plan.plan.guards if "x" in names_in(guard.fact))
+        row = {"x": other, "how": how}
+        if type(other) is not type(example):
+            continue
+        bare = LoadedPlan(replace(plan.plan, guards=()))
+        expected, backend = python(asks, row), Answers()
+        result = bare.run(row, backend=backend, seed=0)
+        did = None if result.error() else (result.ret_value, dict(result.variables), sorted(backend.prompts))
+        if not own or (did is not None and same(did, expected)):
+            idle.append((how, other))
+    assert idle == []
+
+
+def test_items_of_a_list_stay_data() -> None:
+    plan = compiled(walks, WALKED)
+    for rows, extra, limit in (([("q", -4), ("r", 0)], {"z": 2.5}, 10), (WALKED["rows"], {"k": math.inf}, 2)):
+        row = {"rows": rows, "extra": extra, "limit": limit}
+        assert same(planned(plan, row), python(walks, row))
+    facts = {guard.fact for guard in plan.plan.guards}
+    assert {"len(rows)", "operator.gt(limit, 1)"} <= facts
+    assert not any("'a'" in guard.expected for guard in plan.plan.guards)  # no value that nothing asked for
+    assert refused(plan, {**WALKED, "limit": 1}).message == (
+        "the plan is for arguments of which `operator.gt(limit, 1)` is `True`"
+    )
+    assert "len(rows)" in refused(plan, {**WALKED, "rows": []}).message
+
+
+def test_a_batch_checks_every_row_before_one_runs() -> None:
+    plan, backend = compiled(walks, WALKED), Answers()
+    rows = [WALKED, {**WALKED, "limit": 2}, {**WALKED, "rows": [("c", 1), ("d", 2)]}]
+    found = plan.run_batch(rows, backend=backend, seed=0)
+    assert [result.ret_value for result in found] == [python(walks, row)[0] for row in rows]
+    with pytest.raises(UsageError) as caught:
+        plan.run_batch([*rows, {**WALKED, "limit": 0}], backend=Answers())
+    assert caught.value.note.startswith("row 3 of the batch")
+
+
+@sgl.function
+def inner(s: Any, n: int, words: list[str]) -> Any:
+    s += f"{n}: " + ", ".join(words) + sgl.gen("w")
+    return n * 2 if n > 1 else 0
+
+
+@sgl.function
+def outer(s: Any, n: int, words: list[str]) -> Any:
+    return inner(n, words).ret_value, inner(n=5, words=["x"]).ret_value
+
+
+def test_a_called_program_gets_them_as_data() -> None:
+    plan = compiled(outer, {"n": 2, "words": ["a"]})
+    row = {"n": 3, "words": ["b", "c"]}
+    result = plan.run(row, backend=Answers(), seed=0)
+    assert result.ret_value == (6, 10)
+    assert "operator.gt(n, 1)" in refused(plan, {**row, "n": 1}).message
+
+
+@sgl.function
+def any_number(s: Any, *words: str, **options: Any) -> Any:
+    for word in words:
+        s += word + " "
+    s += sgl.gen("a")
+    return options.get("count", 0), len(words)
+
+
+def test_any_number_of_arguments() -> None:
+    plan = compiled(any_number, {"words": ("a", "b"), "count": 3})
+    found = planned(plan, {"words": ("c", "d"), "options": {"count": 4}})
+    backend = Answers()
+    result = any_number.run("c", "d", count=4, backend=backend, seed=0)
+    assert same(found, (result.ret_value, dict(result.variables), sorted(backend.prompts)))
+    assert refused(plan, {"words": ("c",), "options": {"count": 4}}).code == "SGLC048"
+
+
+@sgl.function
+def doubled(s: Any, xs: list[int]) -> Any:
+    s += "".join(str(x) for x in xs) + sgl.gen("a")
+    xs.append(1)
+    return xs
+
+
+def test_an_argument_is_never_changed() -> None:
+    given = [1]
+    made = doubled.compile(Answers(), args={"xs": given})
+    assert any("changes" in step.reason for step in made.plan.steps if isinstance(step, HostStep))
+    assert given == [1]
+
+
+# -- types without values ----------------------------------------------------------------------------
+
+
+@sgl.function
+def typed(s: Any, n: int, flag: bool, share: float, topic: str = "cats") -> Any:
+    s += f"{topic} {n + 1:03d} {share:.1%}"
+    if flag:
+        s += " flagged"
+    s += " many" if n > 3 else " few"
+    s += sgl.gen("a")
+    return n, flag, share, topic
+
+
+def test_annotations_say_types_where_there_are_no_values() -> None:
+    plan = compiled(typed, None)
+    assert [(param.kind, param.default) for param in plan.plan.params] == [
+        ("int", None), ("bool", None), ("float", None), ("str", "'cats'"),
+    ]  # fmt: skip
+    assert plan.plan.guards == ()
+    for n, flag in ((2, True), (7, False)):
+        row = {"n": n, "flag": flag, "share": 0.25}
+        assert same(planned(plan, row), python(typed, row))
+        other = {**row, "topic": "dogs"}
+        assert same(planned(plan, other), python(typed, other))
+
+
+class Name(str):
+    """A text that is more than one."""
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [({"n": "3"}, "str"), ({"n": True}, "bool"), ({"share": 1}, "int"),
+                         ({"topic": Name("x")}, f"{__name__}.Name"), ({"topic": Path("x")}, "pathlib"),
+                         ({"flag": 1}, "int"), ({"topic": None}, "NoneType")], ids=repr,
+)  # fmt: skip
+def test_no_argument_is_converted(given: dict[str, Any], found: str) -> None:
+    problem = refused(compiled(typed, None), {"n": 3, "flag": True, "share": 0.5, **given})
+    assert problem.code == "SGLC047"
+    assert f"is of type `{found}" in problem.message
+    assert problem.loc is not None
+
+
+def test_what_is_not_known_still_breaks_with_a_way_out() -> None:
+    @sgl.function
+    def counted(s: Any, n: int) -> None:
+        for number in range(n):
+            s += str(number)
+        s += sgl.gen("a")
+
+    from sglc.frontend.tracing.trace import explored
+    from sglc.ir.sampling import Sampling
+
+    (found,) = explored(counted.definition, Sampling()).graph_breaks
+    assert '`compile(args={"n": ...})`' in found.hint
+    compiled(counted, {"n": 2})
+
+
+def test_unknown_examples_and_arguments_are_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        typed.compile(Answers(), args={"m": 1})
+    assert caught.value.code == "SGLC021"
+    assert refused(compiled(typed, None), {"n": 1, "flag": True}).code == "SGLC014"
+    assert refused(compiled(typed, None), {"n": 1, "flag": True, "share": 0.5, "m": 1}).code == "SGLC014"
+
+
+def test_bound_arguments_are_constants() -> None:
+    plan = LoadedPlan(typed.bind(n=3, flag=False).compile(Answers()).plan)
+    assert plan.plan.names == ("share", "topic")
+    assert planned(plan, {"share": 0.5})[0] == (3, False, 0.5, "cats")
+    assert Bound(3).value == 3
+
+
+# -- the command line --------------------------------------------------------------------------------
+
+_PROGRAM = """
+import sglc as sgl
+
+@sgl.function
+def f(s, n: int, t=0.5, flag=False, word="w", rows=()):
+    s += f"{n + 1} {t:.2f} {flag} {word}" + sgl.gen("a")
+    for row in rows:
+        s += row
+    return [n, t, flag, word, type(n).__name__, type(t).__name__]
+"""
+
+
+def test_the_command_line_gives_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.py").write_text(_PROGRAM)
+    (tmp_path / "script.json").write_text('[{"text": "said"}]')
+    backend = f"scripted:{tmp_path / 'script.json'}"
+    program, plan = str(tmp_path / "p.py"), str(tmp_path / "p.json")
+    assert main(["compile", program, "--target", backend, "--arg", "n=1", "--emit", "json", "-o", plan]) == 0
+    for which in (program, plan):
+        given = ["--arg", "n=3", "--arg", "t=2", "--arg", "flag=true", "--arg", "word=7"]
+        capsys.readouterr()
+        assert main(["run", which, "--backend", backend, "--json", *given]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["value"] == [3, 2.0, True, "7", "int", "float"]
+        assert main(["run", which, "--backend", backend, "--arg", "n=x"]) == 2
+        assert "SGLC007" in capsys.readouterr().err
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"n": 9007199254740993}\n{"n": 2, "word": "z"}\n')
+    assert main(["run", plan, "--backend", backend, "--json", "--batch", str(rows)]) == 0
+    values = [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()]
+    assert [value[0] for value in values] == [9007199254740993, 2]
+    assert main(["run", plan, "--backend", backend, "--args", '{"n": "1"}']) == 2
+    assert "SGLC047" in capsys.readouterr().err
+
+
+# -- facts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [value for pair in VALUES for value in pair], ids=repr)
+def test_spelled_values_are_exact(value: Any) -> None:
+    spelled = spell(value)
+    assert spelled is not None
+    again = value_of(spelled)
+    assert same(again, value)
+    assert spell(again) == spelled
+
+
+def test_a_number_that_is_none_is_spelled() -> None:
+    assert math.isnan(value_of(str(spell(math.nan))))
+    assert spell(-0.0) != spell(0.0)
+    assert spell(lambda: 0) is None
+    assert spell(Name("x")) is None
+
+
+@pytest.mark.parametrize("fact", ["open('x')", "a.b", "a[0]", "[x for x in a]", "lambda: 0", "a +", "print(a)",
+                                  "sglc.unknown(a)", "len(*a)", "f'{a}'"])  # fmt: skip
+def test_a_fact_runs_nothing_but_functions_of_the_list(fact: str) -> None:
+    with pytest.raises(ValueError, match="fact"):
+        names_in(fact)
+    made = compiled(typed, None).plan
+    with pytest.raises(VerifyError):
+        plan_from_text(plan_to_text(replace(made, guards=(PlanGuard(fact, "1", made.params[0].loc),))), "x")
+
+
+def test_promises() -> None:
+    assert promised(typed.definition) == {"n": "int", "flag": "bool", "share": "float", "topic": "str"}
+    check: Callable[[str], set[str]] = names_in
+    assert check("operator.gt(len(n), m)") == {"n", "m"}
