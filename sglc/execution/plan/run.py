@@ -26,6 +26,7 @@ from sglc.execution.result import RunOutcome
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Gathered, Variable
+from sglc.frontend.tracing.makers import PARSERS
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
@@ -82,7 +83,8 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 node = step.nodes[index]
                 assert isinstance(node, GenNode | SelectNode)
                 many = isinstance(node, GenNode) and node.sampling.n > 1
-                made[name] = Generated(node.site, 0, core.Value(index, core.Type.TEXT), many=many)
+                text, parser = core.Value(index, core.Type.TEXT), PARSERS.get(node.loc)
+                made[name] = Generated(node.site, 0, text, parser, many=many)
     found: dict[str, Variable] = {}
     for variable in plan.variables:
         match variable:
@@ -257,4 +259,4 @@ class PlanRun(Run):
         text = "".join(TextReader(outputs).come())
         if self._executor is not None and error is not None:
             text = max(text, self._executor.prompt[0], key=len)
-        self._fill(RunOutcome(value, error, {**early, **variables}, errors, text, turns or [], total_s))
+        self._fill(RunOutcome(value, error, {**early, **variables, **early}, errors, text, turns or [], total_s))

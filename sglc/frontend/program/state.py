@@ -118,6 +118,8 @@ class State:
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
                 read = made if item.parser is None else replace(made, parser=item.parser)
+                if item.parser is not None and (tracing := TRACING.get()) is not None:
+                    tracing.typed(item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
                 if any(isinstance(choice, LazyText) for choice in item.choices):

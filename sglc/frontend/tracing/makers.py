@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglc.errors import Loc
 from sglc.frontend.outputs.output_form import OutputParser
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
+
+
+PARSERS: dict[Loc, OutputParser] = {}  # by the places of their generations
 
 
 def declare_class(kind: type) -> str:
@@ -25,3 +29,8 @@ def declare_parser(parser: OutputParser) -> str:
     name = f"{parser.name} of {parser.loc}"
     MAKERS[name] = parser.parse
     return name
+
+
+def declare_typed(parser: OutputParser) -> None:
+    """Make known what a typed variable is: a plan gives its value where its program was traced, else its text."""
+    PARSERS[parser.loc] = parser

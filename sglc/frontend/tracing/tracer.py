@@ -23,7 +23,7 @@ from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
-from sglc.frontend.tracing.makers import declare_parser
+from sglc.frontend.tracing.makers import declare_parser, declare_typed
 from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
@@ -151,6 +151,9 @@ class Tracer:
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(function, loc)
+
+    def typed(self, parser: OutputParser) -> None:
+        declare_typed(parser)
 
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):

@@ -75,6 +75,9 @@ class Tracing(Protocol):
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
 
+    def typed(self, parser: OutputParser) -> None:
+        """A generation has a typed value."""
+
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         """The typed value of a generation, which only a run knows."""
 

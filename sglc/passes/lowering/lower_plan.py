@@ -26,9 +26,7 @@ def lower_plan(program: Program, target: Target) -> Plan:
     What stands between two decisions and needs neither is one segment. Every generation runs, since
     its name makes it an output, and every tool; other ops stay if one of those or the return value
     needs them. What streams say (`text_of`, `prompt`) is put together from texts. Streams in
-    `program.returns` are kept under the dotted path of their place in it. Blocks of `speculate` and
-    `fused_gen` stand where the op stood. `warm` is left out: what a step keeps for later ones stays in
-    the cache, and `pin` keeps it until `release` or the block's end.
+    `program.returns` are kept under the dotted path of their place in it.
 
     Raises:
         LegalizeError: SGLC306 chat turns that are not lowered; SGLC308 a picture on a target that
