@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, EnumMeta
-from types import MemberDescriptorType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodDescriptorType, MethodType
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
@@ -167,8 +167,13 @@ def function_of(name: str) -> Callable[..., Any]:
     return _listed(made) if head == "itertools" or last in ("items", "keys", "values") else made
 
 
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, type)
+
+
 def name_of(function: Any) -> str:
     """The name under which a function of Python's is in `PURE`; "" if it is not."""
+    if not isinstance(function, _FUNCTIONS):
+        return ""
     owner = getattr(function, "__self__", None)
     module = str(getattr(function, "__module__", None) or getattr(owner, "__module__", ""))
     qualified = getattr(function, "__qualname__", "")

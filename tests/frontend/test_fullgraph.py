@@ -16,7 +16,7 @@ from sglc.errors import SglcError, render
 from sglc.frontend.tracing import tools
 from sglc.frontend.values import graph_breaks
 from sglc.frontend.values.graph_breaks import BreakKind
-from sglc.ir.core import walk
+from sglc.ir.core import Program, walk
 from sglc.ir.ops import HostCall
 
 SPEC = Path(__file__).parent.parent / "errors" / "fullgraph.md"
@@ -45,7 +45,7 @@ class Longest(ChoicesSamplingMethod):
 LONGEST = Longest()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Point:
     left: int
 
@@ -102,12 +102,18 @@ def loaded(case: Case, monkeypatch: pytest.MonkeyPatch, folder: Path, *, fullgra
     return module
 
 
+def traced(module: Any) -> Program:
+    """The program of a case, for its `args` if it has any."""
+    made: Program = module.program.trace(args=getattr(module, "args", None))
+    return made
+
+
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     with pytest.raises(SglcError) as caught:
-        loaded(case, monkeypatch, tmp_path).program.trace()
+        traced(loaded(case, monkeypatch, tmp_path))
     error = caught.value
     found = render(error) + "\n"
     assert case.title.startswith(f"{error.code}: ")
@@ -134,7 +140,7 @@ def test_without_it_each_is_a_boundary(tmp_path: Path, monkeypatch: pytest.Monke
     for case in cases():
         if case.title.startswith(ERRORS):
             continue
-        program = loaded(case, monkeypatch, tmp_path, fullgraph=False).program.trace()
+        program = traced(loaded(case, monkeypatch, tmp_path, fullgraph=False))
         found = [op for op in walk(program.ops) if isinstance(op, HostCall)]
         assert found, case.title
         assert any(op.reason in case.expected for op in found), case.title

@@ -10,7 +10,7 @@ import builtins
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 
 from sglc.errors import Loc
 from sglc.frontend.language.choices import ChoicesSamplingMethod
@@ -234,9 +234,9 @@ def _is_own(names: Names, node: ast.expr) -> bool:
 def _is_pure(function: object) -> bool:
     if isinstance(function, type) and issubclass(function, BaseException):
         return True
-    if name_of(function) or function in _RECORDED:
+    if name_of(function) or any(function is each for each in _RECORDED):
         return True
-    name = getattr(function, "__name__", "")
+    name = getattr(function, "__name__", "") if isinstance(function, type | BuiltinFunctionType) else ""
     return getattr(builtins, name, None) is function and name not in _EFFECTS
 
 

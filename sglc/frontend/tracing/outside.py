@@ -70,7 +70,7 @@ class OutsideState:
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
         if not isinstance(value, _FIXED):
-            self._check(frame, f"{getattr(owner, '__name__', type(owner).__name__)}.{name}", value)
+            self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
 
     def _check(self, frame: CallFrame, name: str, value: Any) -> None:
@@ -89,6 +89,11 @@ class OutsideState:
                     _stores(function.__code__, found)
             self.stored[id(names)] = names, frozenset(found)
         return self.stored[id(names)][1]
+
+
+def name_of(owner: Any) -> str:
+    """What an object is called in a sentence; its own code is not asked."""
+    return owner.__name__ if isinstance(owner, _FIXED) else type(owner).__name__
 
 
 def _held_in(value: Any) -> Iterable[Any]:

@@ -15,7 +15,15 @@ import warnings
 from collections.abc import Callable
 from enum import EnumMeta
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from sglc.frontend.language.function import Definition
@@ -57,7 +65,10 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
     Raises:
         GraphBreak: before a call that is not known to be harmless.
     """
-    owner = getattr(function, "__self__", None) if not isinstance(function, DataMethod) else None
+    if not isinstance(function, _CALLABLE) and not is_ours(function):
+        raise undeclared(frame, function)
+    bound = isinstance(function, BuiltinFunctionType | MethodType | MethodWrapperType)
+    owner = function.__self__ if bound else None
     match function:
         case DataMethod():
             return data_method(frame, function.value, function.name, args, named)
@@ -102,6 +113,10 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
     return python_call(frame, function, args, named)
 
 
+_CALLABLE = (
+    *(FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, MethodWrapperType),
+    *(WrapperDescriptorType, ClassMethodDescriptorType, type, partial, Closure, DataMethod, Declared),
+)
 _UNKNOWN = object()
 
 
@@ -227,6 +242,9 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     """An object of a class that only holds what it is given; `_UNKNOWN` for a class of Python's own."""
     if kind is string.Template or kind is type:
         return _UNKNOWN
+    for arg in args:  # a class of Python's own goes through it, one of the user's keeps it
+        if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
+            refuse_foreign(frame.tracer, arg, f"`{kind.__name__}`")
     if issubclass(kind, BaseException):
         if kind.__module__ == "builtins" or not has_own_init(kind):
             return kind(*args, **named)

@@ -166,7 +166,8 @@ def settled(value: Any) -> Any:
 
 def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     """Why tracing stops before a call of something that is not known to be harmless."""
-    name = getattr(function, "__qualname__", type(function).__name__)
+    known = isinstance(function, type | FunctionType | BuiltinFunctionType | MethodType)
+    name = function.__qualname__ if known else type(function).__name__
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 

@@ -32,6 +32,7 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
     whole,
 )
+from sglc.frontend.tracing.outside import name_of
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
 from sglc.frontend.values.known import computed
@@ -367,8 +368,9 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
             return outside.read_attribute(frame, value, name, getattr(value, name))
         case _ if type(in_class).__name__ == "_tuplegetter":
             return outside.read_attribute(frame, value, name, getattr(value, name))
-    if name in getattr(value, "__dict__", {}) and not hasattr(type(in_class), "__set__"):
-        return outside.read_attribute(frame, value, name, value.__dict__[name])
+    fields = _fields_of(value)
+    if name in fields and not hasattr(type(in_class), "__set__"):
+        return outside.read_attribute(frame, value, name, fields[name])
     match in_class:
         case FunctionType():
             return MethodType(in_class, value)
@@ -385,11 +387,16 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     return _refused(frame, value, name)
 
 
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    """What an object of the user's holds, by name; its own code is not asked."""
+    try:
+        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
 def _refused(frame: CallFrame, value: Any, name: str) -> Any:
-    raise GraphBreak(
-        f"`.{name}` of `{getattr(value, '__name__', type(value).__name__)}` could run code of its own",
-        frame.loc(), ATTRIBUTE,
-    )  # fmt: skip
+    raise GraphBreak(f"`.{name}` of `{name_of(value)}` could run code of its own", frame.loc(), ATTRIBUTE)
 
 
 def _data_attribute(frame: CallFrame, value: Symbolic, name: str, called: bool) -> Any:

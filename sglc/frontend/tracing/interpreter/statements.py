@@ -248,9 +248,7 @@ def _managed(frame: CallFrame, items: Sequence[ast.withitem], body: Sequence[ast
     item = items[0]
     manager = evaluate(frame, item.context_expr)
     frame.node = item.context_expr
-    generator = (
-        getattr(manager, "gen", None) if isinstance(manager, contextlib.AbstractContextManager) else None
-    )
+    generator = manager.gen if isinstance(manager, contextlib._GeneratorContextManager) else None
     code = getattr(generator, "gi_code", None)
     ours = is_ours(manager) or str(getattr(code, "co_qualname", "")).startswith("State.")
     if not ours and type(manager) is not contextlib.nullcontext:
