@@ -735,6 +735,14 @@ def test_a_loop_of_more_than_a_thousand_turns_is_a_break() -> None:
     assert traced(body(turns_of(1000))).returns == sum(range(1000))
 
 
+def test_loops_in_loops_end_as_a_break() -> None:
+    def statements(s: Any) -> Any:
+        return sum(sum(i * j for j in range(900)) for i in range(900))
+
+    (graph_break,) = breaks_of(body(statements))
+    assert "more than 50,000 steps" in graph_break.reason
+
+
 def test_a_loop_without_an_end_is_a_break() -> None:
     def statements(s: Any) -> Any:
         while True:

@@ -113,6 +113,9 @@ class Tracer(Tracing, Protocol):
     copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
     called_tool: str  # the last tool on this path
 
+    def step(self) -> None:
+        """One more statement, or turn of a loop, is interpreted; a graph break after too many."""
+
     def was_read(self, value: Any) -> None:
         """The program has read a variable: no tool is called behind it if that has failed."""
 

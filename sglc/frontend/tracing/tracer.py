@@ -29,7 +29,7 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import GUARDED, OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.graph_breaks import GUARDED, ITERATION, OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
@@ -65,6 +65,7 @@ from sglc.ir.ops import (
 )
 from sglc.ir.pure import PURE
 
+_MOST_STEPS = 50_000
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
 
@@ -118,6 +119,7 @@ class Tracer:
     at: Loc = NOWHERE  # of the function
     node: ast.AST | None = None  # what is evaluated, and its file
     node_file: str = ""
+    steps: int = 0  # statements and turns of loops that were interpreted
     graph_breaks: list[GraphBreak] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
@@ -258,6 +260,16 @@ class Tracer:
                 PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place()), Type.JSON
             )
         self.unchecked, self.called_tool = {}, name
+
+    def step(self) -> None:
+        """One more statement, or turn of a loop, is interpreted.
+
+        Raises:
+            GraphBreak: there were too many, on all paths together.
+        """
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise GraphBreak(f"tracing takes more than {_MOST_STEPS:,} steps", self.place(), ITERATION)
 
     def may_fail(self, what: str) -> None:
         """`what` can fail when the program runs.

@@ -63,6 +63,7 @@ def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
         if number >= _MOST_TURNS:
             frame.node = node
             raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
+        frame.tracer.step()
         yield item
 
 

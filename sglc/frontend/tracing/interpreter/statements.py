@@ -61,6 +61,7 @@ def run_block(frame: CallFrame, body: Sequence[ast.stmt]) -> Leaves | None:
     for statement in body:
         rule = _RULES.get(type(statement))
         frame.node = statement
+        frame.tracer.step()
         if rule is None:
             what = type(statement).__name__.removesuffix("Def").lower()
             raise GraphBreak(f"a `{what}` statement has no rule", frame.loc(), NO_RULE)
