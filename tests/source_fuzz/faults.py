@@ -29,8 +29,8 @@ from sglc.frontend.program.instance import Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing import tools
 from sglc.frontend.tracing.call_frame import CallFrame
-from sglc.frontend.tracing.interpreter import data, expressions, methods, operations, statements
-from sglc.frontend.tracing.makers import STORED
+from sglc.frontend.tracing.interpreter import data, each, expressions, methods, operations, statements
+from sglc.frontend.tracing.makers import STORED, maker_named
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import GraphBreak
@@ -347,7 +347,7 @@ def _other_answer(tracer: Tracer, value: Any) -> bool | None:
     return None if known is None else not known
 
 
-_over = expressions.over
+_over = each.over
 
 
 def _backwards_over(frame: CallFrame, source: Any, body: Any) -> Any:
@@ -366,7 +366,7 @@ def _last_argument_lost(tracer: Any, name: str, *args: Any, **named: Any) -> Any
 
 @contextmanager
 def _typed_values_lost() -> Iterator[None]:
-    inner = plan_api.maker_named
+    inner = maker_named
     with patch.object(plan_api, "maker_named", lambda name: str if name.endswith(STORED) else inner(name)):
         yield
 

@@ -97,8 +97,8 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 found.pop(name, None)
             case PromptEnd():
                 continue
-            case Within(step):
-                for name in _stored_in(plan, blocks_of(plan.steps[step])):
+            case Within(number):
+                for name in _stored_in(plan, blocks_of(plan.steps[number])):
                     found.pop(name, None)
     return found
 
