@@ -328,7 +328,7 @@ _handed = tools._handed
 
 
 def _handed_as_text(tracer: Tracer, arg: Any, *rest: Any) -> Any:
-    return str(arg) if type(arg) in (int, float, bool) else _handed(tracer, arg, *rest)
+    return _handed(tracer, _everywhere(arg, lambda item: str(item) if type(item) is int else item), *rest)
 
 
 _store = Tracer.store
