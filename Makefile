@@ -82,6 +82,7 @@ soak: $(VENV)/.stamp-test
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.soak_constrained --seed $(SEED)
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)
+	$(PY) -m tests.source_fuzz --programs $(PROGRAMS) --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,
 # testing less than checking; each stamp adds its own extras.

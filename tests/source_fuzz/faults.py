@@ -9,24 +9,37 @@ none that a comparison of them can see.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from sglc.api import plan as plan_api
 from sglc.api.function import Function
+from sglc.errors import Loc
 from sglc.execution import tool_calls
 from sglc.execution.lifecycle import Run
 from sglc.execution.plan import executor
 from sglc.execution.plan.run import PlanRun
 from sglc.execution.readers import PieceReader, Portion
 from sglc.execution.result import Result, RunOutcome
+from sglc.frontend.program.instance import Scoped
+from sglc.frontend.recorder.recorder import OpRecorder
+from sglc.frontend.tracing import tools
+from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.interpreter import data, each, expressions, methods, operations, statements
+from sglc.frontend.tracing.makers import STORED, maker_named
+from sglc.frontend.tracing.outside import OutsideState
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import GraphBreak
+from sglc.ir.core import Site
 from sglc.ir.plan import plan_file, plan_json
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.plan import CondStep, FunctionStep, Named, Plan, SwitchStep
 from sglc.ir.plan.segment import ExtendNode, GenNode, SelectNode
-from tests.source_fuzz.ways import FUNCTION, GROUPS, NO_EFFECTS, PLAN
+from tests.source_fuzz.ways import FUNCTION, NO_EFFECTS, PLAN
 
 Fault = Callable[[], AbstractContextManager[Any]]
 Change = Callable[[Any], Any]
@@ -287,6 +300,77 @@ def _own_list_changed(row: dict[str, Any], _: Function) -> dict[str, Any]:
     return row
 
 
+# -- the tracer ----------------------------------------------------------------------------------------
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In the place of a check."""
+
+
+def _seeing_breaks(frame: CallFrame, node: ast.Try) -> Any:
+    try:
+        return statements._try(frame, node)
+    except GraphBreak:
+        if not node.handlers:
+            raise
+        return statements.run_block(frame, node.handlers[0].body)
+
+
+_site = OpRecorder._site
+
+
+def _other_site(recorder: OpRecorder, *args: Any) -> Site:
+    site = _site(recorder, *args)
+    return replace(site, occurrence=site.occurrence + 7) if site.occurrence and recorder.symbolic else site
+
+
+_handed = tools._handed
+
+
+def _handed_as_text(tracer: Tracer, arg: Any, *rest: Any) -> Any:
+    return _handed(tracer, _everywhere(arg, lambda item: str(item) if type(item) is int else item), *rest)
+
+
+_store = Tracer.store
+
+
+def _scope_lost(tracer: Tracer, name: str, value: Any, loc: Loc) -> None:
+    if not isinstance(value, Scoped):
+        _store(tracer, name, value, loc)
+
+
+_same_fact = Tracer._same_fact
+
+
+def _other_answer(tracer: Tracer, value: Any) -> bool | None:
+    known = _same_fact(tracer, value)
+    return None if known is None else not known
+
+
+_over = each.over
+
+
+def _backwards_over(frame: CallFrame, source: Any, body: Any) -> Any:
+    return data.pure_call(frame.tracer, "sglc.reversed", _over(frame, source, body))
+
+
+def _operands_swapped(tracer: Any, name: str, *args: Any, **named: Any) -> Any:
+    if name.startswith("operator.") and len(args) == 2:
+        args = args[::-1]
+    return data.pure_call(tracer, name, *args, **named)
+
+
+def _last_argument_lost(tracer: Any, name: str, *args: Any, **named: Any) -> Any:
+    return data.pure_call(tracer, name, *(args[:-1] if len(args) > 2 else args), **named)
+
+
+@contextmanager
+def _typed_values_lost() -> Iterator[None]:
+    inner = maker_named
+    with patch.object(plan_api, "maker_named", lambda name: str if name.endswith(STORED) else inner(name)):
+        yield
+
+
 # What is planted where every version of the compiler has it, by the group of ways in which it is seen.
 IN_PLANS: dict[str, Fault] = {
     "a plan loses joined variables": _outcomes(_planned, _variables(_joined_lost)),
@@ -326,6 +410,11 @@ IN_PLANS: dict[str, Fault] = {
     "a tool of a plan is not called": lambda: _tools(0),
     "a tool of a plan is called twice": lambda: _tools(2),
     "a plan counts a call too many": lambda: _usage(lambda result: not result.partial_text),
+    "a plan loses scoped and assigned variables": _outcomes(_planned, _variables(_scoped_lost)),
+    "a plan loses the end of its text": _outcomes(_planned, lambda o: replace(o, text=o.text[:-1])),
+    "a plan loses the roles of its messages": _outcomes(_planned, _without_roles),
+    "a plan makes lists of tuples": _outcomes(_planned, _value(lambda v: list(v) if type(v) is tuple else v)),
+    "a plan leaves typed values texts": lambda: _typed_values_lost(),
 }
 IN_FUNCTIONS: dict[str, Fault] = {
     "a batch makes texts of its arguments": lambda: _batch_rows(_as_texts),
@@ -349,22 +438,35 @@ IN_EFFECTS: dict[str, Fault] = {
     "compiling moves an iterator": lambda: _moves_iterators(),
 }
 
-# What plans do today anyway, so that nobody can see it planted: each goes to `IN_PLANS` when they no longer do.
-IN_LATER_PLANS: dict[str, Fault] = {
-    "a plan loses scoped and assigned variables": _outcomes(_planned, _variables(_scoped_lost)),
-    "a plan loses the end of its text": _outcomes(_planned, lambda o: replace(o, text=o.text[:-1])),
-    "a plan loses the roles of its messages": _outcomes(_planned, _without_roles),
-    "a plan makes lists of tuples": _outcomes(_planned, _value(lambda v: list(v) if type(v) is tuple else v)),
+# What is planted inside the tracer: it is found in plans, or in what tracing leaves behind.
+IN_TRACER: dict[str, Fault] = {
+    "what changes the outside is executed": lambda: patch.object(Tracer, "change", _nothing),
+    "nothing is outside": lambda: patch.object(OutsideState, "is_outside", lambda *_: False),
+    "an `except` of the program sees graph breaks": lambda: patch.dict(
+        statements._RULES, {ast.Try: _seeing_breaks}
+    ),
+    "globals are read behind tools as they were before": lambda: patch.object(OutsideState, "_check", _nothing),
+    "what can fail is traced inside of a `try`": lambda: patch.object(Tracer, "may_fail", _nothing),
+    "a later generation of one name has another site": lambda: patch.object(OpRecorder, "_site", _other_site),
+    "tools are given texts of numbers": lambda: patch.object(tools, "_handed", _handed_as_text),
+    "what a scope says is not stored": lambda: patch.object(Tracer, "store", _scope_lost),
+    "a `not` is lost": lambda: patch.object(operations, "not_", lambda frame, value: value),
+    "a question that is asked again gets the other answer": lambda: patch.object(
+        Tracer, "_same_fact", _other_answer
+    ),
+    "what is made for each item comes backwards": lambda: patch.object(expressions, "over", _backwards_over),
+    "operators have their operands the wrong way round": lambda: patch.object(
+        operations, "pure_call", _operands_swapped
+    ),
+    "the last argument of Python's own functions is lost": lambda: patch.object(
+        methods, "pure_call", _last_argument_lost
+    ),
 }
-
-# What is planted inside the tracer goes here: an effect that is executed, a break that the user's `except:`
-# swallows, a guard that is dropped, a global that is read behind a tool as it was before.
-IN_TRACER: dict[str, Fault] = {}
 
 # A fault and the groups of ways that are run to find it.
 FAULTS: dict[str, tuple[tuple[str, ...], Fault]] = {
     **{name: ((PLAN,), fault) for name, fault in IN_PLANS.items()},
     **{name: ((FUNCTION,), fault) for name, fault in IN_FUNCTIONS.items()},
     **{name: ((NO_EFFECTS,), fault) for name, fault in IN_EFFECTS.items()},
-    **{name: (GROUPS, fault) for name, fault in IN_TRACER.items()},
+    **{name: ((NO_EFFECTS, PLAN), fault) for name, fault in IN_TRACER.items()},
 }

@@ -88,7 +88,11 @@ def random_module(seed: int, number: int) -> Module:
     if random.random() < 0.8:
         b.line(f"return {_returned(b)}")
     source = _source(b, parameters, rows)
-    alone = "sgl.tool" not in source and "sgl.pure" not in source and not re.search(r"^class ", source, re.M)
+    alone = (
+        not re.search(r"sgl\.tool|namedtuple", source)
+        and "sgl.pure" not in source
+        and not re.search(r"^class ", source, re.M)
+    )
     return Module(f"fuzzed_{seed}_{number}", source, dict(b.features), alone)
 
 

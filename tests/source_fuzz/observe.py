@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import re
 import sys
 import types
 from collections import defaultdict
@@ -157,7 +158,13 @@ STREAMED = ("stream", "stream of text", "stream of variables")
 
 
 def told(error: BaseException) -> list[str]:
-    """An error as data: what it is, and its place. How it is worded is not compared, nor what caused it."""
+    """An error as data: what it is, and its place.
+
+    What the program raises itself is raised as it is by Python, and as the cause of an error by a plan.
+    """
+    raised = re.fullmatch(r"`(\w+)` in `\w+`: (.*)", str(getattr(error, "message", "")), re.S)
+    if isinstance(error, SglcError) and error.code == "SGLC401" and raised:
+        return [raised[1], "", raised[2], ""]
     if isinstance(error, SglcError):
         place = f"{error.loc.line}" if error.loc else ""
         return [type(error).__name__, error.code, error.message, place]

@@ -487,7 +487,7 @@ class State:
         """The whole prompt as text, chat markup included; waits for every generation in it."""
         self.settle()
         tracing = TRACING.get() if self._instance.launcher is None else None
-        if tracing is not None:
+        if tracing is not None and self._stream.live:
             made: Any = tracing.text_of(self._stream.value, None, here())
             return made  # type: ignore[no-any-return]
         launcher = self._instance.observe("`text()`", here())

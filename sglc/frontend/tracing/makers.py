@@ -32,9 +32,15 @@ def declare_class(kind: type) -> str:
 
 def declare_parser(parser: OutputParser) -> str:
     """Make known what reads typed values from texts; gives its name in a plan."""
-    name = f"{parser.name} of {parser.loc}"
+    name = _name_of(parser)
     MAKERS[name] = parser.parse
     return name
+
+
+def _name_of(parser: OutputParser) -> str:
+    kind = parser.dtype
+    shown = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else parser.name
+    return f"{shown} of {parser.loc}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,7 @@ class Unread:
 
 def declare_reader(parser: OutputParser) -> str:
     """Make known what reads a variable's typed value at the end; gives its name in a plan."""
-    kind = parser.dtype
-    shown = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else parser.name
-    name = f"{shown} of {parser.loc}{STORED}"
+    name = _name_of(parser) + STORED
     MAKERS[name] = partial(_softly, parser.parse)
     return name
 
@@ -65,16 +69,20 @@ def maker_named(name: str) -> Callable[..., Any] | None:
 
     Where a class is not loaded, a variable stays the text that was generated.
     """
-    if not name.endswith(STORED):
+    stored = name.endswith(STORED)
+    shown, of, place = name.removesuffix(STORED).rpartition(" of ")
+    if not of:
         return class_named(name)
-    shown, _, place = name.removesuffix(STORED).rpartition(" of ")
     kind = _loaded(shown)
     if kind is None or not (only_holds(kind) or is_pydantic(kind)):
-        return MAKERS.get(name, str)
+        return MAKERS.get(name, str if stored else None)
     file, line, column = place.rsplit(":", 2)
     loc = Loc(file, int(line), int(column))
     form = form_of(kind, loc)
-    return str if form.value is None else partial(_softly, OutputParser(form.name, form.value, loc, kind).parse)
+    if form.value is None:
+        return str
+    parse = OutputParser(form.name, form.value, loc, kind).parse
+    return partial(_softly, parse) if stored else parse
 
 
 def class_named(name: str) -> type | None:

@@ -23,11 +23,13 @@ from sglc.ir.ops import (
     Concat,
     Eq,
     Format,
+    Gen,
     HostCall,
     In,
     Lower,
     Pack,
     PureCall,
+    Select,
     Store,
     Strip,
     Tool,
@@ -140,8 +142,13 @@ def _first_shared(arms: Sequence[TracedBlock]) -> int:
     return count
 
 
+# What is told with its place when it is made, or when it fails: one op has one.
+_PLACED = (Gen, Select, Tool, PureCall, Call)
+
+
 def _shape(op: Op) -> tuple[Any, ...]:
-    return (op.mnemonic, getattr(op, "site", None), tuple(value.type for value in op.results))
+    place = op.loc if isinstance(op, _PLACED) else None
+    return (op.mnemonic, getattr(op, "site", None), tuple(value.type for value in op.results), place)
 
 
 def _dynamic_head(ops: Sequence[Op], literal: Sequence[bool]) -> int:
