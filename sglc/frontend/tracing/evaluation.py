@@ -1,0 +1,130 @@
+"""Where the interpreter stands in a program, and what it may not do there."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglc.errors import Loc
+from sglc.frontend.locate import shown_path
+from sglc.frontend.tracing.call_frame import CallFrame, Closure
+from sglc.frontend.tracing.outside import OutsideState
+from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
+from sglc.ir.core import NOWHERE, Value
+
+_MOST_STEPS = 50_000
+
+
+@dataclass(eq=False, kw_only=True)
+class Evaluation:
+    """The part of a tracer that the interpreter keeps up."""
+
+    at: Loc = NOWHERE  # of the function
+    node: ast.AST | None = None  # what is evaluated, and its file
+    node_file: str = ""
+    steps: int = 0  # statements and turns of loops that were interpreted
+    copies: dict[Callable[..., Any], Closure] = field(default_factory=dict)  # of helpers, interpreted
+    bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
+    outside: OutsideState = field(default_factory=OutsideState)
+    calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
+    called_tool: str = ""  # the last tool on this path
+    unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
+    guarded: int = 0  # `try` statements around that could see a failure
+    handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
+    standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
+    _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
+
+    def place(self) -> Loc:
+        """Where the program stands."""
+        if self.node is None:
+            return self.at
+        node: Any = self.node
+        end = node.end_col_offset + 1 if node.end_lineno == node.lineno else 0
+        return Loc(shown_path(self.node_file), node.lineno, node.col_offset + 1, end)
+
+    def raised_at(self, error: Exception, loc: Loc) -> None:
+        """An exception goes through the program; the first place is where it was raised."""
+        self._places.setdefault(id(error), (error, loc))
+
+    def place_of(self, error: BaseException) -> Loc | None:
+        """Where the program raised it."""
+        found = self._places.get(id(error))
+        return None if found is None else found[1]
+
+    def was_read(self, value: Any) -> None:
+        """The program has read a variable: no tool is called behind it if that has failed."""
+        if isinstance(value, SymbolicText):
+            self.unchecked.update(dict.fromkeys(part for part in value.parts if isinstance(part, Value)))
+        elif isinstance(value, SymbolicList | SymbolicJson | SymbolicBool):
+            self.unchecked[value.value] = None
+
+    def step(self) -> None:
+        """One more statement, or turn of a loop, is interpreted.
+
+        Raises:
+            GraphBreak: there were too many, on all paths together.
+        """
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise GraphBreak(f"tracing takes more than {_MOST_STEPS:,} steps", self.place(), ITERATION)
+
+    def may_fail(self, what: str) -> None:
+        """`what` can fail when the program runs.
+
+        Raises:
+            GraphBreak: the program could catch that.
+        """
+        if self.guarded:
+            raise GraphBreak(f"{what} can fail inside of a `try`", self.place(), TRIED)
+
+    def change(self, value: Any, what: str) -> None:
+        """`value` is about to be changed.
+
+        Raises:
+            GraphBreak: the change could be seen behind the program, or behind the block that is recorded.
+        """
+        if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
+            raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
+        if isinstance(value, Symbolic):
+            raise GraphBreak(
+                f"{what} changes a value that only exists when the program runs", self.place(), OUTSIDE
+            )
+        known = isinstance(value, list | dict | set) or type(value).__module__ == "collections"
+        if not known and not dataclasses.is_dataclass(value):
+            raise GraphBreak(
+                f"{what} of a `{type(value).__name__}` runs code of its own", self.place(), OUTSIDE
+            )
+
+    @contextmanager
+    def inside_block(self, body: Callable[..., Any]) -> Iterator[None]:
+        """What is made from here on belongs to a block; what was there before is not changed in it."""
+        found: dict[int, Any] = {}
+        for frame in self.calling:
+            outer: CallFrame | None = frame
+            while outer is not None:
+                _reach(list(outer.values.values()), found)
+                outer = outer.outer
+        self.bodies.append(body)
+        self.standing.append(frozenset(found))
+        try:
+            yield
+        finally:
+            self.bodies.pop()
+            self.standing.pop()
+
+
+def _reach(items: Sequence[Any], found: dict[int, Any]) -> None:
+    """Everything that could be changed in containers, by its id."""
+    for item in items:
+        if id(item) in found or isinstance(item, str | int | float | bool | None):
+            continue
+        found[id(item)] = item
+        if isinstance(item, list | tuple | set):
+            _reach(list(item), found)
+        elif isinstance(item, dict):
+            _reach(list(item.values()), found)

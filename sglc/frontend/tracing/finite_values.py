@@ -1,0 +1,192 @@
+"""What recorded values are on the path that is traced: decided, made of what is known, or one of few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglc.errors import Loc
+from sglc.frontend.outputs.finite_regex import texts_of
+from sglc.frontend.tracing.paths import Frame
+from sglc.frontend.values.symbolic import SymbolicText
+from sglc.ir.core import Op, Type, Value, regions
+from sglc.ir.ops import (
+    Cond,
+    Eq,
+    Format,
+    Gen,
+    In,
+    Loop,
+    Lower,
+    Not,
+    PureCall,
+    Select,
+    Strip,
+    Switch,
+    arms_of,
+    hands_over,
+)
+from sglc.ir.pure import PURE
+
+
+@dataclass(eq=False, kw_only=True)
+class FiniteValues:
+    """The part of a tracer that decides: `frames` are the blocks that are recorded, innermost last."""
+
+    frames: list[Frame] = field(default_factory=list)
+    decided: dict[Value, str | bool] = field(default_factory=dict)
+    _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
+
+    def several(self, value: Value) -> bool:
+        op = self.made_by(value)
+        return isinstance(op, Gen) and op.sampling.n > 1
+
+    def known(self, value: Value) -> str | bool | None:
+        if value in self.decided:
+            return self.decided[value]
+        match self.made_by(value):
+            case Strip(text=text):
+                made = self._known_text(text)
+                return None if made is None else made.strip()
+            case Lower(text=text):
+                made = self._known_text(text)
+                return None if made is None else made.lower()
+            case Format(parts=parts):
+                texts = [self._known_text(part) for part in parts]
+                return None if None in texts else "".join(text for text in texts if text is not None)
+            case Eq(left=left, right=right):
+                one, other = self._known_text(left), self._known_text(right)
+                return self._same_fact(value) if one is None or other is None else one == other
+            case In(part=part, text=text):
+                one, other = self._known_text(part), self._known_text(text)
+                return self._same_fact(value) if one is None or other is None else one in other
+            case Not(value=inner):
+                negated = self.known(inner)
+                return None if negated is None else not negated
+            case PureCall() if value.type is Type.BOOL:
+                return self._same_fact(value)
+            case _:
+                options = self._options(value)
+                return options[0] if options is not None and len(options) == 1 else None
+
+    def _same_fact(self, value: Value) -> bool | None:
+        """What this path has decided of a question that was asked before."""
+        asked = _question(self.made_by(value))
+        for other, outcome in self.decided.items():
+            made, negated = self.made_by(other), False
+            while isinstance(made, Not):
+                made, negated = self.made_by(made.value), not negated
+            if isinstance(outcome, bool) and asked is not None and _question(made) == asked:
+                return outcome is not negated
+        return None
+
+    def decidable(self, value: Value) -> bool:
+        match self.made_by(value):
+            case Strip(text=text) | Lower(text=text):
+                return not isinstance(text, Value) or self.decidable(text)
+            case Format(parts=parts):
+                return all(self.decidable(part) for part in parts if isinstance(part, Value))
+            case _:
+                return value.type is Type.BOOL or value in self.decided or self._options(value) is not None
+
+    def decide(self, value: Value, loc: Loc) -> str | bool:
+        known = self.known(value)
+        if known is not None:
+            return known
+        match self.made_by(value):
+            case Strip(text=Value() as text):
+                return str(self.decide(text, loc)).strip()
+            case Lower(text=Value() as text):
+                return str(self.decide(text, loc)).lower()
+            case Format(parts=parts):
+                return "".join(part if isinstance(part, str) else str(self.decide(part, loc)) for part in parts)
+            case _:
+                cases = () if value.type is Type.BOOL else self._options(value)
+                assert cases is not None, "asked without `decidable`"
+                outcome = self.frames[-1].decide(value, cases, loc).outcome
+                self.decided[value] = outcome
+                return outcome
+
+    def options_of(self, text: SymbolicText) -> tuple[str, ...] | None:
+        """Every text that a text of one value can be, if these are few."""
+        (part, *more) = text.parts
+        return self._options(part) if isinstance(part, Value) and not more else None
+
+    def _known_text(self, item: Value | str) -> str | None:
+        known = item if isinstance(item, str) else self.known(item)
+        return known if isinstance(known, str) else None
+
+    def _options(self, value: Value) -> tuple[str, ...] | None:
+        """Every text that the value can be, if these are few."""
+        if value.type is not Type.TEXT:
+            return None
+        match self.made_by(value):
+            case Select(choices=choices):
+                texts = [choice for choice in choices if isinstance(choice, str)]
+                return tuple(dict.fromkeys(texts)) if len(texts) == len(choices) else None
+            case Gen(sampling=sampling):
+                return texts_of(sampling)
+            case Format(parts=parts) if all(isinstance(part, str) for part in parts):
+                return ("".join(part for part in parts if isinstance(part, str)),)
+            case Cond() | Switch() as op:
+                at = op.results.index(value)
+                return self._any_of([arm.results[at] for arm in arms_of(op) if not hands_over(arm)])
+            case Loop() as op:
+                at = op.results.index(value)
+                placeholder = self.made_by(op.init[at]) == Format(("",), results=(op.init[at],))
+                made = [op.body.results[at + 1]]
+                return self._any_of(made if placeholder else [op.init[at], *made])
+            case _:
+                return None
+
+    def _any_of(self, values: list[Value]) -> tuple[str, ...] | None:
+        texts: list[str] = []
+        for value in values:
+            options = self._options(value)
+            if options is None:
+                return None
+            texts += options
+        return tuple(dict.fromkeys(texts))
+
+    def made_by(self, value: Value) -> Op | None:
+        """The op that made the value, inside of regions too; None for an argument."""
+        while len(self._made) > len(self.frames) or any(
+            frame is not own for (own, _), frame in zip(self._made, self.frames, strict=False)
+        ):
+            self._made.pop()
+        for frame in self.frames[len(self._made) :]:
+            self._made.append((frame, {}))
+        for frame, made in reversed(self._made):
+            if value not in made:
+                self._index(frame, made)
+            if value in made:
+                return made[value]
+        return None
+
+    def _index(self, frame: Frame, made: dict[Value, Op]) -> None:
+        for op in reversed(frame.ops):  # what is asked for is mostly new
+            if op.results and op.results[0] in made:
+                return
+            made.update((result, inner) for inner in _nested(op) for result in inner.results)
+            made.update((result, op) for result in op.results)
+
+
+def _question(op: Op | None) -> tuple[Any, ...] | None:
+    """What a truth value asks: two that ask the same of the same values are equal."""
+    match op:
+        case Eq(left=left, right=right):
+            return "eq", left, right
+        case In(part=part, text=text):
+            return "in", part, text
+        case PureCall(name=name, args=args, named=named) if name in PURE:
+            return name, args, dict(named)
+        case _:
+            return None
+
+
+def _nested(op: Op) -> Iterator[Op]:
+    for region in regions(op):
+        for inner in region.ops:
+            yield from _nested(inner)
+            yield inner
