@@ -29,7 +29,7 @@ from sglc.frontend.program.instance import Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing import tools
 from sglc.frontend.tracing.call_frame import CallFrame
-from sglc.frontend.tracing.interpreter import data, each, expressions, methods, operations, statements
+from sglc.frontend.tracing.interpreter import data, methods, operations, statements
 from sglc.frontend.tracing.makers import STORED, maker_named
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.tracer import Tracer
@@ -347,13 +347,6 @@ def _other_answer(tracer: Tracer, value: Any) -> bool | None:
     return None if known is None else not known
 
 
-_over = each.over
-
-
-def _backwards_over(frame: CallFrame, source: Any, body: Any) -> Any:
-    return data.pure_call(frame.tracer, "sglc.reversed", _over(frame, source, body))
-
-
 def _operands_swapped(tracer: Any, name: str, *args: Any, **named: Any) -> Any:
     if name.startswith("operator.") and len(args) == 2:
         args = args[::-1]
@@ -454,7 +447,6 @@ IN_TRACER: dict[str, Fault] = {
     "a question that is asked again gets the other answer": lambda: patch.object(
         Tracer, "_same_fact", _other_answer
     ),
-    "what is made for each item comes backwards": lambda: patch.object(expressions, "over", _backwards_over),
     "operators have their operands the wrong way round": lambda: patch.object(
         operations, "pure_call", _operands_swapped
     ),
