@@ -58,7 +58,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector does not look through it again, and seldom at all."""
     gc.freeze()
     if DEPTH == "quick":
-        gc.set_threshold(20_000)
+        gc.set_threshold(20_000, 20, 100)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The tests as a suite: what collecting them imports."""
+"""The tests as a suite: what collecting them imports, and how many of them `make quick` runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests import inner_loop
 
 TESTS = Path(__file__).parent
 
@@ -27,3 +29,11 @@ def test_only_tests_of_the_runtime_import_torch_when_they_are_collected() -> Non
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.slow
+def test_the_inner_loop_runs_nine_tenths() -> None:
+    every = inner_loop.functions((), "usual")
+    quick = inner_loop.functions(inner_loop.selection(), "quick")
+    assert quick < every
+    assert len(quick) >= 0.9 * len(every), sorted(every - quick)
