@@ -255,7 +255,7 @@ def wrong_at_once(s: Any, examples: str, number: str) -> None:
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        (python_first, "ordinary Python comes before any argument: `note(...)` is ordinary Python"),
+        (python_first, "ordinary Python comes before any argument: `.append(...)` changes what outlives"),
         (constant, "ordinary Python comes before any argument"),
         (literal, "no prompt begins with an argument"),
         (several, "ordinary Python comes before any argument: `*words"),

@@ -383,7 +383,7 @@ def test_what_only_a_run_can_know_is_refused_there_and_the_rest_is_kept() -> Non
     @sgl.function
     def later(s: Any) -> None:
         s += "Name a fruit." + sgl.gen("fruit")
-        if len(s["fruit"]) > 0:  # ordinary Python: what follows is known when it runs
+        for _ in s["fruit"]:  # ordinary Python: what follows is known when it runs
             s += " Why?" + sgl.gen("why")
 
     with serving(lambda body: "a pear") as api:

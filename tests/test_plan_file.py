@@ -19,6 +19,7 @@ from sglc.api.plan import LoadedPlan, tools_for
 from sglc.backends.scripted import Asked, ScriptedBackend, Words
 from sglc.cli import main
 from sglc.errors import SglcError, UsageError, VerifyError, render
+from sglc.execution.plan.prepare import function_steps
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
 from sglc.ir.plan.plan_json import PLAN_VERSION
@@ -340,7 +341,7 @@ def test_a_program_runs_a_plan_where_it_runs_itself() -> None:
 def test_tools_are_found_by_the_last_part_of_their_names(tmp_path: Path) -> None:
     backend = ScriptedBackend(answering)
     plan = loud.compile(backend).plan
-    (name,) = (step.function for step in plan.steps if hasattr(step, "function"))
+    (name,) = (step.function for step in function_steps(plan))
     assert name.endswith(".shout")
 
     def other(text: str) -> str:

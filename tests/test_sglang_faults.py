@@ -18,7 +18,7 @@ from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import SglcError, TraceError, UsageError
 from sglc.ir.core import walk
-from sglc.ir.ops import Gen, HostCall
+from sglc.ir.ops import Cond, Gen, HostCall
 from tests.oracle_backend import OracleBackend
 
 
@@ -313,9 +313,9 @@ def test_b22_control_flow_is_never_guessed() -> None:
             s += "Bad." + sgl.gen("z")
 
     traced = program.trace()
-    assert [op.site.name for op in walk(traced.ops) if isinstance(op, Gen)] == ["x"]
-    (graph_break,) = [op for op in walk(traced.ops) if isinstance(op, HostCall)]
-    assert graph_break.loc.line == program.definition.loc.line + 2
+    assert [op.site.name for op in walk(traced.ops) if isinstance(op, Gen)] == ["x", "y", "z"]
+    (branch,) = [op for op in walk(traced.ops) if isinstance(op, Cond)]
+    assert branch.loc.line == program.definition.loc.line + 2
     for answer, name in (("yes", "y"), ("no", "z")):
         backend = Recording(lambda asked, answer=answer: answer)  # type: ignore[misc]
         assert list(program.run(backend=backend).variables) == ["x", name]

@@ -104,7 +104,14 @@ def test_a_trace_has_every_step_and_where_it_waited(tmp_path: Path) -> None:
     )
     events = check(path)
     sites = sorted(e["args"]["site"] for e in of(events, "gen") + of(events, "select"))
-    own = ["inner.i#0", "program.a#0", "program.b#0", "program.c#0", "program[0].tip#0", "program[1].tip#0"]
+    own = [
+        "program.inner#0/inner.i#0",
+        "program.a#0",
+        "program.b#0",
+        "program.c#0",
+        "program[0].tip#0",
+        "program[1].tip#0",
+    ]
     assert sites == sorted(own * 2)
     assert len(of(events, "tool")) == 2
     names = threads(events)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import at_depth
+from tests.depth import at_depth, some_of
 from tests.source_fuzz.child import Child
 from tests.source_fuzz.faults import FAULTS
 from tests.source_fuzz.module import FEATURES, random_module
@@ -79,7 +79,7 @@ def looked(folder: Path) -> Looked:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", some_of(list(FAULTS), 4, 12))
 def test_a_planted_fault_is_found(name: str, looked: Looked) -> None:
     groups, planted = FAULTS[name]
     for number in range(_MOST):
