@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -98,11 +99,15 @@ def of_code(code: CodeType) -> Loc:
 
 def shown_path(path: str) -> str:
     """`path` as a user would write it: relative to the working directory where it lies below it."""
+    return _shown_from(path, os.getcwd())
+
+
+@lru_cache(maxsize=1024)
+def _shown_from(path: str, folder: str) -> str:
     try:
-        inside = Path(path).resolve().relative_to(Path.cwd())
+        return str(Path(path).resolve().relative_to(folder))
     except ValueError:
         return path
-    return str(inside)
 
 
 def _loc(code: CodeType, lasti: int) -> Loc:

@@ -275,7 +275,7 @@ def _as_a_plan(
     module = fresh()
     (row,) = rows(module, 0)
     try:
-        module.program.compile(HashBackend()).save(path)
+        module.program.compile(HashBackend(), args=row).save(path)
         # Tools are those of the module that was executed last.
         plan = sgl.load_plan(path)
     except SglcError as error:

@@ -18,7 +18,7 @@ from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
-from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, Symbolic, symbol
+from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 
@@ -69,13 +69,23 @@ class Declared:
         named = {key: _handed(tracer, arg, loc, name) for key, arg in kwargs.items()}
         if not self.effects and not any(True for _ in values_in((given, named))):
             with outside():
-                return self.function(*args, **kwargs)
+                named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
+                return self.function(*map(_constant, args), **named_constants)
         value = tracer.emit(self._op(given, named, loc), self.gives)
         return tracer.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
 
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
         kind = Tool if self.effects else PureCall
         return kind(self.name, given, named, str(self.gives), loc=loc)
+
+
+def _constant(arg: Any) -> Any:
+    """An argument that is known as the function gets it: a text that is made of literals as a text."""
+    if isinstance(arg, SymbolicText):
+        return "".join(part for part in arg.parts if isinstance(part, str))
+    if type(arg) in (list, tuple):
+        return type(arg)(map(_constant, arg))
+    return {key: _constant(item) for key, item in arg.items()} if type(arg) is dict else arg
 
 
 def _handed(tracer: Tracer, arg: Any, loc: Loc, name: str) -> Tree:
