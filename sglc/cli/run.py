@@ -127,9 +127,18 @@ def _run(options: argparse.Namespace) -> int:
             if error is not None:
                 row = f"row {result.row}: " if options.batch else ""
                 print(row + render(_as_sglc(function, error)), file=sys.stderr)
+            else:
+                _caught(result, f"row {result.row}: " if options.batch else "")
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
+
+
+def _caught(result: Result, row: str) -> None:
+    """The failures that the program has caught."""
+    for failure in result.failures:
+        shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
+        print(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}", file=sys.stderr)
 
 
 def _kinds(function: Function | LoadedPlan) -> dict[str, str]:

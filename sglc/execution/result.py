@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import SglcError, UsageError, render
 from sglc.execution.call_record import CallRecord, meta_info, total
-from sglc.execution.outputs import Ready, RunOutputs
+from sglc.execution.outputs import Failure, Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
     Portion,
@@ -32,7 +32,7 @@ from sglc.frontend.program.instance import Variable
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["CallRecord", "Result", "RunOutcome", "error_json", "report_unread", "timing", "total"]
+__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "report_unread", "timing", "total"]
 
 _T = TypeVar("_T")
 
@@ -205,6 +205,15 @@ class Result:
         self._seen = True
         return self._wait().error
 
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The generations that failed, those of called programs among them. Waits; never raises.
+
+        A run has gone well whose program caught them all: `error()` is then None.
+        """
+        self._wait()
+        return self.outputs.failures
+
     def sync(self) -> Result:
         """Wait until the run has ended, well or not."""
         self._wait()
@@ -261,6 +270,7 @@ class Result:
             "value": plain(outcome.value),
             "usage": asdict(self.usage),
             "error": None if outcome.error is None else error_json(outcome.error),
+            "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
             "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
         }

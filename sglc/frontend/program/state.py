@@ -212,9 +212,8 @@ class State:
                 variable.known = known[name]  # for those who have it already: a joined list, a reader
             self._variables.update(known)
         except BaseException as problem:
-            for name, variable in held.items():
+            for variable in held.values():
                 variable.problem = problem
-                del self._variables[name]
             raise
         finally:
             if self._joined:
@@ -426,8 +425,10 @@ class State:
             )  # fmt: skip
         for part in parts:
             made = part.item
-            if isinstance(made, Generated):
+            if isinstance(made, Generated) and made.launch == self._instance.recorder.launch:
                 self._write_part(made, loc)
+            elif isinstance(made, Generated):
+                self.append(self._instance.in_prompt(made, "`join`", loc), loc)
             else:
                 self.append(made, loc)
 
@@ -453,7 +454,7 @@ class State:
 
     def __getitem__(self, name: str) -> Any:
         loc = here()
-        if name not in self:
+        if name not in self._variables or name in self._scopes:
             known = ", ".join(f"`{known}`" for known in self._variables)
             raise MissingVariable(
                 "SGLC110", f"nothing is stored under `{name}` yet", loc,
@@ -473,7 +474,9 @@ class State:
             tracing.store(name, self._variables[name], loc)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._variables and name not in self._scopes
+        variable = self._variables.get(name)
+        failed = isinstance(variable, Awaited) and variable.problem is not None
+        return name in self._variables and name not in self._scopes and not failed
 
     def get_var(self, name: str) -> Any:
         """`s[name]` under its older name."""
@@ -513,7 +516,7 @@ class State:
         loc = here()
         self.settle()
         self._instance.observe("`messages()`", loc)
-        return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
+        return messages(self._history, lambda made: self._instance.in_prompt(made, "`messages()`", loc))
 
 
 class Forks(Branches[State]):
