@@ -7,14 +7,12 @@ computed. Interrupting a wait (Ctrl-C) stops the run.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import sys
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from sglc.errors import SglcError, UsageError, render
+from sglc.errors import SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
 from sglc.execution.outputs import Failure, Ready, RunOutputs
 from sglc.execution.readers import (
@@ -26,13 +24,14 @@ from sglc.execution.readers import (
     read_async,
     read_with_meta,
 )
+from sglc.execution.unread import UNREAD, report
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "report_unread", "timing", "total"]
+__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "timing", "total"]
 
 _T = TypeVar("_T")
 
@@ -60,11 +59,11 @@ class Result:
         self.seed = seed
         self.row = row
         self.outputs = RunOutputs(live=live)
-        self._name = name
+        self.name = name
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
         self._seen = False
-        _UNREAD.add(self)
+        UNREAD.add(self)
 
     # -- one variable ----------------------------------------------------------------------------
 
@@ -236,6 +235,7 @@ class Result:
         stop = self._stop
         if stop is not None:
             self._seen = True
+            self._stop = None  # the process need not wait for what it cannot end
             stop()
 
     @property
@@ -325,9 +325,21 @@ class Result:
             raise outcome.error
         return outcome
 
-    def _unread_error(self) -> BaseException | None:
-        ended = self._outcome is not None and not self._seen
-        return self._outcome.error if ended and self._outcome is not None else None
+    # -- nobody reads it -------------------------------------------------------------------------
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it has begun, and not ended."""
+        return self._stop is not None and self._outcome is None
+
+    def unread_error(self) -> BaseException | None:
+        """Its error, if it has one that nobody has looked at; asked once more, there is none."""
+        seen, self._seen = self._seen or self._outcome is None, True
+        return None if seen or self._outcome is None else self._outcome.error
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            report(self)
 
 
 def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
@@ -347,17 +359,3 @@ def error_json(error: BaseException) -> dict[str, Any]:
             "hint": error.hint,
         }
     return {"code": type(error).__name__, "message": str(error), "loc": None, "note": "", "hint": ""}
-
-
-_UNREAD: weakref.WeakSet[Result] = weakref.WeakSet()
-
-
-def report_unread() -> None:
-    """Print the failures that nobody looked at; called when the process ends."""
-    failed = [(r.row, r._name, error) for r in _UNREAD if (error := r._unread_error()) is not None]
-    for row, name, error in sorted(failed, key=lambda item: item[:2]):
-        shown = render(error) if isinstance(error, SglcError) else f"{type(error).__name__}: {error}"
-        print(f"sglc: row {row} of `{name}` failed, and its error was never read:\n{shown}", file=sys.stderr)
-
-
-atexit.register(report_unread)
