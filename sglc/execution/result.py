@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
+from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.outputs import Failure, Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
@@ -28,6 +29,7 @@ from sglc.execution.unread import UNREAD, report
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
+from sglc.frontend.values.no_text import CallText
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
@@ -49,7 +51,7 @@ class RunOutcome:
     total_s: float
 
 
-class Result:
+class Result(CallText):
     """A run of a program, finished or not.
 
     `seed` is the run's seed and `row` its place in a batch: both together repeat the run.
@@ -96,6 +98,11 @@ class Result:
     def __str__(self) -> str:
         """The prompt as far as it came, in SGLang's form; waits for the run, and never raises."""
         return f"ProgramState({self.partial_text})"
+
+    def __format__(self, spec: str) -> str:
+        if RUN_CONTEXT.get() is not None:  # in the body of another program, whose prompt it may go into
+            self.refuse_as_text()
+        return format(str(self), spec)
 
     def __contains__(self, name: str) -> bool:
         """Whether the run makes `name`; waits until that is known, and never raises."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from sglc.errors import Loc, MissingVariable, TraceError
 from sglc.frontend.language.expr import (
@@ -39,6 +39,7 @@ from sglc.frontend.program.instance import (
 )
 from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, LazyText
+from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Value
@@ -46,7 +47,7 @@ from sglc.ir.core import Value
 __all__ = ["Forks", "State"]
 
 
-class State:
+class State(NoText):
     """A prompt in the making. Made by sglc and handed to the function as its first parameter."""
 
     def __init__(
@@ -507,6 +508,10 @@ class State:
     def __str__(self) -> str:
         """The prompt in SGLang's form; waits for every generation in it."""
         return f"ProgramState({self.text()})"
+
+    def refuse_as_text(self) -> NoReturn:
+        """As of `NoText`."""
+        refuse_text("a prompt state", 'read a variable of it, `s["name"]`, or its whole text, `s.text()`')
 
     def messages(self) -> list[dict[str, Any]]:
         """The chat turns as `{"role", "content"}`; text outside turns is in none of them.
