@@ -41,7 +41,7 @@ def percent(s: Any) -> None:
 
 @sgl.function
 def format_method(s: Any) -> None:
-    s += "a {}".format(sgl.user("x"))  # noqa: UP032
+    s += "a {}".format(sgl.user("x"))
 
 
 @sgl.function
