@@ -451,6 +451,8 @@ class Session:
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
+            if output.first_s is None and isinstance(event, GenDone):
+                self.on_text(output.site, first(text))  # it came whole
             self.on_text(output.site, None)
         with self.outputs.change:
             if self.outputs.heard and output.first_s is None and first(text):
