@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sglc.cli.options import (
@@ -92,9 +92,10 @@ def _run(options: argparse.Namespace) -> int:
     if is_plan and options.passes is not None:
         raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
     function: Function | LoadedPlan
+    rows = [] if options.batch is None else open_rows(options.batch)
     if options.passes is not None or options.program.endswith(".sglir"):
         backend = connect(options)
-        function = _compiled(options, backend)
+        function = _compiled(options, backend, rows)
     else:
         function = (
             open_plan(options.program, options.tools) if is_plan
@@ -105,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     watches = _watches(options)
     began = time.perf_counter()
     if options.batch:
-        rows = [{**given, **row} for row in open_rows(options.batch)]
+        rows = [{**given, **row} for row in rows]
         stream = function.stream_batch(
             rows, backend=backend, seed=options.seed, num_threads=options.concurrency or "auto",
             max_calls=options.max_calls, max_tokens=options.max_tokens,
@@ -127,9 +128,18 @@ def _run(options: argparse.Namespace) -> int:
             if error is not None:
                 row = f"row {result.row}: " if options.batch else ""
                 print(row + render(_as_sglc(function, error)), file=sys.stderr)
+            else:
+                _caught(result, f"row {result.row}: " if options.batch else "")
             done.append(result)
     _summary(done, time.perf_counter() - began)
     return 1 if any(result.error() is not None for result in done) else 0
+
+
+def _caught(result: Result, row: str) -> None:
+    """The failures that the program has caught."""
+    for failure in result.failures:
+        shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
+        print(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}", file=sys.stderr)
 
 
 def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
@@ -229,8 +239,8 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
     return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
 
 
-def _compiled(options: argparse.Namespace, backend: Backend) -> LoadedPlan:
-    """The plan of a program with `--passes` or in IR form, which is compiled ahead."""
+def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapping[str, Any]]) -> LoadedPlan:
+    """The plan of a program with `--passes` or in IR form, compiled ahead for such arguments as it gets."""
     from sglc.api.plan import LoadedPlan
     from sglc.cli.program_file import open_function, open_ir
     from sglc.frontend.tracing.tools import tools_of
@@ -240,5 +250,13 @@ def _compiled(options: argparse.Namespace, backend: Backend) -> LoadedPlan:
     if options.program.endswith(".sglir"):
         program = open_ir(options.program)
     else:
-        program = open_function(options.program).trace()
+        function = open_function(options.program)
+        given = arguments(options, _kinds(function)) | dict(rows[0] if rows else {})
+        names = {parameter.name for parameter in function.definition.parameters}
+        examples = {
+            name: value
+            for name, value in given.items()
+            if name in names and not (rows and isinstance(value, str))  # texts may differ from row to row
+        }
+        program = function.trace(args=examples)
     return LoadedPlan(compile_program(program, backend.target, passes).plan, tools_of(program))

@@ -83,6 +83,7 @@ class RunContext:
     )
     call: str = ""  # the site of the call that this run is
     outputs: RunOutputs | None = None
+    on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
     budget: Budget | None = None
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
     then: Callable[[], None] | None = None  # to be called when none of these runs any more

@@ -205,7 +205,7 @@ class FunctionRun(Run):
             value, error = None, error or problem
         try:
             if state.stream.turns != NO_TURNS:
-                turns = messages(state._history, lambda made: instance.read(made, "`messages()`", here()))
+                turns = messages(state._history, lambda made: self._session.text_in_prompt(made.site))
         except Exception as problem:
             error = error or problem
         portion = TextReader(outputs).take()
@@ -243,6 +243,9 @@ class _Shown:
             return self._session.text_of_site(site)
         with self.observer.waiting(str(site)):
             return self._session.text_of_site(site)
+
+    def text_in_prompt(self, site: Site) -> str:
+        return self._session.text_in_prompt(site)
 
     def text_of_stream(self, handle: str) -> str:
         return self._session.text_of_stream(handle)

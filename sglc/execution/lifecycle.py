@@ -65,8 +65,10 @@ class Run(ABC):
         self._observer = None if call.observer is None else call.observer.row(setup.number, arguments)
         place, budget = call.place, call.limits.budget
         row = setup.number if place is None else place.row
+        outer = setup.context.get(RUN_CONTEXT)
+        on_text = outer.on_text if place is not None and outer is not None else setup.on_text
         self._session = session = Session(
-            call.backend, call.seed, row, setup.on_text, result.outputs, budget, observer=self._observer,
+            call.backend, call.seed, row, on_text, result.outputs, budget, observer=self._observer,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
@@ -75,11 +77,12 @@ class Run(ABC):
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._context = setup.context
-        self._outer = setup.context.get(RUN_CONTEXT)
+        self._outer = outer
         self._inside = RunContext(
             call.backend, call.seed, row,
             lambda: session.why_over,  # and not of the run, which would hold itself
-            observer=self._observer, call=result.outputs.call, outputs=result.outputs, budget=session.budget,
+            observer=self._observer, call=result.outputs.call, outputs=result.outputs, on_text=on_text,
+            budget=session.budget,
         )  # fmt: skip
         setup.context.run(enter, self._inside)
         result.begin(self.stop)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sglc.errors import MissingVariable, RunError
+from sglc.errors import MissingVariable, RunError, SglcError
 from sglc.execution.call_record import CallRecord, call_of
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
@@ -44,6 +44,8 @@ class PendingOutput:
     first_s: float | None = None
     ended_s: float = 0.0
     event: GenDone | SelectDone | None = None
+    cause: PendingOutput | None = None  # the one whose failure took this one with it
+    raised: bool = False  # to the program, which may have caught it
 
     @property
     def site(self) -> Site:
@@ -62,6 +64,16 @@ class PendingOutput:
         return self.text is not None or self.error is not None
 
     @property
+    def root(self) -> PendingOutput:
+        """The one whose failure this one's is: itself, or what it was to go on behind."""
+        return self if self.cause is None else self.cause.root
+
+    @property
+    def caught(self) -> bool:
+        """Whether the program has seen why it failed. If it ends well all the same, it has caught that."""
+        return self.error is not None and self.root.raised
+
+    @property
     def call(self) -> CallRecord | None:
         """What is known of it when it is done."""
         if self.event is None:
@@ -76,6 +88,14 @@ class Ready:
 
     value: Any
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A generation that has no text, and why. What was to go on behind it has the same error."""
+
+    site: Site
+    error: BaseException
 
 
 class Variables(dict[str, Any]):
@@ -143,8 +163,10 @@ class RunOutputs:
         self.live = live
         self.generations: dict[Site, PendingOutput] = {}
         self.done: list[PendingOutput] = []  # in order of completion
+        self.failed: list[PendingOutput] = []  # those of called programs among them
         self.change = Change()  # everything below changes inside it
         self.variables = Variables(self.change)
+        self.refused: dict[Site, SglcError] = {}  # generations that did not begin, and why
         self.text: list[Part] = []  # of the run's own stream
         # Of all generations, in the order in which they came, if the run is live.
         self.pieces: list[tuple[Site, str]] = []
@@ -194,6 +216,11 @@ class RunOutputs:
                 if not outer.ended:
                     outer.done.append(output)
 
+    def refuse(self, sites: Iterable[Site], error: SglcError) -> None:
+        """These generations do not begin."""
+        with self.change:
+            self.refused.update(dict.fromkeys(sites, error))
+
     @property
     def heard(self) -> bool:
         """Whether somebody wants text piece by piece: of this run, or of one around."""
@@ -212,8 +239,20 @@ class RunOutputs:
         """A site of the program as it is at run time."""
         return site.inside(self.call, ()) if self.call else site
 
-    def fail(self, generations: Iterable[PendingOutput], error: BaseException) -> None:
-        """What has not come of these generations will not come."""
+    def fail(self, output: PendingOutput, error: BaseException, cause: PendingOutput | None) -> None:
+        """A generation has failed, perhaps because of another one's failure."""
+        with self.change:
+            if output.ready:
+                return
+            output.error, output.cause = error, cause
+            self.failed.append(output)
+        for outer in self.around()[1:]:
+            with outer.change:
+                if not outer.ended:
+                    outer.failed.append(output)
+
+    def give_up(self, generations: Iterable[PendingOutput], error: BaseException) -> None:
+        """What has not come of these generations will not come: the run is over."""
         with self.change:
             for output in generations:
                 if not output.ready:
@@ -338,6 +377,8 @@ class RunOutputs:
         output = self.generations.get(self.at(site))
         if output is not None and output.ready:
             return Ready(output.text, output.error)
+        if self.at(site) in self.refused:
+            return Ready(None, self.refused[self.at(site)])
         return Ready(None, self.never(site.name)) if final or self.ended else None
 
     def never(self, name: str) -> BaseException:
@@ -365,6 +406,14 @@ class RunOutputs:
             ),
             None,
         )
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The generations that failed by themselves or with others, in the order of the program."""
+        own = {id(output): output.order for output in self.generations.values()}
+        failed = sorted(self.failed, key=lambda output: own.get(id(output), len(own)))
+        found = [Failure(output.site, output.error) for output in failed if output.error is not None]
+        return tuple(found + [Failure(site, error) for site, error in self.refused.items()])
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:

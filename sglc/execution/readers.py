@@ -66,9 +66,9 @@ class TextReader:
                 said = output.said
                 pieces += said[self._piece :]
                 self._piece = len(said)
-                if output.error is not None:
+                if output.error is not None and not output.caught and self._outputs.ended:
                     return Portion(pieces, True, output.error)
-                if output.text is None:
+                if output.text is None and not output.caught:  # the program may catch a failure yet
                     return Portion(pieces) if pieces else None
             self._part += 1
             self._piece = 0

@@ -7,16 +7,15 @@ computed. Interrupting a wait (Ctrl-C) stops the run.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import sys
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from sglc.errors import SglcError, UsageError, render
+from sglc.errors import SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
-from sglc.execution.outputs import Ready, RunOutputs
+from sglc.execution.context import RUN_CONTEXT
+from sglc.execution.outputs import Failure, Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
     Portion,
@@ -26,13 +25,15 @@ from sglc.execution.readers import (
     read_async,
     read_with_meta,
 )
+from sglc.execution.unread import UNREAD, report
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
+from sglc.frontend.values.no_text import CallText
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["CallRecord", "Result", "RunOutcome", "error_json", "report_unread", "timing", "total"]
+__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "timing", "total"]
 
 _T = TypeVar("_T")
 
@@ -50,7 +51,7 @@ class RunOutcome:
     total_s: float
 
 
-class Result:
+class Result(CallText):
     """A run of a program, finished or not.
 
     `seed` is the run's seed and `row` its place in a batch: both together repeat the run.
@@ -60,11 +61,11 @@ class Result:
         self.seed = seed
         self.row = row
         self.outputs = RunOutputs(live=live)
-        self._name = name
+        self.name = name
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
         self._seen = False
-        _UNREAD.add(self)
+        UNREAD.add(self)
 
     # -- one variable ----------------------------------------------------------------------------
 
@@ -97,6 +98,11 @@ class Result:
     def __str__(self) -> str:
         """The prompt as far as it came, in SGLang's form; waits for the run, and never raises."""
         return f"ProgramState({self.partial_text})"
+
+    def __format__(self, spec: str) -> str:
+        if RUN_CONTEXT.get() is not None:  # in the body of another program, whose prompt it may go into
+            self.refuse_as_text()
+        return format(str(self), spec)
 
     def __contains__(self, name: str) -> bool:
         """Whether the run makes `name`; waits until that is known, and never raises."""
@@ -205,6 +211,15 @@ class Result:
         self._seen = True
         return self._wait().error
 
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The generations that failed, those of called programs among them. Waits; never raises.
+
+        A run has gone well whose program caught them all: `error()` is then None.
+        """
+        self._wait()
+        return self.outputs.failures
+
     def sync(self) -> Result:
         """Wait until the run has ended, well or not."""
         self._wait()
@@ -227,6 +242,7 @@ class Result:
         stop = self._stop
         if stop is not None:
             self._seen = True
+            self._stop = None  # the process need not wait for what it cannot end
             stop()
 
     @property
@@ -261,6 +277,7 @@ class Result:
             "value": plain(outcome.value),
             "usage": asdict(self.usage),
             "error": None if outcome.error is None else error_json(outcome.error),
+            "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
             "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
         }
@@ -315,9 +332,21 @@ class Result:
             raise outcome.error
         return outcome
 
-    def _unread_error(self) -> BaseException | None:
-        ended = self._outcome is not None and not self._seen
-        return self._outcome.error if ended and self._outcome is not None else None
+    # -- nobody reads it -------------------------------------------------------------------------
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it has begun, and not ended."""
+        return self._stop is not None and self._outcome is None
+
+    def unread_error(self) -> BaseException | None:
+        """Its error, if it has one that nobody has looked at; asked once more, there is none."""
+        seen, self._seen = self._seen or self._outcome is None, True
+        return None if seen or self._outcome is None else self._outcome.error
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            report(self)
 
 
 def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
@@ -337,17 +366,3 @@ def error_json(error: BaseException) -> dict[str, Any]:
             "hint": error.hint,
         }
     return {"code": type(error).__name__, "message": str(error), "loc": None, "note": "", "hint": ""}
-
-
-_UNREAD: weakref.WeakSet[Result] = weakref.WeakSet()
-
-
-def report_unread() -> None:
-    """Print the failures that nobody looked at; called when the process ends."""
-    failed = [(r.row, r._name, error) for r in _UNREAD if (error := r._unread_error()) is not None]
-    for row, name, error in sorted(failed, key=lambda item: item[:2]):
-        shown = render(error) if isinstance(error, SglcError) else f"{type(error).__name__}: {error}"
-        print(f"sglc: row {row} of `{name}` failed, and its error was never read:\n{shown}", file=sys.stderr)
-
-
-atexit.register(report_unread)

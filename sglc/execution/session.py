@@ -22,14 +22,17 @@ from sglc.execution.event_loop import Job, start
 from sglc.execution.observer import Observer
 from sglc.execution.outputs import Part as TextPart
 from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
+from sglc.execution.recover import Launched, cause_of, mended
 from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
+from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
     GenNode,
     KeepNode,
+    OpenNode,
     ReleaseNode,
     Segment,
     SelectNode,
@@ -85,6 +88,8 @@ class Session:
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
     _shown: str = ""  # the handle up to which the outputs have the text
+    _mended: dict[int, StreamAt] = field(default_factory=dict)  # kept streams that go on behind a failure
+    _refused: dict[str, SglcError] = field(default_factory=dict)  # streams of launches that did not begin
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
@@ -118,16 +123,37 @@ class Session:
         """Compile (once per distinct program) and submit what a function recorded.
 
         Raises:
-            SglcError: the target cannot do it, or the run was stopped (SGLC407).
+            SglcError: the target cannot do it, or the run was stopped (SGLC407), or it goes on behind what
+                was refused.
         """
+        try:
+            self._launch(recorded)
+        except SglcError as error:
+            self._refuse(recorded, error)
+            raise
+
+    def _refuse(self, recorded: Recorded, error: SglcError) -> None:
+        """A launch did not begin. A program may catch that; what it goes on with behind it is refused too."""
+        kept = recorded.program.returns
+        for handle in kept if isinstance(kept, Mapping) else ():
+            self._kept.pop(handle, None)
+            self._refused[handle] = error
+        made = [op.site for op in recorded.program.ops if isinstance(op, ops.Gen | ops.Select)]
+        self.outputs.refuse([self.outputs.at(site) for site in made], error)
+
+    def _launch(self, recorded: Recorded) -> None:
         opened = {name: kept.number for name, kept in self._kept.items()}
-        numbered = [number for name in recorded.release if (number := opened[name]) is not None]
+        numbered = [number for name in recorded.release if (number := opened.get(name)) is not None]
         releases = tuple([ReleaseNode(number) for number in numbered]) if numbered else ()
         if not recorded.program.ops:
             if releases:
                 self._submit(Segment(releases), {})
             return
         prepared = self._prepared(recorded)
+        if self._refused:
+            for node in prepared.template.segment.nodes:
+                if isinstance(node, OpenNode) and node.handle in self._refused:
+                    raise self._refused[str(node.handle)]
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
         own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys, self.outputs.call)
         bound = prepared.template.bind(own)
@@ -180,15 +206,34 @@ class Session:
             the error of the generation.
         """
         site = self.outputs.at(site)
+        if site in self.outputs.refused:
+            raise self.outputs.refused[site]
         if site not in self.outputs.generations:
             raise RunError("SGLC406", f"`{site.name}` was never run: the function ended before")
         output = self.outputs.generations[site]
         if not output.ready:
             self.outputs.wait(lambda: output.ready or None)
+        made: str | list[str] = self._text_of(output)
+        return made
+
+    def _text_of(self, output: PendingOutput) -> Any:
         if output.error is not None:
+            if not self.stopped:  # the end of the run is nothing to recover from
+                with self.outputs.change:
+                    output.root.raised = True
             raise output.error
         assert output.text is not None
         return output.text
+
+    def text_in_prompt(self, site: Site) -> str:
+        """What stands in a prompt where a generation was made: nothing, if the program caught its failure.
+
+        Raises:
+            the error of the generation.
+        """
+        output = self.outputs.generations.get(self.outputs.at(site))
+        text: str = "" if output is not None and output.caught else first(self.text_of_site(site))
+        return text
 
     def call_of_site(self, site: Site) -> CallRecord:
         """A call with everything that is known of it; waits for it.
@@ -202,9 +247,15 @@ class Session:
         return call
 
     def text_of_stream(self, handle: str) -> str:
-        """The text of a kept stream, markup included; waits for every generation in it."""
+        """The text of a kept stream, markup included; waits for every generation in it.
+
+        Raises:
+            the error of a generation in it, or why it was refused.
+        """
+        if handle in self._refused:
+            raise self._refused[handle]
         parts = self._content(self._kept[handle], None)
-        return "".join(part if isinstance(part, str) else first(self.text_of_site(part)) for part in parts)
+        return "".join(part if isinstance(part, str) else self.text_in_prompt(part) for part in parts)
 
     def content(self, handle: str) -> list[TextPart] | None:
         """What a stream is made of; None if it was not launched yet."""
@@ -212,7 +263,7 @@ class Session:
 
     def show(self, handle: str) -> None:
         """The run's own stream has come as far as `handle`: readers of the whole text see what is new."""
-        if handle in ("", self._shown):
+        if handle == self._shown or handle not in self._kept:
             return
         before = self._kept[self._shown] if self._shown else None
         parts = self._content(self._kept[handle], before)
@@ -240,9 +291,29 @@ class Session:
                 begun = (self.counted or self.outputs).begun
                 segment = afford(self.budget, begun, self._spent, segment, tuple(asked.values()))
             generations = self.outputs.begin(asked, self.elapsed_s)
+        if self.outputs.failed and backend is None:
+            segment, generations = self._going_on(segment, generations)
         self._start(segment, generations, backend)
         if self.stopped:  # meanwhile
             self.close()
+
+    def _going_on(
+        self, segment: Segment, generations: dict[int, PendingOutput]
+    ) -> tuple[Segment, dict[int, PendingOutput]]:
+        """What is behind a failure that the program caught goes on without it, what is behind another fails."""
+        found = mended(segment, self._launched)
+        if found is None:
+            return segment, generations
+        for index, cause in found.lost.items():
+            if index in generations:
+                self.outputs.fail(generations[index], cause.error or stopped(), cause)
+        self._mended |= {
+            node.handle: (found.segment, node.stream)
+            for node in found.segment.nodes
+            if isinstance(node, KeepNode) and isinstance(node.handle, int)
+        }
+        going_on = {place: generations[index] for index, place in found.places.items() if index in generations}
+        return found.segment, going_on
 
     @property
     def _spent(self) -> int:
@@ -262,9 +333,16 @@ class Session:
 
     @property
     def failure(self) -> BaseException | None:
-        """The first failure in program order of what has ended."""
+        """The first failure in program order of what has ended, and that the program has not seen.
+
+        A budget that was passed is one, whoever has seen it.
+        """
+        over = [error for error in self.outputs.refused.values() if error.code == "SGLC408"]
+        if over:
+            return over[0]
         failed = [output for output in self.outputs.generations.values() if output.error is not None]
-        return min(failed, key=lambda output: output.order).error if failed else None
+        unseen = [output for output in failed if not output.caught]
+        return min(unseen, key=lambda output: output.order).error if unseen else None
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
@@ -278,7 +356,7 @@ class Session:
         """Stop what runs, and let nothing begin any more. What was made is kept."""
         with self.outputs.change:
             self.stopped, self._reason = True, self._reason or reason
-            self.outputs.fail(self.outputs.generations.values(), self._reason or stopped())
+            self.outputs.give_up(self.outputs.generations.values(), self._reason or stopped())
             running = tuple(self._jobs)
         for job in running:
             job.cancel()
@@ -294,6 +372,7 @@ class Session:
         """The run is over: what only it needed can go."""
         self._kept.clear()
         self._numbered.clear()
+        self._mended.clear()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -315,7 +394,11 @@ class Session:
             async for event in self._events(segment, backend):
                 output = generations.get(event.node)
                 if output is not None and output.error is None:  # else it was stopped
-                    self._event(output, event)
+                    if isinstance(event, NodeFailed):
+                        cause = cause_of((segment, event.node), self._launched)
+                        self.outputs.fail(output, event.error, cause)
+                    else:
+                        self._event(output, event)
         except SglcError as error:
             problem = error
         except Exception as error:
@@ -323,8 +406,11 @@ class Session:
             problem.__cause__ = error
         finally:
             # A back end that ends early must not leave anybody waiting.
-            if not all(output.ready for output in generations.values()):
-                self.outputs.fail(generations.values(), problem or self._reason or stopped())
+            if problem is None:
+                self.outputs.give_up(generations.values(), self._reason or stopped())
+            for index, output in generations.items():
+                if problem is not None and not output.ready:
+                    self.outputs.fail(output, problem, cause_of((segment, index), self._launched))
             with self.outputs.change:
                 self._running -= 1
                 then = None
@@ -357,8 +443,6 @@ class Session:
                         self.outputs.add(output, event.text, event)
                 if self.on_text is not None:
                     self.on_text(output.site, event.text)
-            case NodeFailed():
-                self.outputs.fail((output,), event.error)
 
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
@@ -367,6 +451,8 @@ class Session:
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
+            if output.first_s is None and isinstance(event, GenDone):
+                self.on_text(output.site, first(text))  # it came whole
             self.on_text(output.site, None)
         with self.outputs.change:
             if self.outputs.heard and output.first_s is None and first(text):
@@ -378,6 +464,23 @@ class Session:
                 output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:
             self.stop(reason)
+
+    @property
+    def _launched(self) -> Launched:
+        generations = self.outputs.generations
+
+        def stream(handle: int) -> StreamAt | None:
+            if handle in self._mended:
+                return self._mended[handle]
+            kept = self._numbered.get(handle)
+            return None if kept is None else (kept.segment, kept.node)
+
+        def text(node: GenNode | SelectNode) -> str:
+            self.outputs.wait(lambda: generations[node.site].ready or None)
+            made: str = first(self._text_of(generations[node.site]))
+            return made
+
+        return Launched(stream, lambda node: generations[node.site], text)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""

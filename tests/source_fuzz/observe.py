@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sglc.errors import SglcError
-from sglc.execution.result import _UNREAD, Result
+from sglc.execution.result import Result
+from sglc.execution.unread import UNREAD
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import Plain, canon, canon_alone, globals_of
 
@@ -88,8 +89,9 @@ def seen(
 
 def all_ended() -> None:
     """Wait for the runs that programs started too, whose results nobody has read."""
-    for result in list(_UNREAD):
-        result.error()
+    for result in list(UNREAD):
+        if isinstance(result, Result):
+            result.error()
 
 
 def through_json(outcome: Outcome) -> Outcome:

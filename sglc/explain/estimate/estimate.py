@@ -38,7 +38,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         rows=len(plans),
         exact=seen.counter.exact,
         steps=tuple(_steps(seen, chain)),
-        counts=seen.tally,
+        counts=seen.tally.possible,
         depth=max(plan.estimate.critical_path for plan, _ in plans),
         chain=chain,
         chain_tokens=longest.new if longest else ZERO,
@@ -80,6 +80,7 @@ def _step(
         counts = counts + (tally if call.certain else tally.perhaps(call.weight))
     if site in seen.endless:
         counts = counts + endless(counts)
+    counts = counts.possible
     after = tuple(sorted({base_site(before) for call in calls for before in call.after.sites} - {site}))
     if isinstance(first, PossibleToolCall):
         step = first.step
@@ -89,7 +90,7 @@ def _step(
         return StepForecast(
             site, name, "tool", step.loc, counts, each, after, first.after.depth, critical, (), asks, ()
         )
-    each = one_of([call.tally for call in calls if isinstance(call, PossibleCall)])
+    each = one_of([call.tally for call in calls if isinstance(call, PossibleCall)]).possible
     node = first.node
     kind = "gen" if isinstance(node, GenNode) else "select"
     unknown = (one.shown for one in first.symbols if isinstance(one, Unknown) and one.tokens.high is None)
@@ -142,7 +143,7 @@ def _tree(seen: EstimateState, *, several: bool) -> Iterable[PrefixNode]:
         above, branch = stack.pop()
         if not branch.passes:
             continue
-        tokens = weight(branch.symbols, seen.counter).floored()
+        tokens = weight(branch.symbols, seen.counter).possible
         yield PrefixNode(
             above, seen.counter.spelled(branch.symbols), tokens, branch.passes, tuple(map(named, branch.ends))
         )

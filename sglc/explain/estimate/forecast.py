@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglc.errors import Loc
 from sglc.explain.estimate.intervals import ZERO, Interval, either
@@ -28,6 +28,14 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+
+    @property
+    def possible(self) -> Tally:
+        """Without what no run can count: corrections of other parts may be below 0, a whole never is."""
+        most = self.prompt.possible.high
+        shared, computed = self.shared.at_most(most), self.computed.at_most(most)
+        own = replace(self, shared=shared, computed=computed)
+        return Tally(*(getattr(own, name).possible for name in _FIELDS))
 
     def perhaps(self, weight: float) -> Tally:
         """The same where it may not come to it."""

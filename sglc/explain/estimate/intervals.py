@@ -39,6 +39,20 @@ class Interval:
         high = None if self.high is None else max(self.high, least)
         return Interval(max(self.low, least), high, max(self.likely, least))
 
+    def at_most(self, most: int | None) -> Interval:
+        """No more than `most`."""
+        if most is None or (self.high is not None and self.high <= most):
+            return self
+        return Interval(min(self.low, most), most, min(self.likely, most))
+
+    @property
+    def possible(self) -> Interval:
+        """What is left of it as a count: nothing below 0, and what is expected between the bounds."""
+        low = max(self.low, 0)
+        high = None if self.high is None else max(self.high, low)
+        likely = max(self.likely, low)
+        return Interval(low, high, likely if high is None else min(likely, high))
+
     def __str__(self) -> str:
         if self.exact:
             return str(self.low)

@@ -24,6 +24,7 @@ from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import NO_TEXT
 from sglc.frontend.values.lazy_text import LazyText
+from sglc.frontend.values.no_text import NoText, append_instead, refuse_text
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
@@ -39,6 +40,13 @@ class Expr:
 
     def __radd__(self, other: object) -> ConcatExpr:
         return ConcatExpr((*_flat(_checked(other)), *_flat(self)))
+
+    def __str__(self) -> str:
+        shown = _shown(self)
+        refuse_text(f"`{shown}`", append_instead(f"sgl.{shown}"))
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
 
 
 Appendable = str | SymbolicText | LazyText | Expr
@@ -464,6 +472,8 @@ def _checked(item: object) -> Appendable:
         return item
     if isinstance(item, Symbolic):
         return str(item.observe(NO_TEXT, "appending it"))
+    if isinstance(item, NoText):
+        item.refuse_as_text()
     raise TraceError(
         "SGLC102", f"`{type(item).__name__}` cannot be part of a prompt", here(),
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",
@@ -472,6 +482,31 @@ def _checked(item: object) -> Appendable:
 
 
 checked = _checked
+
+
+def _shown(expr: Expr) -> str:
+    """How a program writes an expression, in short."""
+    match expr:
+        case GenExpr(name=name):
+            return f'gen("{name}")' if name else "gen(...)"
+        case SelectExpr(name=name):
+            return f'select("{name}", ...)' if name else "select(...)"
+        case ReasonedExpr():
+            return "separate_reasoning(...)"
+        case ImageExpr():
+            return "image(...)"
+        case RoleOpenExpr(role=role):
+            return f"{role}_begin()"
+        case RoleCloseExpr(role=role):
+            return f"{role}_end()"
+        case ConcatExpr(parts=(RoleOpenExpr(role=role), *_)):
+            return f"{role}(...)"
+        case ConcatExpr(parts=(SectionOpenExpr(), *_)):
+            return "section(...)"
+        case ConcatExpr(parts=parts):
+            return next((_shown(part) for part in parts if isinstance(part, Expr)), "a sum")
+        case _:
+            return type(expr).__name__
 
 
 def _flat(item: Appendable) -> tuple[Appendable, ...]:

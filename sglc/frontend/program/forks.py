@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Self, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
 from sglc.errors import TraceError
 from sglc.frontend.language.expr import checked
 from sglc.frontend.locate import here
 from sglc.frontend.program.instance import GatheredVariables, PromptState
+from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.symbolic import TRACING
 
 _State = TypeVar("_State", bound=PromptState)
 
 
-class Branches(Generic[_State]):
+class Branches(NoText, Generic[_State]):
     """The branches of one fork, in order. `join` is that of the state that was forked."""
 
     def __init__(
@@ -59,6 +60,10 @@ class Branches(Generic[_State]):
                 each = (item if tracing is None else tracing.enter(item, loc))(i)
             child.append(checked(each), loc)
         return self
+
+    def refuse_as_text(self) -> NoReturn:
+        """As of `NoText`."""
+        refuse_text("a list of branches", 'read what they stored, `forks[0]["name"]`, or join them')
 
     def join(self, mode: str = "gather_variable") -> GatheredVariables:
         """`s.join(forks)` of the state that was forked."""

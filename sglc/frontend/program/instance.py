@@ -177,6 +177,10 @@ class Instance:
         assert self.launcher is not None
         return self.launcher.text_of_site(made.site)
 
+    def in_prompt(self, made: Generated, what: str, loc: Loc) -> str:
+        """The text that the prompt has of a generation: none, if the program caught its failure."""
+        return self.observe(what, loc).text_in_prompt(made.site)
+
     def _lazy_text(self, variable: Variable, depth: int | None) -> Any:
         """A variable as lazy text, inside of `depth` lists (None: any); None if it has another form."""
         match variable:

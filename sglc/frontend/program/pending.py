@@ -161,7 +161,7 @@ class Pending:
             recorder.function,
             recorder.defaults,
             history,
-            lambda made: first(instance.text_of(made, self.what, loc)),
+            lambda made: instance.in_prompt(made, self.what, loc),
             self._site.site,
             self._expr,
         )

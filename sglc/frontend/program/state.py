@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from sglc.errors import Loc, MissingVariable, TraceError
 from sglc.frontend.language.expr import (
@@ -39,6 +39,7 @@ from sglc.frontend.program.instance import (
 )
 from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, LazyText
+from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Value
@@ -46,7 +47,7 @@ from sglc.ir.core import Value
 __all__ = ["Forks", "State"]
 
 
-class State:
+class State(NoText):
     """A prompt in the making. Made by sglc and handed to the function as its first parameter."""
 
     def __init__(
@@ -212,9 +213,8 @@ class State:
                 variable.known = known[name]  # for those who have it already: a joined list, a reader
             self._variables.update(known)
         except BaseException as problem:
-            for name, variable in held.items():
+            for variable in held.values():
                 variable.problem = problem
-                del self._variables[name]
             raise
         finally:
             if self._joined:
@@ -426,8 +426,10 @@ class State:
             )  # fmt: skip
         for part in parts:
             made = part.item
-            if isinstance(made, Generated):
+            if isinstance(made, Generated) and made.launch == self._instance.recorder.launch:
                 self._write_part(made, loc)
+            elif isinstance(made, Generated):
+                self.append(self._instance.in_prompt(made, "`join`", loc), loc)
             else:
                 self.append(made, loc)
 
@@ -453,7 +455,7 @@ class State:
 
     def __getitem__(self, name: str) -> Any:
         loc = here()
-        if name not in self:
+        if name not in self._variables or name in self._scopes:
             known = ", ".join(f"`{known}`" for known in self._variables)
             raise MissingVariable(
                 "SGLC110", f"nothing is stored under `{name}` yet", loc,
@@ -473,7 +475,9 @@ class State:
             tracing.store(name, self._variables[name], loc)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._variables and name not in self._scopes
+        variable = self._variables.get(name)
+        failed = isinstance(variable, Awaited) and variable.problem is not None
+        return name in self._variables and name not in self._scopes and not failed
 
     def get_var(self, name: str) -> Any:
         """`s[name]` under its older name."""
@@ -505,6 +509,10 @@ class State:
         """The prompt in SGLang's form; waits for every generation in it."""
         return f"ProgramState({self.text()})"
 
+    def refuse_as_text(self) -> NoReturn:
+        """As of `NoText`."""
+        refuse_text("a prompt state", 'read a variable of it, `s["name"]`, or its whole text, `s.text()`')
+
     def messages(self) -> list[dict[str, Any]]:
         """The chat turns as `{"role", "content"}`; text outside turns is in none of them.
 
@@ -513,7 +521,7 @@ class State:
         loc = here()
         self.settle()
         self._instance.observe("`messages()`", loc)
-        return messages(self._history, lambda made: self._instance.read(made, "`messages()`", loc))
+        return messages(self._history, lambda made: self._instance.in_prompt(made, "`messages()`", loc))
 
 
 class Forks(Branches[State]):

@@ -15,6 +15,7 @@ from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, GraphBreak
+from sglc.frontend.values.no_text import CallText
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicText
 from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
@@ -23,7 +24,7 @@ _DEEPEST = 20  # programs in programs
 
 
 @dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(CallText):
     """What a recorded call gives: the program's variables and its return value."""
 
     name: str
@@ -52,6 +53,9 @@ class CallResult:
 
     def get_meta_info(self, name: str) -> Any:
         raise GraphBreak(f"`get_meta_info({name!r})` needs the program to run", here(), META)
+
+    def __str__(self) -> str:
+        raise GraphBreak("`str(...)` of it needs the program to run", here(), WHOLE_TEXT)
 
     def error(self) -> Any:
         raise GraphBreak("`error()` needs the program to run", here(), OTHER)

@@ -57,6 +57,9 @@ class Launcher(Protocol):
 
     def text_of_site(self, site: Site) -> str | list[str]: ...
 
+    def text_in_prompt(self, site: Site) -> str:
+        """What stands in a prompt where a generation was made: nothing, if the program caught its failure."""
+
     def text_of_stream(self, handle: str) -> str: ...
 
     def call_of_site(self, site: Site) -> Scores: ...

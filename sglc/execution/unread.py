@@ -1,0 +1,97 @@
+"""Runs whose results nobody reads: they are finished before the process ends, and their failures are printed.
+
+A process that ends by Ctrl-C stops them instead, and so does Ctrl-C while it waits for them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+from sglc.errors import RunError, SglcError, render
+from sglc.frontend.locate import of_exception
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+class Unread(Protocol):
+    """What a run gives, as far as its end needs it."""
+
+    row: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def going_on(self) -> bool: ...
+
+    def sync(self) -> object: ...
+
+    def stop(self) -> None: ...
+
+    def unread_error(self) -> BaseException | None:
+        """Its error, if it has one that nobody has looked at; asked once more, there is none."""
+
+
+UNREAD: weakref.WeakSet[Unread] = weakref.WeakSet()
+
+
+def report(result: Unread) -> None:
+    """Print the failure of a run if nobody looked at it."""
+    error = result.unread_error()
+    if error is not None:
+        shown = render(_with_place(error, result.name))
+        message = f"sglc: row {result.row} of `{result.name}` failed, and its error was never read:\n{shown}"
+        print(message, file=sys.stderr)
+
+
+def _with_place(error: BaseException, name: str) -> SglcError:
+    """An error of the user's code with its place in the first file outside of sglc that it went through."""
+    if isinstance(error, SglcError):
+        return error
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    loc = of_exception(error, trace.tb_frame.f_code.co_filename) if trace is not None else None
+    return RunError("SGLC401", f"`{type(error).__name__}` in `{name}`: {str(error) or 'no message'}", loc)
+
+
+def finish_all() -> None:
+    """Wait for the runs that go on: when the main thread has ended, and before anything is taken down."""
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    while running := [result for result in UNREAD if result.going_on]:
+        try:
+            if interrupted:
+                raise KeyboardInterrupt
+            running[0].sync()
+        except KeyboardInterrupt:
+            for result in running:
+                result.stop()
+            what = "1 run was" if len(running) == 1 else f"{len(running)} runs were"
+            print(f"sglc: {what} stopped before the end", file=sys.stderr)
+            return
+
+
+def report_all() -> None:
+    """Print the failures that nobody looked at."""
+    for result in sorted(UNREAD, key=lambda one: (one.row, one.name)):
+        report(result)
+
+
+def _watch_end() -> None:
+    """The runs are finished while threads can still be begun: `atexit` comes later."""
+    atexit.register(report_all)
+    at_end = getattr(threading, "_register_atexit", atexit.register)
+    try:
+        at_end(finish_all)
+    except RuntimeError:  # the process is ending already
+        return
+    os.register_at_fork(after_in_child=UNREAD.clear)  # the threads of these runs are not in the child
+
+
+_watch_end()

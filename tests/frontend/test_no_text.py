@@ -1,0 +1,135 @@
+"""What is no text goes into no prompt as one, and says so where it is written: in a run and while compiling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+from sglc.errors import TraceError
+
+BACKEND = ScriptedBackend(lambda asked: f"<{asked.site.name}>")
+
+
+@sgl.function
+def other(s: Any) -> Any:
+    s += "Q" + sgl.gen("inner")
+    return s["inner"]
+
+
+@sgl.function
+def in_braces(s: Any) -> None:
+    s += f"a {sgl.gen('x')}"
+
+
+@sgl.function
+def with_a_width(s: Any) -> None:
+    s += f"{'a' + sgl.gen('x'):>10}"
+
+
+@sgl.function
+def as_str(s: Any) -> None:
+    s += "a" + str(sgl.select("x", choices=["a", "b"]))
+
+
+@sgl.function
+def percent(s: Any) -> None:
+    s += "a %s" % sgl.gen("x")  # noqa: UP031
+
+
+@sgl.function
+def format_method(s: Any) -> None:
+    s += "a {}".format(sgl.user("x"))
+
+
+@sgl.function
+def called_in_braces(s: Any) -> None:
+    s += f"a {other()}"
+
+
+@sgl.function
+def called_beside_a_lazy_text(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    s += f"{s['x']}{other()}"
+
+
+@sgl.function
+def called_behind_a_text(s: Any) -> None:
+    s += "a" + other()
+
+
+@sgl.function
+def called_before_a_text(s: Any) -> None:
+    s += other() + "a"
+
+
+@sgl.function
+def called_behind_a_generation(s: Any) -> None:
+    s += sgl.gen("x") + other()
+
+
+@sgl.function
+def called_alone(s: Any) -> None:
+    s += other()
+
+
+@sgl.function
+def state_in_braces(s: Any) -> None:
+    s += f"a {s}"
+
+
+@sgl.function
+def branch(s: Any) -> None:
+    s += s.fork(1)[0]
+
+
+@sgl.function
+def branches(s: Any) -> None:
+    forks = s.fork(2)
+    s += f"a {forks}"
+
+
+WRONG = {
+    in_braces: '`gen("x")` is no text',
+    with_a_width: '`gen("x")` is no text',
+    as_str: '`select("x", ...)` is no text',
+    percent: '`gen("x")` is no text',
+    format_method: "`user(...)` is no text",
+    called_in_braces: "what `other(...)` gives is no text",
+    called_beside_a_lazy_text: "what `other(...)` gives is no text",
+    called_behind_a_text: "what `other(...)` gives is no text",
+    called_before_a_text: "what `other(...)` gives is no text",
+    called_behind_a_generation: "what `other(...)` gives is no text",
+    called_alone: "what `other(...)` gives is no text",
+    state_in_braces: "a prompt state is no text",
+    branch: "a prompt state is no text",
+    branches: "a list of branches is no text",
+}
+
+
+@pytest.mark.parametrize("program", WRONG, ids=lambda program: program.__name__)
+def test_both_ways_refuse_it_in_the_same_words_and_at_the_same_place(program: Any) -> None:
+    ran = program.run(backend=BACKEND).error()
+    assert isinstance(ran, TraceError)
+    assert (ran.code, ran.message) == ("SGLC156", WRONG[program])
+    assert ran.loc is not None
+    with pytest.raises(TraceError) as compiled:
+        program.trace()
+    assert str(compiled.value) == str(ran)
+
+
+@sgl.function
+def right(s: Any) -> Any:
+    call = other()
+    s += "a" + sgl.gen("x") + call["inner"]
+    s += f"{s['x']}{call.ret_value}"
+    return repr(sgl.gen("y")).startswith("GenExpr(")
+
+
+def test_what_they_stand_for_goes_into_the_prompt() -> None:
+    result = right.run(backend=BACKEND)
+    assert result.text() == "a<x><inner><x><inner>"
+    assert result.ret_value is True
+    assert f"{result}" == str(result) == "ProgramState(a<x><inner><x><inner>)"  # outside of any prompt
