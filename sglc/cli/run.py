@@ -244,6 +244,8 @@ def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapp
     from sglc.api.plan import LoadedPlan
     from sglc.cli.program_file import open_function, open_ir
     from sglc.frontend.tracing.tools import tools_of
+    from sglc.ir.core import walk
+    from sglc.ir.ops import HostCall
     from sglc.passes.compile import compile_program
 
     passes = passes_of(options)
@@ -253,10 +255,8 @@ def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapp
         function = open_function(options.program)
         given = arguments(options, _kinds(function)) | dict(rows[0] if rows else {})
         names = {parameter.name for parameter in function.definition.parameters}
-        examples = {
-            name: value
-            for name, value in given.items()
-            if name in names and not (rows and isinstance(value, str))  # texts may differ from row to row
-        }
-        program = function.trace(args=examples)
+        known = {name: value for name, value in given.items() if name in names}
+        program = function.trace(args={k: value for k, value in known.items() if not isinstance(value, str)})
+        if not rows and any(isinstance(op, HostCall) and not op.error for op in walk(program.ops)):
+            program = function.trace(args=known)  # some text has to be known too
     return LoadedPlan(compile_program(program, backend.target, passes).plan, tools_of(program))

@@ -66,7 +66,8 @@ class TextReader:
                 said = output.said
                 pieces += said[self._piece :]
                 self._piece = len(said)
-                if output.error is not None and not output.caught and self._outputs.ended:
+                over = self._outputs.error is not None or (self._outputs.ended and not output.caught)
+                if output.error is not None and over:
                     return Portion(pieces, True, output.error)
                 if output.text is None and not output.caught:  # the program may catch a failure yet
                     return Portion(pieces) if pieces else None
