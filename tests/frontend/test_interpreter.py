@@ -844,3 +844,18 @@ def test_a_loop_of_an_op_is_one_loop() -> None:
 
     assert breaks_of(body(statements)) == []
     assert len([op for op in walk(traced(body(statements)).ops) if isinstance(op, Loop)]) == 1
+
+
+def test_a_list_is_extended_by_branches() -> None:
+    @sgl.function
+    def program(s: Any) -> list[str]:
+        s += "a"
+        states = [s]
+        states += s.fork(2)
+        for state in states:
+            state += sgl.gen("x", max_tokens=3)
+        return [state["x"] for state in states]
+
+    backend = ScriptedBackend(lambda asked: str(asked.site))
+    assert len(program.run(backend=backend).ret_value) == 3
+    assert not breaks_of(program)
