@@ -45,7 +45,7 @@ class NoText:
     def __radd__(self, other: Any) -> Any:
         if isinstance(other, list):  # `states += s.fork(2)`: Python asks here before it extends the list
             return NotImplemented
-        self.refuse_as_text()
+        return self.refuse_as_text()
 
     def __format__(self, spec: str) -> str:
         self.refuse_as_text()
