@@ -28,12 +28,14 @@ def test_the_corpus_has_its_size() -> None:
             assert len({len(repr(row)) for row in case.rows}) > 5, f"{case.name}: rows are of one length"
 
 
+@pytest.mark.slow
 @EVERY
 def test_runs_as_python(case: Case) -> None:
     for row in case.rows:
         python(case, row)
 
 
+@pytest.mark.slow
 @EVERY
 def test_traces_as_listed(case: Case, request: pytest.FixtureRequest) -> None:
     found, listed = trace(case), read().get(case.name, "")
@@ -44,6 +46,7 @@ def test_traces_as_listed(case: Case, request: pytest.FixtureRequest) -> None:
         assert now == listed, found
 
 
+@pytest.mark.slow
 def test_the_list_is_of_today(request: pytest.FixtureRequest) -> None:
     now = {case.name: said for case in cases() if (said := word(case, trace(case)))}
     if request.config.getoption("--bless"):

@@ -70,7 +70,7 @@ def impossible(explanation: Explanation) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.target.name)
 def test_random_programs(backend: Backend) -> None:
     looked, chat = 0, backend.target.name.startswith("openai")
-    for seed in range(at_depth(24, 40, 400)):
+    for seed in range(at_depth(40, 40, 400)):
         program = random_program(
             seed, ascii_only=True, regions=seed % 2 == 1, images=False, chat=chat or seed % 3 == 0
         )
