@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
@@ -19,6 +19,7 @@ from sglc.execution.options import (
     OPTIONS,
     WATCHES,
     Fitting,
+    Mode,
     Rows,
     fitted,
     fitted_rows,
@@ -35,10 +36,12 @@ from sglc.ir.sampling import Sampling
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.compiled import CompiledFunction
+    from sglc.api.plan_tree import PlanTree
     from sglc.execution.context import CallPlace
-    from sglc.execution.function_run import FunctionRun
+    from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
     from sglc.execution.result import Result
+    from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
     from sglc.frontend.recorder.replay_cache import ReplayCache
     from sglc.frontend.tracing.guards import Memo
@@ -86,6 +89,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -115,7 +119,7 @@ class Function:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, record, replay, trace)
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, record, replay, trace)
         given = dict(zip(OPTIONS, own, strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
@@ -147,6 +151,7 @@ class Function:
             place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
+            mode=options.get("mode", "auto"),
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
@@ -196,16 +201,17 @@ class Function:
         *,
         live: bool = False,
         in_thread: bool = True,
+        mode: Mode = "auto",
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
 
         call = replace(set_up(self.__name__, backend, seed, None, limits or Limits(), watches), place=place)
         call.backend.start()
-        run = self._function_run(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
-        if in_thread:
-            threading.Thread(target=run.run, name=f"sglc-{self.__name__}", daemon=True).start()
+        run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+        if run.needs_thread and in_thread:
+            threading.Thread(target=run.start, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
-            run.run()
+            run.start()
         return run.result
 
     # -- many runs -------------------------------------------------------------------------------
@@ -262,6 +268,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        mode: Mode = "auto",
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -297,13 +304,13 @@ class Function:
 
             return batch_order([self._ahead.beginnings(fitting)], call.backend)
 
-        return run_rows(call, self._maker(fitting, call), len(fitting), order if hoist_prefix else None)
+        return run_rows(call, self._maker(fitting, call, mode), len(fitting), order if hoist_prefix else None)
 
-    def _maker(self, fitting: Sequence[Fitting], call: CallSetup) -> Callable[[int], Run]:
+    def _maker(self, fitting: Sequence[Fitting], call: CallSetup, mode: Mode = "auto") -> Callable[[int], Run]:
         """What makes the run of each row when its turn has come."""
         from sglc.execution.start import maker
 
-        return maker(call, lambda number, setup: self._function_run(fitting[number], setup))
+        return maker(call, lambda number, setup: self._made(fitting[number], setup, mode))
 
     # -- the program itself ----------------------------------------------------------------------
 
@@ -433,17 +440,47 @@ class Function:
 
         return ReplayCache()
 
-    def _function_run(self, fitting: Fitting, setup: RunSetup) -> FunctionRun:
-        from sglc.execution.function_run import FunctionRun
-        from sglc.frontend.recorder.replay_cache import ReplayCache
+    def _made(self, fitting: Fitting, setup: RunSetup, mode: Mode) -> Run:
+        """A run of these arguments: of the plan that is for them, or of the body.
+
+        Raises:
+            UsageError: SGLC058, there is no plan for them, and it is to be one.
+        """
+        from sglc.execution.context import RUN_CONTEXT
+        from sglc.execution.lifecycle import Run
 
         arguments, sampling = fitting
+        outer, why = setup.context.get(RUN_CONTEXT), "it was asked for"
+        if outer is not None and outer.served is not None and not outer.served.over:
+            mode, why = "python", "the program around goes on as Python"
+        if mode != "python":
+            from sglc.execution.plan.run import PlanPart
+
+            choice = self._plans.choose(arguments, sampling, setup.call.backend, now=mode == "plan")
+            ready = choice.ready
+            if ready is not None:
+                go_on = partial(self._python_part, sampling) if ready.resumes else None
+                return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
+            why = choice.why
+        if mode == "plan":
+            raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
+        return Run(setup, arguments, lambda run: self._python_part(sampling, run))
+
+    @cached_property
+    def _plans(self) -> PlanTree:
+        from sglc.api.plan_tree import PlanTree
+
+        return PlanTree(self.definition)
+
+    def _python_part(self, sampling: Sampling, run: Run, served: Served | None = None) -> PythonPart:
+        from sglc.execution.function_run import PythonPart
+        from sglc.frontend.recorder.replay_cache import ReplayCache
+
         replay_cache = self._replay_cache if sampling is DEFAULTS else self._replay_caches.get(sampling)
         if replay_cache is None and len(self._replay_caches) < _MOST_REPLAY_CACHES:
             replay_cache = self._replay_caches.setdefault(sampling, ReplayCache())
-        run = FunctionRun(self.definition, arguments, sampling, setup, replay_cache)
-        run.check = lambda: self._ahead.cache_keys(sampling, setup.call.backend)
-        return run
+        check = partial(self._ahead.cache_keys, sampling, run.session.backend)
+        return PythonPart(run, self.definition, sampling, replay_cache, check, served)
 
 
 @overload

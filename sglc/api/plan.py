@@ -12,12 +12,11 @@ from sglc.api.observed import set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
 from sglc.execution.context import resolve
-from sglc.execution.event_loop import executor_loop
-from sglc.execution.lifecycle import CallSetup, Limits, RunSetup
+from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, check_rows, in_row, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
-from sglc.execution.plan.run import PlanRun, PreparedRows
+from sglc.execution.plan.run import PlanPart, PreparedRows
 from sglc.execution.progress import bar
 from sglc.execution.result import Result
 from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
@@ -99,8 +98,8 @@ class LoadedPlan:
         call = self._set_up(backend, seed, None, limits or Limits(), watches)
         call.backend.start()
         setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
-        run = PlanRun(self._prepared, given, self.tools, setup)
-        executor_loop().call_soon_threadsafe(run.run)
+        run = self._made(given, setup)
+        run.start()
         return run.result
 
     def run_batch(
@@ -144,11 +143,14 @@ class LoadedPlan:
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
         fitting = [self._row(number, row) for number, row in enumerate(rows)]
         call = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
-        make = maker(call, lambda number, setup: PlanRun(self._prepared, fitting[number], self.tools, setup))
+        make = maker(call, lambda number, setup: self._made(fitting[number], setup))
         order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
         return run_rows(call, make, len(fitting), order, threads=False)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _made(self, arguments: Mapping[str, Any], setup: RunSetup) -> Run:
+        return Run(setup, arguments, lambda run: PlanPart(run, self._prepared, self.tools))
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sglc.execution.budget import Budget
     from sglc.execution.observer import Observer
     from sglc.execution.outputs import RunOutputs
+    from sglc.execution.served import Served
     from sglc.ir.plan.backend import Backend
 
 
@@ -86,6 +87,7 @@ class RunContext:
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
     budget: Budget | None = None
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
+    served: Served | None = None  # what a plan has had before the body went on
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
     lock: Lock = field(default_factory=Lock)
 

@@ -15,11 +15,12 @@ from sglc.errors import Loc, RunError
 from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.context import run_defaults
 from sglc.execution.deadline import Deadline
-from sglc.execution.lifecycle import Run, RunSetup
+from sglc.execution.lifecycle import Part, Run
 from sglc.execution.observer import Observer
 from sglc.execution.outputs import stopped, values
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
+from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_thread
@@ -37,58 +38,69 @@ from sglc.ir.sampling import Sampling
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
-class FunctionRun(Run):
-    """A run of a function. Its body sees the variables of the setup's context.
+class PythonPart(Part):
+    """The body of a function, with its arguments. It sees the variables of the run's context.
 
-    At its deadline it ends whatever its body does. A body that goes on in its thread is abandoned: what it
-    stores is seen by nobody, and it can begin nothing.
+    At its deadline the run ends whatever the body does. A body that goes on in its thread is abandoned: what
+    it stores is seen by nobody, and it can begin nothing.
+
+    Args:
+        check: called before the body, for the session's `cache_keys`; what it raises ends the run.
+        served: what a plan of the function has had; the run has begun then.
     """
 
     def __init__(
         self,
+        run: Run,
         definition: Definition,
-        arguments: Mapping[str, Any],
         sampling: Sampling,
-        setup: RunSetup,
         replay_cache: ReplayCache | None = None,
+        check: Callable[[], Mapping[Site, str]] | None = None,
+        served: Served | None = None,
     ) -> None:
-        # Called before the body, for the session's `cache_keys`; what it raises ends the run.
-        self.check: Callable[[], Mapping[Site, str]] | None = None
+        self.loc = definition.loc
+        self._run = run
+        self._session = run.session
+        self._inside = run.inside
+        self._check = check
         self._replay_cache = replay_cache or ReplayCache()
         self._definition = definition
         self._sampling = sampling
+        self._served = served
         self._turn = threading.Lock()
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._running: _RunningBody | None = None  # the body, while it may be asked where it is
-        super().__init__(setup, arguments, definition.loc)
 
-    def run(self) -> None:
+    def start(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
-        if self._begin():
-            self._context.run(self._run_body)
+        if self._served is not None or self._run.begin():
+            self._run.context.run(self._run_body)
 
     def _run_body(self) -> None:
         recorder = CachingRecorder(
             self._definition.name, self._sampling, self._replay_cache, self._definition.ahead
         )
         stream = recorder.new_stream(self._definition.loc)
-        launcher = _Shown(self._session, stream, self._observer)
+        launcher = _Shown(self._session, stream, self._run.observer)
         body = body_of(self._definition.call)
-        texts = {name: value for name, value in self._arguments.items() if type(value) is str}
+        texts = {name: value for name, value in self._run.arguments.items() if type(value) is str}
         self._inside.reserve = partial(recorder.reserve, ())
         instance = Instance(recorder, launcher, LazyReads(body, self._definition.code, texts))
         state = State(instance, stream)
-        state._variables = self.result.outputs.variables
+        state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
         value, error = None, None
         try:
             if self._session.stopped:
                 raise self._session.why_over or stopped()
-            if self._observer is not None:
-                self._session.backend = self._observer.begin(self._session.backend, self._session.began_s)
-                AROUND.set(self._observer.call)
-            if self.check is not None:
-                self._session.cache_keys = self.check()
+            observer = self._run.observer
+            if observer is not None and self._served is None:
+                self._session.backend = observer.begin(self._session.backend, self._session.began_s)
+            AROUND.set(None if observer is None else observer.call)
+            if self._inside.served is not None:
+                AROUND.set(self._inside.served.around(AROUND.get()))
+            if self._check is not None:
+                self._session.cache_keys = self._check()
             value = self._call(run_as(body, self._definition.call), state)
             instance.settle()
             launcher.launch(recorder.take(final=True))
@@ -110,19 +122,19 @@ class FunctionRun(Run):
 
     # -- too late --------------------------------------------------------------------------------
 
-    def _late(self, deadline: Deadline) -> None:
+    def late(self, deadline: Deadline) -> None:
         """The deadline has come. In the loop's thread, which must not wait for the back end either."""
         if "run" in self._over:
             return
-        self.lost = self._first("body")
-        self._give_up(deadline.late(*self._where()))
+        self._run.lost = self._first("body")
+        self.give_up(deadline.late(*self._where()))
 
-    def _give_up(self, error: RunError) -> None:
+    def give_up(self, error: RunError) -> None:
         """End the run with what is there."""
         if not self._first("run"):
             return
-        self.stop(error)
-        running, outputs = self._running, self.result.outputs
+        self._run.stop(error)
+        running, outputs = self._running, self._run.result.outputs
         with outputs.change:  # an abandoned body goes on with its own
             outputs.variables = outputs.variables.copied()
         if running is None:
@@ -136,11 +148,11 @@ class FunctionRun(Run):
     def _where(self) -> tuple[Loc | None, str]:
         """The line that an unfinished run waits in, and for what."""
         file = self._definition.code.co_filename
-        if self.lost and self._running is not None:
+        if self._run.lost and self._running is not None:
             running = self._running
             inside_body = of_coroutine(running.coroutine, file) or of_thread(running.thread, file)
             return inside_body or self._definition.loc, "here"
-        return self._waits()
+        return self._run.waits()
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -161,19 +173,19 @@ class FunctionRun(Run):
 
     def _finish(self, outcome: RunOutcome) -> None:
         self._running = None
-        error, total_s = self._leave(outcome.error, outcome.total_s)
+        error, total_s = self._run.leave(outcome.error, outcome.total_s)
         if run_defaults().verbosity >= 2:
             print(outcome.text)
-        self._fill(replace(outcome, error=error, total_s=total_s))
+        self._run.fill(replace(outcome, error=error, total_s=total_s))
 
     def _call(self, function: Callable[..., Any], state: State) -> Any:
         """The function's value. A coroutine function runs on an event loop of its own, in this thread."""
         kinds = {parameter.kind for parameter in self._definition.parameters}
         if kinds <= _BY_NAME:
-            value = function(state, **self._arguments)
+            value = function(state, **self._run.arguments)
         else:
             signature = inspect.Signature(self._definition.parameters)
-            bound = inspect.BoundArguments(signature, OrderedDict(self._arguments))
+            bound = inspect.BoundArguments(signature, OrderedDict(self._run.arguments))
             value = function(state, *bound.args, **bound.kwargs)
         if not inspect.iscoroutine(value):
             return value
@@ -190,7 +202,7 @@ class FunctionRun(Run):
             return RunOutcome(None, error or problem, {}, {}, "", [], self._session.elapsed_s)
 
     def _outcome(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> RunOutcome:
-        outputs = self.result.outputs
+        outputs = self._run.result.outputs
         outputs.error = error  # why a variable that was recorded and never launched has no value
         variables, errors = values(outputs, outputs.variables)
         # Those who read later need neither the launches nor the states that made a value.

@@ -1,4 +1,4 @@
-"""What a run of a function and one of a plan have in common: what it is given, its deadline, and its end."""
+"""The life of a run, whatever runs it: what it is given, its deadline, and its end."""
 
 from __future__ import annotations
 
@@ -51,24 +51,30 @@ class RunSetup:
     live: bool = False
 
 
-class Run(ABC):
-    """A run, one of a batch or alone. `loc` is where it is if it does not say where it waits."""
+class Run:
+    """A run, one of a batch or alone: what it is given, its deadline, and its end.
 
-    def __init__(self, setup: RunSetup, arguments: Mapping[str, Any], loc: Loc | None) -> None:
+    `part` runs it: a plan, or the program's Python, or one and then the other.
+
+    Attributes:
+        ended: called when the result is there.
+        abandoned: called before, if the thread that runs it is `lost`.
+    """
+
+    def __init__(self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part]) -> None:
         call = setup.call
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
-        self.ended: Callable[[], None] | None = None  # called when the result is there
-        self.abandoned: Callable[[], None] | None = None  # called before, if the thread that runs it is lost
-        self.lost = False  # whether it is
-        self._arguments = arguments
-        self._loc = loc
-        self._observer = None if call.observer is None else call.observer.row(setup.number, arguments)
+        self.ended: Callable[[], None] | None = None
+        self.abandoned: Callable[[], None] | None = None
+        self.lost = False
+        self.arguments = arguments
+        self.observer = None if call.observer is None else call.observer.row(setup.number, arguments)
         place, budget = call.place, call.limits.budget
         row = setup.number if place is None else place.row
         outer = setup.context.get(RUN_CONTEXT)
         on_text = outer.on_text if place is not None and outer is not None else setup.on_text
-        self._session = session = Session(
-            call.backend, call.seed, row, on_text, result.outputs, budget, observer=self._observer,
+        self.session = session = Session(
+            call.backend, call.seed, row, on_text, result.outputs, budget, observer=self.observer,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
@@ -76,72 +82,91 @@ class Run(ABC):
                 session.budget, session.counted = place.budget, place.outputs
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
-        self._context = setup.context
+        self.context = setup.context
         self._outer = outer
-        self._inside = RunContext(
+        self.inside = RunContext(
             call.backend, call.seed, row,
             lambda: session.why_over,  # and not of the run, which would hold itself
-            observer=self._observer, call=result.outputs.call, outputs=result.outputs, on_text=on_text,
+            observer=self.observer, call=result.outputs.call, outputs=result.outputs, on_text=on_text,
             budget=session.budget,
         )  # fmt: skip
-        setup.context.run(enter, self._inside)
+        if place is not None and outer is not None:
+            session.served = self.inside.served = outer.served
+        setup.context.run(enter, self.inside)
+        self.part = make(self)
         result.begin(self.stop)
         if self._outer is not None:
             self._outer.begin(self, part=place is not None)
 
-    @abstractmethod
-    def run(self) -> None:
+    @property
+    def needs_thread(self) -> bool:
+        """Whether `start` runs the user's Python, which may wait."""
+        return self.part.needs_thread
+
+    def start(self) -> None:
         """Run it, at least up to where nothing in this thread has to be done for it."""
-
-    @abstractmethod
-    def _late(self, deadline: Deadline) -> None:
-        """The deadline has come. In the loop's thread, which must not wait for the back end either."""
-
-    @abstractmethod
-    def _give_up(self, error: RunError) -> None:
-        """End the run with what is there."""
+        self.part.start()
 
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""
-        self._session.stop(reason)
-        self._inside.stop_inner(reason)
+        self.session.stop(reason)
+        self.inside.stop_inner(reason)
 
-    def _begin(self) -> bool:
+    def begin(self) -> bool:
         """Its time begins; gives whether there is any."""
-        self._session.begin()
+        self.session.begin()
         deadline = None if self._clock is None else self._clock.deadline()
         if deadline is None:
             return True
         if deadline.passed:
-            self._give_up(deadline.not_begun(self._loc))
+            self.part.give_up(deadline.not_begun(self.part.loc))
             return False
-        self._alarm = Alarm(deadline.at_s, lambda: self._late(deadline))
+        self._alarm = Alarm(deadline.at_s, lambda: self.part.late(deadline))
         return True
 
-    def _waits(self) -> tuple[Loc | None, str]:
+    def waits(self) -> tuple[Loc | None, str]:
         """Where an unfinished run waits for a generation, and for which."""
         waiting = next((one for one in tuple(self.result.outputs.generations.values()) if not one.ready), None)
         if waiting is None:
-            return self._loc, "for the back end"
+            return self.part.loc, "for the back end"
         return waiting.node.loc, f"for `{waiting.site.name}`"
 
-    def _leave(self, error: BaseException | None, total_s: float) -> tuple[BaseException | None, float]:
+    def leave(self, error: BaseException | None, total_s: float) -> tuple[BaseException | None, float]:
         """Nothing rings any more, and those around know; gives error and time as who observes it has them."""
         if self._alarm is not None:
             self._alarm.off()
         if self._outer is not None:
             self._outer.end(self)
-        if self._observer is None:
+        if self.observer is None:
             return error, total_s
         try:
-            return self._observer.end(self.result.outputs, error, total_s)
+            return self.observer.end(self.result.outputs, error, total_s)
         except Exception as problem:  # what it writes to may be gone
             return error or problem, total_s
 
-    def _fill(self, outcome: RunOutcome) -> None:
+    def fill(self, outcome: RunOutcome) -> None:
         """The result is there."""
         self.result.finish(outcome)
         if self.lost and self.abandoned is not None:
             self.abandoned()
         if self.ended is not None:
             self.ended()
+
+
+class Part(ABC):
+    """What runs a run. `loc` is where it is if it does not say where it waits."""
+
+    needs_thread = True
+    loc: Loc | None
+
+    @abstractmethod
+    def start(self) -> None:
+        """See `Run.start`."""
+
+    @abstractmethod
+    def late(self, deadline: Deadline) -> None:
+        """The deadline has come. In the loop's thread, which must not wait for the back end either."""
+
+    @abstractmethod
+    def give_up(self, error: RunError) -> None:
+        """End the run with what is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from sglc.errors import SglcError, UsageError
 from sglc.frontend.language.function import Definition, bind
@@ -15,6 +15,7 @@ from sglc.ir.sampling import Sampling
 
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
 Rows = Sequence[Row]
+Mode = Literal["auto", "plan", "python"]  # whether a plan runs where there is one, always, or never
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 DEFAULTS = Sampling()
@@ -28,7 +29,10 @@ _SAMPLING = {
     )},
 }  # fmt: skip
 WATCHES = ("record", "replay", "trace")
-OPTIONS = ("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", *WATCHES)
+OPTIONS = (
+    *("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode"),
+    *WATCHES,
+)
 
 
 def split(

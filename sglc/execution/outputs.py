@@ -23,6 +23,7 @@ from sglc.ir.plan.segment import GenNode, SelectNode
 
 _T = TypeVar("_T")
 
+_NONE: dict[Any, Any] = {}
 Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
 
 
@@ -179,19 +180,39 @@ class RunOutputs:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def begin(self, asked: Mapping[int, GenNode | SelectNode], now_s: float) -> dict[int, PendingOutput]:
-        """Generations were submitted; gives their places under the same numbers."""
+    def begin(
+        self, asked: Mapping[int, GenNode | SelectNode], now_s: float,
+        answers: dict[Site, PendingOutput] = _NONE,
+    ) -> dict[int, PendingOutput]:  # fmt: skip
+        """Generations were submitted; gives their places under the same numbers.
+
+        Args:
+            answers: those that are there already, by site; what is asked for is taken out.
+        """
         made: dict[int, PendingOutput] = {}
+        new = sum(node.site not in answers for node in asked.values())
         for each in self.around():
             with each.change:
-                each.begun += len(asked)
+                each.begun += new
         with self.change:
             for number, node in asked.items():
-                several = isinstance(node, GenNode) and node.sampling.n > 1
-                made[number] = self.generations[node.site] = PendingOutput(
-                    node, len(self.generations), now_s, several
-                )
+                output = answers.pop(node.site) if node.site in answers else None
+                if output is None:
+                    several = isinstance(node, GenNode) and node.sampling.n > 1
+                    output = PendingOutput(node, 0, now_s, several)
+                elif self.outer is not None:  # the run around has it
+                    (self.failed if output.error else self.done).append(output)
+                output.order = len(self.generations)
+                made[number] = self.generations[node.site] = output
         return made
+
+    def begin_again(self) -> dict[Site, PendingOutput]:
+        """The program runs from its top once more: gives the answers that there are, of which nothing is told
+        twice."""
+        with self.change:
+            answers, self.generations = self.generations, {}
+            self.variables = Variables(self.change)
+        return {site: output for site, output in answers.items() if output.ready}
 
     def add(self, output: PendingOutput, text: str, delta: Delta | None = None) -> None:
         """More text of a generation of a run that is `heard`. Called inside `change`."""

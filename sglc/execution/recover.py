@@ -1,15 +1,17 @@
-"""What goes on behind a failed generation that the program caught: the prompt, as if nothing was made there.
+"""Segments that go on behind what the back end does not have: failed generations, and answers of a plan.
 
 A back end keeps no stream that a generation of it failed in. One that the program goes on with is made again
 from its texts, without those that failed; where nobody caught the failure, what would go on fails of it too.
+An answer that a plan has had before its program went on as Python is not asked for again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from sglc.execution.outputs import PendingOutput
+from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -27,6 +29,7 @@ from sglc.ir.plan.segment import (
     reads,
 )
 from sglc.ir.plan.stream_text import StreamAt
+from sglc.ir.target import ControlText
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,9 @@ class Launched:
 
     stream: Callable[[int], StreamAt | None]  # that is kept under a handle; None: by something else
     output: Callable[[GenNode | SelectNode], PendingOutput]
-    text: Callable[[GenNode | SelectNode], str]  # waits for it; raises its error
+    parts: Callable[[GenNode | SelectNode], tuple[Part, ...]]  # what it leaves in its prompt; waits, raises
+    gone: Container[int] = frozenset()  # handles of streams that were never sent
+    served: Container[Site] = frozenset()  # generations that are there already
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +82,38 @@ def _sources(at: StreamAt, launched: Launched) -> list[StreamAt]:
 
 
 def mended(segment: Segment, launched: Launched) -> Mended | None:
-    """`segment` where it opens streams that are lost; None: it opens none."""
+    """`segment` where it opens streams that are lost, or has what is there already; None: it has neither."""
     again: dict[int, tuple[Part, ...]] = {}
     lost: dict[int, PendingOutput] = {}
+    known: dict[int, tuple[Part, ...]] = {}
     for index, node in enumerate(segment.nodes):
         if isinstance(node, OpenNode) and node.handle is not None:
             cause = _cause_with((segment, index), launched)
-            if cause is not None and cause.caught:
-                again[index] = _texts((segment, index), launched)
-            elif cause is not None:
+            if cause is not None and not cause.caught:
                 lost[index] = cause
+            elif cause is not None or node.handle in launched.gone:
+                again[index] = _parts((segment, index), launched)
         elif (source := next((source for source in reads(node) if source in lost), None)) is not None:
             lost[index] = lost[source]
-    if not again and not lost:
+        elif isinstance(node, GenNode | SelectNode) and node.site in launched.served:
+            if launched.output(node).error is None:
+                known[index] = launched.parts(node)
+            else:
+                lost[index] = launched.output(node).root
+    if not again and not lost and not known:
         return None
+    texts = {index: "".join(_written(part) for part in parts) for index, parts in known.items()}
     nodes: list[Node] = []
     places: dict[int, int] = {}
     for index, node in enumerate(segment.nodes):
         if index in again:
             nodes.append(OpenNode())
             nodes.append(ExtendNode(len(nodes) - 1, again[index]))
+        elif index in known:
+            assert isinstance(node, GenNode | SelectNode)
+            nodes.append(ExtendNode(places[node.stream], known[index]))
         elif index not in lost:
-            nodes.append(_moved(node, places))
+            nodes.append(_moved(node, places, texts))
         places[index] = len(nodes) - 1
     return Mended(Segment(tuple(nodes)), places, lost)
 
@@ -111,8 +126,8 @@ def _cause_with(at: StreamAt, launched: Launched) -> PendingOutput | None:
     return cause_of(at, launched)
 
 
-def _texts(at: StreamAt | None, launched: Launched) -> tuple[Part, ...]:
-    """What a stream is made of, without what failed; generated text is text, whatever its tokens were."""
+def _parts(at: StreamAt | None, launched: Launched) -> tuple[Part, ...]:
+    """What a stream is made of, without what failed."""
     parts: list[Part] = []
     while at is not None:
         segment, index = at
@@ -123,7 +138,7 @@ def _texts(at: StreamAt | None, launched: Launched) -> tuple[Part, ...]:
             case ExtendNode(_, own):
                 parts += [_known(segment, part, launched) for part in reversed(own)]
             case GenNode() | SelectNode():
-                parts.append(_text(segment, index, launched))
+                parts += reversed(_said(segment, index, launched))
             case _:
                 pass
         sources = reads(segment.nodes[index])
@@ -131,10 +146,19 @@ def _texts(at: StreamAt | None, launched: Launched) -> tuple[Part, ...]:
     return tuple([part for part in reversed(parts) if part != ""])
 
 
-def _text(segment: Segment, index: int, launched: Launched) -> str:
+def _said(segment: Segment, index: int, launched: Launched) -> tuple[Part, ...]:
     node = segment.nodes[index]
     assert isinstance(node, GenNode | SelectNode)
-    return "" if _cause_with((segment, index), launched) is not None else launched.text(node)
+    return () if _cause_with((segment, index), launched) is not None else launched.parts(node)
+
+
+def _text(segment: Segment, index: int, launched: Launched) -> str:
+    return "".join(map(_written, _said(segment, index, launched)))
+
+
+def _written(part: Part) -> str:
+    assert isinstance(part, str | ControlText)
+    return part if isinstance(part, str) else part.text
 
 
 def _known(segment: Segment, part: Part, launched: Launched) -> Part:
@@ -147,11 +171,13 @@ def _known(segment: Segment, part: Part, launched: Launched) -> Part:
             return part
 
 
-def _moved(node: Node, places: Mapping[int, int]) -> Node:
-    """A node whose sources stand elsewhere."""
+def _moved(node: Node, places: Mapping[int, int], texts: Mapping[int, str]) -> Node:
+    """A node whose sources stand elsewhere, or are `texts` that are there."""
 
     def text(part: TextPart) -> TextPart:
-        return NodeResult(places[part.node]) if isinstance(part, NodeResult) else part
+        if not isinstance(part, NodeResult):
+            return part
+        return texts[part.node] if part.node in texts else NodeResult(places[part.node])
 
     match node:
         case OpenNode() | ReleaseNode():

@@ -7,8 +7,8 @@ only wait here. A failure belongs to the generation that failed; everything else
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
 from typing import Any
@@ -23,6 +23,7 @@ from sglc.execution.observer import Observer
 from sglc.execution.outputs import Part as TextPart
 from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
 from sglc.execution.recover import Launched, cause_of, mended
+from sglc.execution.served import Served, behind, said
 from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir import ops
@@ -33,6 +34,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     KeepNode,
     OpenNode,
+    Part,
     ReleaseNode,
     Segment,
     SelectNode,
@@ -80,6 +82,7 @@ class Session:
     cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
     observer: Observer | None = None
     counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
+    served: Served | None = None  # what is there already
     submits: int = 0
     stopped: bool = False
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
@@ -88,6 +91,8 @@ class Session:
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _numbered: dict[int, _Kept] = field(default_factory=dict)
     _shown: str = ""  # the handle up to which the outputs have the text
+    _gone: set[int] = field(default_factory=set)  # handles of streams that were never sent
+    _told: list[TextPart] = field(default_factory=list)  # what readers of the whole text have seen before
     _mended: dict[int, StreamAt] = field(default_factory=dict)  # kept streams that go on behind a failure
     _refused: dict[str, SglcError] = field(default_factory=dict)  # streams of launches that did not begin
     _jobs: list[Job] = field(default_factory=list)
@@ -143,7 +148,8 @@ class Session:
 
     def _launch(self, recorded: Recorded) -> None:
         opened = {name: kept.number for name, kept in self._kept.items()}
-        numbered = [number for name in recorded.release if (number := opened.get(name)) is not None]
+        released = [opened.get(name) for name in recorded.release]
+        numbered = [number for number in released if number is not None and number not in self._gone]
         releases = tuple([ReleaseNode(number) for number in numbered]) if numbered else ()
         if not recorded.program.ops:
             if releases:
@@ -268,8 +274,16 @@ class Session:
         before = self._kept[self._shown] if self._shown else None
         parts = self._content(self._kept[handle], before)
         self._shown = handle
+        if self._told:
+            parts, self._told = behind(parts, self._told)
         with self.outputs.change:
             self.outputs.text += parts
+
+    def begin_again(self, served: Served) -> None:
+        """The program runs from its top once more; what is `served` is not asked for again."""
+        served.answers |= self.outputs.begin_again()
+        self.served = served
+        self._told = list(self.outputs.text)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -287,23 +301,31 @@ class Session:
         with self.outputs.change:
             if self.stopped:
                 raise self._reason or stopped()
+            live = self.served is None or self.served.over
+            answers = {} if self.served is None else self.served.answers
+            there = {node.site for node in asked.values() if node.site in answers}
             if self.budget is not None:
                 begun = (self.counted or self.outputs).begun
-                segment = afford(self.budget, begun, self._spent, segment, tuple(asked.values()))
-            generations = self.outputs.begin(asked, self.elapsed_s)
-        if self.outputs.failed and backend is None:
-            segment, generations = self._going_on(segment, generations)
+                new = tuple([node for node in asked.values() if node.site not in there])
+                segment = afford(self.budget, begun, self._spent, segment, new)
+            generations = self.outputs.begin(asked, self.elapsed_s, answers)
+        if not live and there.issuperset(node.site for node in asked.values()):
+            self._gone |= {n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int}
+            return
+        if (self.outputs.failed and backend is None) or self.served is not None:
+            segment, generations = self._going_on(segment, generations, there)
         self._start(segment, generations, backend)
         if self.stopped:  # meanwhile
             self.close()
 
     def _going_on(
-        self, segment: Segment, generations: dict[int, PendingOutput]
+        self, segment: Segment, generations: dict[int, PendingOutput], there: Container[Site]
     ) -> tuple[Segment, dict[int, PendingOutput]]:
         """What is behind a failure that the program caught goes on without it, what is behind another fails."""
-        found = mended(segment, self._launched)
+        found = mended(segment, replace(self._launched, served=there))
         if found is None:
             return segment, generations
+        generations = {index: output for index, output in generations.items() if output.site not in there}
         for index, cause in found.lost.items():
             if index in generations:
                 self.outputs.fail(generations[index], cause.error or stopped(), cause)
@@ -365,8 +387,9 @@ class Session:
         """Stop what still runs, and give back kept streams; `wait` and `when_idle` wait for that."""
         for job in tuple(self._jobs):
             job.cancel()
-        if self._numbered:
-            self._start(Segment(tuple([ReleaseNode(number) for number in self._numbered])), {})
+        sent = [number for number in self._numbered if number not in self._gone]
+        if sent:
+            self._start(Segment(tuple(map(ReleaseNode, sent))), {})
 
     def forget(self) -> None:
         """The run is over: what only it needed can go."""
@@ -475,12 +498,13 @@ class Session:
             kept = self._numbered.get(handle)
             return None if kept is None else (kept.segment, kept.node)
 
-        def text(node: GenNode | SelectNode) -> str:
-            self.outputs.wait(lambda: generations[node.site].ready or None)
-            made: str = first(self._text_of(generations[node.site]))
-            return made
+        def parts(node: GenNode | SelectNode) -> tuple[Part, ...]:
+            output = generations[node.site]
+            self.outputs.wait(lambda: output.ready or None)
+            self._text_of(output)
+            return said(output, self.backend.target.tokenizer)
 
-        return Launched(stream, lambda node: generations[node.site], text)
+        return Launched(stream, lambda node: generations[node.site], parts, self._gone)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""

@@ -120,7 +120,7 @@ class _LoopWindow:
             row = self._make(number)
             row.ended = partial(self._ended, number)
             self._begun[number] = row.result
-            row.run()
+            row.start()
         self._filling = False
         if self._closed:  # meanwhile
             self._stop()
@@ -182,7 +182,7 @@ class _Window:
 
     def _work(self) -> None:
         while (row := self._next()) is not None:
-            row.run()
+            row.start()
             if row.lost:  # another thread has taken this one's place
                 return
             del row

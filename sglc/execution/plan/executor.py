@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -33,6 +33,7 @@ from sglc.execution.plan.values import (
     text,
     text_so_far,
 )
+from sglc.execution.served import Served, ToolCall, key_of
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
 from sglc.frontend.tracing.makers import STORED
@@ -106,8 +107,9 @@ class PlanExecutor:
     """One run of one plan. `variables` is filled as the run goes on, also of one that fails."""
 
     def __init__(
-        self, prepared: Prepared, session: Session, tools: Tools, context: contextvars.Context
-    ) -> None:
+        self, prepared: Prepared, session: Session, tools: Tools, context: contextvars.Context,
+        served: Served | None = None,
+    ) -> None:  # fmt: skip
         self.prepared = prepared
         self.plan = prepared.plan
         self.session = session
@@ -115,6 +117,8 @@ class PlanExecutor:
         self.context = context
         self.calling: dict[object, FunctionStep] = {}  # what runs now, in the order of its beginning
         self.known: dict[str, Value] = {}
+        self.served = served  # is told what declared functions gave
+        self.needs_python = False  # whether something came that only Python can do, or tell of
         self.segments: Segments
 
     @property
@@ -158,8 +162,9 @@ class PlanExecutor:
     async def whole(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         given = list(as_values(self.plan, arguments).values())
         (value,) = await self.block(
-            self.prepared.body, self.prepared.facts(-1), given, _At(), None, None, self.known
-        )
+            self.prepared.body, self.prepared.facts(-1), given, _At(self.session.outputs.call), None, None,
+            self.known,
+        )  # fmt: skip
         return self.variables, as_python(value, self.segments.text)
 
     async def block(
@@ -238,7 +243,11 @@ class PlanExecutor:
         """Run a step when it can; an error becomes that of what it gives."""
         try:
             known = await scope.find(facts.reads[number])
-            await self.step(scope, number, step, known, at, before)
+            try:
+                await self.step(scope, number, step, known, at, before)
+            except Exception:
+                self.needs_python |= isinstance(step, FunctionStep | ValueStep | SwitchStep | HostStep)
+                raise
         except Exception as error:
             errors[number] = error
             for name in gives_of(step):
@@ -271,10 +280,7 @@ class PlanExecutor:
                     scope.give(Slot(step.name), Exact(self.tools[step.function](*args)))
                     return
                 function = self.tools.get(step.function) or EFFECTS[step.function]
-                call = object()
-                self.calling[call] = step
-                made = await call_function(step.function, function, args, named, step.loc, self.context)
-                del self.calling[call]
+                made = await self.called(step, function, args, named)
                 exact = step.gives == "object"
                 value = Exact(made) if exact else returned(step.function, made, step.gives, step.loc)
                 scope.give(Slot(step.name), value)
@@ -293,13 +299,37 @@ class PlanExecutor:
                 inside = _At(str(step.site.inside(at.call, at.iterations)))
                 args = [read(tree, known) for tree in step.args]
                 self.give(scope, step.gives, await self.numbered(step.body, args, inside, None, before, {}))
+            case HostStep(error=""):
+                raise RunError("SGLC401", f"it goes on as Python: {step.reason}", placed(step.loc))
             case HostStep():
-                assert step.error, "refused before anything ran"
                 said = text(read(step.reads[0], known)) if step.reads else step.reason
                 message = f"`{step.error}` in `{self.plan.program}`: {said or 'no message'}"
                 raise RunError("SGLC401", message, placed(step.loc))
             case _:
                 assert_never(step)
+
+    async def called(
+        self, step: FunctionStep, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        """What a declared function gives."""
+        call = object()
+        self.calling[call] = step
+        made, problem = None, None
+        try:
+            made = await call_function(step.function, function, args, named, step.loc, self.context)
+        except Exception as error:
+            problem = error
+        del self.calling[call]
+        if self.served is not None:
+            entry = ToolCall(step.function, made, None if problem is None else problem.__cause__ or problem)
+            key = key_of(args, named)
+            if step.effects:
+                self.served.tools.append(entry)
+            elif key is not None:
+                self.served.pure[step.function, key] = entry
+        if problem is not None:
+            raise problem
+        return made
 
     async def numbered(
         self, number: int, given: Sequence[Value], at: _At, outer: Scope | None, before: _Ended | None,

@@ -34,8 +34,11 @@ class Prepared:
         return self._facts[number]
 
 
-def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
+def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool = False) -> None:
     """Refuse what cannot run to its end, before anything runs.
+
+    Args:
+        breaks: where it goes on as ordinary Python somebody does.
 
     Raises:
         UsageError: SGLC015, SGLC016, SGLC025, SGLC046, as of `run_plan`.
@@ -54,7 +57,7 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools) -> None:
     missing: dict[str, Loc] = {}
     for step in steps_of(plan):
         match step:
-            case HostStep(error=""):
+            case HostStep(error="") if not breaks:
                 raise UsageError(
                     "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
                     hint="run the program's own file, without `--passes`",

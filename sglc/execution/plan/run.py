@@ -6,15 +6,16 @@ do then. Nothing of it waits in a thread but the tools that it calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in
 from sglc.execution.deadline import Deadline
-from sglc.execution.event_loop import start
-from sglc.execution.lifecycle import Run, RunSetup
+from sglc.execution.event_loop import executor_loop, start
+from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
 from sglc.execution.plan.arguments import as_values
 from sglc.execution.plan.executor import PlanExecutor
@@ -23,6 +24,7 @@ from sglc.execution.plan.segments import value_of
 from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
+from sglc.execution.served import Served
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
@@ -147,33 +149,52 @@ def _known_value(late: Any) -> OutputParser:
     return OutputParser("", value, core.NOWHERE)
 
 
-class PlanRun(Run):
-    """A run of a plan. Its tools see the variables of the setup's context.
+class PlanPart(Part):
+    """A plan with its arguments. Its tools see the variables of the run's context.
 
     No thread of a batch waits for it, so none is lost.
+
+    Args:
+        go_on: gives what goes on as Python where the plan cannot say all; None: the run fails there.
     """
 
-    def __init__(
-        self, prepared: PreparedRows, arguments: Mapping[str, Any], tools: Tools, setup: RunSetup
-    ) -> None:
-        self._prepared = prepared
-        self._over = False
-        super().__init__(setup, arguments, prepared.loc)
-        if self._observer is not None:
-            tools = self._observer.tools(tools, prepared.plan)
-        self._executor = (
-            None if prepared.single else PlanExecutor(prepared, self._session, tools, setup.context)
-        )
-        dict.update(self.result.outputs.variables, prepared.early)
+    needs_thread = False
 
-    def run(self) -> None:
-        """Begin it; returns at once. Called in the loop's thread."""
-        if not self._begin():
+    def __init__(
+        self, run: Run, prepared: PreparedRows, tools: Tools, go_on: Callable[[Run, Served], Part] | None = None
+    ) -> None:
+        self.loc = prepared.loc
+        self._run = run
+        self._session = run.session
+        self._prepared = prepared
+        self._go_on = go_on
+        self._over = False
+        self._served = Served()
+        if run.observer is not None:
+            tools = run.observer.tools(tools, prepared.plan)
+        single = prepared.single if not run.result.outputs.call else None
+        self._executor = (
+            None
+            if single is not None
+            else PlanExecutor(prepared, run.session, tools, run.context, self._served)
+        )
+        dict.update(run.result.outputs.variables, prepared.early)
+
+    def start(self) -> None:
+        """Returns at once."""
+        executor_loop().call_soon_threadsafe(self.begin)
+
+    def begin(self) -> None:
+        """Called in the loop's thread."""
+        if not self._run.begin():
             return
-        if self._observer is not None:
+        observer = self._run.observer
+        if observer is not None:
             try:
-                begin = self._observer.begin
-                self._session.backend = self._context.run(begin, self._session.backend, self._session.began_s)
+                begin = observer.begin
+                self._session.backend = self._run.context.run(
+                    begin, self._session.backend, self._session.began_s
+                )
             except SglcError as error:
                 self._finish({}, None, error)
                 return
@@ -187,7 +208,7 @@ class PlanRun(Run):
     def _submit(self, single: Single) -> None:
         error: Exception | None = None
         try:
-            self._session.submit(single.template.bind(Own(self._arguments, {}, {}, self._session.seeds)))
+            self._session.submit(single.template.bind(Own(self._run.arguments, {}, {}, self._session.seeds)))
             self._show()
         except Exception as problem:
             error = problem
@@ -200,8 +221,8 @@ class PlanRun(Run):
         value, turns = None, list[dict[str, Any]]()
         try:
             if error is None:
-                generations = self.result.outputs.generations
-                given = as_values(self._prepared.plan, self._arguments)
+                generations = self._run.result.outputs.generations
+                given = as_values(self._prepared.plan, self._run.arguments)
                 known: dict[Name, Value] = {Slot(name): value for name, value in given.items()}
                 known.update({slot: value_of(generations[site]) for slot, site in single.gives})
                 variables = {late.name: as_python(read(late.value, known)) for late in single.late}
@@ -223,40 +244,54 @@ class PlanRun(Run):
         self._show()
         try:
             try:
-                _, value = await self._executor.execute(self._arguments)
+                _, value = await self._executor.execute(self._run.arguments)
                 self._show_rest(self._executor.prompt[0])
                 turns = conversation(turn_parts(self._executor.prompt[1]))
             finally:
                 variables = self._executor.variables
         except Exception as problem:
             error = problem
+        if error is not None and self._goes_on():
+            return
         self._finish(variables, value, error, turns)
         self._session.forget()
+
+    def _goes_on(self) -> bool:
+        """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
+        assert self._executor is not None
+        if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
+            return False
+        self._over = True
+        self._session.begin_again(self._served)
+        self._run.inside.served = self._served
+        part = self._run.part = self._go_on(self._run, self._served)
+        threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
+        return True
 
     # -- its prompt ------------------------------------------------------------------------------
 
     def _show(self) -> None:
         """Readers of the whole text see what is known of it, and where generations will stand."""
-        outputs = self.result.outputs
+        outputs = self._run.result.outputs
         with outputs.change:
             for part in self._prepared.shown:
-                outputs.text.append(self._arguments[part.name] if isinstance(part, Slot) else part)
+                outputs.text.append(self._run.arguments[part.name] if isinstance(part, Slot) else part)
 
     def _show_rest(self, whole: str) -> None:
         """All generations have ended: readers see what else there is."""
-        outputs = self.result.outputs
+        outputs = self._run.result.outputs
         with outputs.change:
             outputs.text.append(whole.removeprefix("".join(TextReader(outputs).come())))
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _late(self, deadline: Deadline) -> None:
+    def late(self, deadline: Deadline) -> None:
         if self._over:
             return
-        self._give_up(deadline.late(*self._where()))
+        self.give_up(deadline.late(*self._where()))
 
-    def _give_up(self, error: RunError) -> None:
-        self.stop(error)
+    def give_up(self, error: RunError) -> None:
+        self._run.stop(error)
         self._finish({} if self._executor is None else self._executor.variables, None, error)
 
     def _where(self) -> tuple[Loc | None, str]:
@@ -264,7 +299,7 @@ class PlanRun(Run):
         calling = {} if self._executor is None else self._executor.calling
         for step in calling.values():
             return step.loc, f"for `{step.function}`"
-        return self._waits()
+        return self._run.waits()
 
     def _finish(
         self, variables: Mapping[str, Any], value: Any, error: BaseException | None,
@@ -273,8 +308,8 @@ class PlanRun(Run):
         if self._over:
             return
         self._over = True
-        outputs = self.result.outputs
-        error, total_s = self._leave(error, self._session.elapsed_s)
+        outputs = self._run.result.outputs
+        error, total_s = self._run.leave(error, self._session.elapsed_s)
         outputs.error = error
         early, errors = values(outputs, outputs.variables)
         sites = {} if self._executor is None else self._executor.sites
@@ -295,4 +330,4 @@ class PlanRun(Run):
         text = "".join(TextReader(outputs).come())
         if self._executor is not None and error is not None:
             text = max(text, self._executor.prompt[0], key=len)
-        self._fill(RunOutcome(value, error, made, errors, text, turns or [], total_s))
+        self._run.fill(RunOutcome(value, error, made, errors, text, turns or [], total_s))

@@ -1,0 +1,203 @@
+"""The plans of a function that runs found worth making, and for which arguments each of them is.
+
+A leaf is a whole trace with the facts that it took for granted: the types of the arguments, the answers that
+Python got where it asked for more of them, and everything outside that the trace read. A call whose facts are
+those of a leaf runs its plan. The first path of a function is traced at its first call, any other when it
+comes the second time; a path that cannot be a plan is a leaf too, which says why.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sglc.errors import SglcError
+from sglc.execution.plan.prepare import check_plan_runs, steps_of
+from sglc.execution.plan.run import PreparedRows
+from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.guards import Fingerprint, Same, changed, fingerprint, frozen
+from sglc.frontend.tracing.tools import tools_of
+from sglc.frontend.tracing.trace import Explored, explored
+from sglc.ir.core import Program, Type, values_in
+from sglc.ir.facts import holds, spell
+from sglc.ir.ops import HostCall
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.plan import FunctionStep
+from sglc.ir.pure import type_name
+from sglc.ir.sampling import Sampling
+from sglc.passes.compile import cached
+
+_MOST_LEAVES = 64
+_MOST_MISSES = 256  # whose paths are remembered
+_TIMES = 2  # a path comes before it is traced, behind the first one
+_FAILED = "\0failed"  # the answer of a fact that cannot be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A plan that can run on a back end, with the functions that it calls.
+
+    `resumes`: Python can go on where it cannot. What it has printed would be printed twice.
+    """
+
+    prepared: PreparedRows
+    tools: Tools
+    resumes: bool
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A path of a function; `why` it is left to Python, if it is."""
+
+    sampling: Sampling
+    kinds: Mapping[str, Hashable]
+    facts: Mapping[str, str]
+    outside: Fingerprint
+    program: Program | None
+    why: str = ""
+    hits: int = 0
+    plans: dict[Hashable, Ready | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a call runs: as a plan, or as Python, and `why`."""
+
+    ready: Ready | None
+    why: str = ""
+
+
+class PlanTree:
+    """The leaves of one function."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.leaves: list[Leaf] = []
+        self.misses: dict[Hashable, int] = {}
+        self.last_miss = ""
+        self._definition = definition
+        self._turn = threading.Lock()
+
+    def choose(
+        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend, *, now: bool
+    ) -> Choice:
+        """What a call with these arguments runs.
+
+        Args:
+            now: it is to be a plan, even if its path came the first time.
+        """
+        with self._turn:
+            outside = fingerprint(self._definition.call)
+            leaf = self._found(arguments, sampling, outside, now=now)
+            if leaf is None:
+                return Choice(None, f"another path than before: {self.last_miss}")
+            leaf.hits += 1
+            if leaf.program is None:
+                return Choice(None, leaf.why)
+            return self._for(leaf, leaf.program, backend)
+
+    def _found(
+        self, arguments: Mapping[str, Any], sampling: Sampling, outside: Fingerprint, *, now: bool
+    ) -> Leaf | None:
+        answers: dict[str, str] = {}
+        kinds = {name: _kind(value) for name, value in arguments.items()}
+        missed: list[tuple[str, Hashable]] = []
+        for place, leaf in enumerate(self.leaves):
+            miss = _missed(leaf, kinds, arguments, sampling, outside, answers)
+            if not miss:
+                if place:
+                    self.leaves.insert(0, self.leaves.pop(place))
+                return leaf
+            missed.append((miss, answers.get(miss, kinds.get(miss))))
+        if missed and not now:
+            key = frozenset(missed)
+            if len(self.misses) >= _MOST_MISSES:
+                del self.misses[next(iter(self.misses))]
+            self.misses[key] = self.misses.pop(key, 0) + 1
+            self.last_miss = str(missed[0][0])
+            if self.misses[key] < _TIMES:
+                return None
+            del self.misses[key]
+        leaf = _leaf(self._definition, arguments, sampling, kinds, outside)
+        self.leaves.insert(0, leaf)
+        del self.leaves[_MOST_LEAVES:]
+        return leaf
+
+    def _for(self, leaf: Leaf, program: Program, backend: Backend) -> Choice:
+        target = backend.target
+        key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
+        ready = leaf.plans.get(key)
+        if ready is None:
+            ready = leaf.plans[key] = _ready(program, backend)
+        return Choice(None, ready) if isinstance(ready, str) else Choice(ready)
+
+
+def _missed(
+    leaf: Leaf, kinds: Mapping[str, Hashable], arguments: Mapping[str, Any], sampling: Sampling,
+    outside: Fingerprint, answers: dict[str, str],
+) -> str:  # fmt: skip
+    """The first fact of a leaf that is another one here; "" if none is. `answers` has those that were asked."""
+    if leaf.sampling != sampling:
+        return "the sampling defaults"
+    if leaf.kinds != kinds:
+        return next(name for name in kinds if leaf.kinds.get(name) != kinds[name])
+    if other := changed(leaf.outside, outside):
+        return other
+    for fact, expected in leaf.facts.items():
+        if fact not in answers:
+            answers[fact] = _answer(fact, arguments)
+        if answers[fact] != expected:
+            return fact
+    return ""
+
+
+def _kind(value: Any) -> Hashable:
+    """What is taken for granted of an argument: the type of data, the identity of anything else."""
+    return type_name(value) if spell(value) is not None else frozen(value)
+
+
+def _answer(fact: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        return spell(holds(fact, arguments)) or _FAILED
+    except Exception:
+        return _FAILED
+
+
+def _leaf(
+    definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
+    outside: Fingerprint,
+) -> Leaf:  # fmt: skip
+    made: Explored | None = None
+    try:
+        made = explored(replace(definition, fullgraph=False), sampling, args=arguments)
+        why = _why_not(made, kinds)
+    except Exception as error:
+        why = f"it cannot be traced: {error}"
+    guards = {} if made is None else {guard.fact: guard.expected for guard in made.guards}
+    program = None if made is None or why else made.program
+    return Leaf(sampling, kinds, guards, outside, program, why)
+
+
+def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:
+    for name, kind in kinds.items():
+        if isinstance(kind, Same):
+            return f"`{name}` is an object, and no data"
+    last = made.program.ops[-1] if made.program.ops else None
+    if isinstance(last, HostCall):
+        return f"{last.reason or last.error} ({last.loc})"
+    if any(value.type is Type.STREAM for value in values_in(made.program.returns)):
+        return "it returns a prompt state"
+    return ""
+
+
+def _ready(program: Program, backend: Backend) -> Ready | str:
+    try:
+        plan = cached(program, backend.target).plan
+        tools = tools_of(program)
+        prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
+        check_plan_runs(plan, backend, tools, breaks=not prints)
+    except SglcError as error:
+        return error.message
+    return Ready(PreparedRows(plan), tools, not prints)

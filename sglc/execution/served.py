@@ -1,0 +1,109 @@
+"""What a plan has had before its program goes on as Python: generations and calls that are not made again.
+
+The body runs from its top. A generation whose site the plan has asked is there at once, and a tool that the
+plan has called gives what it gave; where these end, the program is live.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglc.execution.outputs import PendingOutput
+from sglc.ir.core import Site
+from sglc.ir.facts import spell
+from sglc.ir.plan.events import GenDone
+from sglc.ir.plan.segment import Part
+from sglc.ir.target import ControlText, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A declared function that was called: what it gave, or raised."""
+
+    name: str
+    value: Any
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Served:
+    """`tools` are in the order of the program; `pure` by what was called with what."""
+
+    answers: dict[Site, PendingOutput] = field(default_factory=dict)
+    tools: deque[ToolCall] = field(default_factory=deque)
+    pure: dict[tuple[str, str], ToolCall] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left, so that the program is live."""
+        return not self.answers and not self.tools
+
+    def called(self, name: str, pure: bool, args: Sequence[Any], named: Mapping[str, Any]) -> ToolCall | None:
+        """The call of a declared function that the plan has made; None: it is to be made."""
+        if pure:
+            key = key_of(args, named)
+            return None if key is None else self.pure.get((name, key))
+        if self.tools and self.tools[0].name == name:
+            return self.tools.popleft()
+        self.tools.clear()  # the program does something else now
+        return None
+
+    def around(
+        self, inner: Callable[..., Any] | None
+    ) -> Callable[[str, Callable[..., Any], bool, Sequence[Any], Mapping[str, Any]], Any]:
+        """What calls a declared function, unless it was called; `inner` is what else is round the call."""
+
+        def around(
+            name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any], named: Mapping[str, Any]
+        ) -> Any:
+            known = self.called(name, pure, args, named)
+            if known is None:
+                return function(*args, **named) if inner is None else inner(name, function, pure, args, named)
+            if known.error is not None:
+                raise known.error
+            return known.value
+
+        return around
+
+
+def key_of(args: Sequence[Any], named: Mapping[str, Any]) -> str | None:
+    """The arguments of a call as a text, equal for equal data; None if they are no data."""
+    return spell([tuple(args), dict(named)])
+
+
+def said(output: PendingOutput, tokenizer: Tokenizer | None) -> tuple[Part, ...]:
+    """What a generation that ended well leaves in its prompt: its ids where they are known, as it left them."""
+    whole = output.text[0] if isinstance(output.text, list) else output.text
+    assert whole is not None
+    sample = output.event.samples[0] if isinstance(output.event, GenDone) and output.event.samples else None
+    if sample is None or not sample.ids or tokenizer is None:
+        return (whole,) if whole else ()
+    table = tokenizer.token_bytes()
+    spelled = b"".join(table[number] for number in sample.ids if number < len(table))
+    # Where a stop string ended it inside of a token, the text goes on behind the last whole one.
+    rest = whole.encode()[len(spelled) :] if whole.encode().startswith(spelled) else b""
+    tail = rest.decode("utf-8", "replace")
+    return (ControlText(whole.removesuffix(tail), sample.ids), *((tail,) if tail else ()))
+
+
+def behind(
+    parts: Sequence[str | Site], told: Sequence[str | Site]
+) -> tuple[list[str | Site], list[str | Site]]:
+    """The parts of a text without those that were `told` before, and what of these is yet to come."""
+    new, old = list(parts), list(told)
+    while new and old:
+        first, known = new[0], old[0]
+        if isinstance(first, str) and isinstance(known, str):
+            both = min(len(first), len(known))
+            new[:1] = [first[both:]] if len(first) > both else []
+            old[:1] = [known[both:]] if len(known) > both else []
+        elif first == known:
+            del new[0], old[0]
+        elif first == "" or known == "":
+            del (new if first == "" else old)[0]
+        else:
+            return new, []
+    return new, old
