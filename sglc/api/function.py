@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
+    from sglc.execution.plan.run import PreparedRows
     from sglc.execution.result import Result
     from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
@@ -457,11 +458,12 @@ class Function:
             from sglc.execution.plan.run import PlanPart
 
             choice = self._plans.choose(arguments, sampling, setup.call.backend, now=mode == "plan")
-            ready = choice.ready
+            ready, why = choice.ready, choice.why
+            if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
+                ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 go_on = partial(self._python_part, sampling) if ready.resumes else None
                 return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
-            why = choice.why
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
         return Run(setup, arguments, lambda run: self._python_part(sampling, run))
@@ -481,6 +483,12 @@ class Function:
             replay_cache = self._replay_caches.setdefault(sampling, ReplayCache())
         check = partial(self._ahead.cache_keys, sampling, run.session.backend)
         return PythonPart(run, self.definition, sampling, replay_cache, check, served)
+
+
+def _affords(limits: Limits, prepared: PreparedRows) -> bool:
+    """Whether a budget of calls ends a plan where it ends Python: the order of the program shows then."""
+    calls = None if limits.budget is None else limits.budget.calls
+    return calls is None or prepared.single is not None or prepared.most_calls <= calls
 
 
 @overload

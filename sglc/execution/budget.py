@@ -1,8 +1,8 @@
 """What a run may cost at most: generations begun, and tokens generated.
 
-Calls are exact: a launch that would pass the limit begins nothing. Tokens are counted when a generation
-ends; each of its samples may make one token more than its share of what was left when it began, and that
-one shows that the limit is passed.
+Calls are exact, in the order of the program: what is beyond the limit does not begin. Tokens are counted when
+a generation ends; each of its samples may make one token more than its share of what was left when it began,
+and that one shows that the limit is passed.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ def budget_of(max_calls: Any, max_tokens: Any) -> Budget | None:
     return Budget(max_calls, max_tokens)
 
 
-def afford(
-    budget: Budget, begun: int, spent: int, segment: Segment, asked: Sequence[GenNode | SelectNode]
-) -> Segment:
+def afford(budget: Budget, spent: int, segment: Segment, asked: Sequence[GenNode | SelectNode]) -> Segment:
     """`segment` with the lengths that are left.
 
     Args:
-        begun: generations before; spent: tokens that those which ended have made.
+        spent: tokens that the generations before which ended have made.
 
     Raises:
         RunError: SGLC408, naming the first generation that the budget does not hold.
     """
-    if budget.calls is not None and begun + len(asked) > budget.calls:
-        raise passed(asked[budget.calls - begun], f"{budget.calls} calls")
     if budget.tokens is None or not asked:
         return segment
     left = budget.tokens - spent
     if left <= 0:
         raise passed(asked[0], f"{budget.tokens} generated tokens")
     return Segment(tuple([_shortened(node, left) for node in segment.nodes]))
+
+
+def beyond(budget: Budget, begun: int, asked: Sequence[GenNode | SelectNode]) -> Sequence[GenNode | SelectNode]:
+    """Of the generations that are `asked` for, those that do not begin; `begun` have before."""
+    return () if budget.calls is None else asked[max(budget.calls - begun, 0) :]
 
 
 def _shortened(node: Node, left: int) -> Node:

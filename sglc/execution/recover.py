@@ -95,11 +95,10 @@ def mended(segment: Segment, launched: Launched) -> Mended | None:
                 again[index] = _parts((segment, index), launched)
         elif (source := next((source for source in reads(node) if source in lost), None)) is not None:
             lost[index] = lost[source]
+        elif isinstance(node, GenNode | SelectNode) and launched.output(node).error is not None:
+            lost[index] = launched.output(node).root
         elif isinstance(node, GenNode | SelectNode) and node.site in launched.served:
-            if launched.output(node).error is None:
-                known[index] = launched.parts(node)
-            else:
-                lost[index] = launched.output(node).root
+            known[index] = launched.parts(node)
     if not again and not lost and not known:
         return None
     texts = {index: "".join(_written(part) for part in parts) for index, parts in known.items()}

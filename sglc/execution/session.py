@@ -15,7 +15,7 @@ from typing import Any
 
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
-from sglc.execution.budget import Budget, afford, passed
+from sglc.execution.budget import Budget, afford, beyond, passed
 from sglc.execution.call_record import CallRecord
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
@@ -301,14 +301,20 @@ class Session:
         with self.outputs.change:
             if self.stopped:
                 raise self._reason or stopped()
+            over: Sequence[GenNode | SelectNode] = ()
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers}
             if self.budget is not None:
                 begun = (self.counted or self.outputs).begun
                 new = tuple([node for node in asked.values() if node.site not in there])
-                segment = afford(self.budget, begun, self._spent, segment, new)
+                segment = afford(self.budget, self._spent, segment, new)
+                over = beyond(self.budget, begun, new)
             generations = self.outputs.begin(asked, self.elapsed_s, answers)
+        for node in over:
+            assert self.budget is not None
+            error = passed(node, f"{self.budget.calls} calls")
+            self.outputs.fail(self.outputs.generations[node.site], error, None)
         if not live and there.issuperset(node.site for node in asked.values()):
             self._gone |= {n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int}
             return
@@ -325,17 +331,16 @@ class Session:
         found = mended(segment, replace(self._launched, served=there))
         if found is None:
             return segment, generations
-        generations = {index: output for index, output in generations.items() if output.site not in there}
         for index, cause in found.lost.items():
             if index in generations:
                 self.outputs.fail(generations[index], cause.error or stopped(), cause)
+        left = [index for index, output in generations.items() if not output.ready]
         self._mended |= {
             node.handle: (found.segment, node.stream)
             for node in found.segment.nodes
             if isinstance(node, KeepNode) and isinstance(node.handle, int)
         }
-        going_on = {place: generations[index] for index, place in found.places.items() if index in generations}
-        return found.segment, going_on
+        return found.segment, {found.places[index]: generations[index] for index in left}
 
     @property
     def _spent(self) -> int:
@@ -359,10 +364,10 @@ class Session:
 
         A budget that was passed is one, whoever has seen it.
         """
-        over = [error for error in self.outputs.refused.values() if error.code == "SGLC408"]
-        if over:
-            return over[0]
         failed = [output for output in self.outputs.generations.values() if output.error is not None]
+        for error in (*self.outputs.refused.values(), *(output.error for output in failed)):
+            if isinstance(error, SglcError) and error.code == "SGLC408":
+                return error
         unseen = [output for output in failed if not output.caught]
         return min(unseen, key=lambda output: output.order).error if unseen else None
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import cached_property
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.scope import Facts
 from sglc.execution.plan.segments import Bindings
 from sglc.execution.tool_calls import EFFECTS, Tools
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, Step
-from sglc.ir.plan.segment import Held
+from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step
+from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode
 from sglc.ir.plan.uses import Uses, names_in
 from sglc.ir.pure import PURE
 
@@ -25,6 +27,15 @@ class Prepared:
         self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
         self.bindings = Bindings()
         self._facts: dict[int, Facts] = {}  # by block; -1 is the plan's own
+
+    @cached_property
+    def most_calls(self) -> float:
+        """How many generations a run may begin at most, as far as that shows before it."""
+        steps = list(steps_of(self.plan))
+        if any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps):
+            return math.inf
+        nodes = [node for step in steps if isinstance(step, Segment) for node in step.nodes]
+        return sum(isinstance(node, GenNode | SelectNode) for node in nodes)
 
     def facts(self, number: int) -> Facts:
         """What is known of a block before it runs."""

@@ -187,15 +187,17 @@ def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> A
             return as_text(frame, item)
         else:
             return item.observe(NO_DATA, f"`{name}(...)`")
-    if isinstance(item, SymbolicText) and is_known(item) and (place == "name" or (name, place) in _NAMES):
+    settings = name in _GENERATIONS and not choices
+    if isinstance(item, SymbolicText) and is_known(item) and (settings or (name, place) in _NAMES):
         return item.observe(NO_DATA, f"`{name}(...)`")
     if type(item) in (list, tuple):
         return type(item)(_for_language(frame, name, place, part) for part in item)
     return item
 
 
-# Where the name of a variable is given.
-_NAMES = frozenset([(name, 0) for name in ("gen", "gen_int", "gen_string", "select", "var_scope", "section")])
+# What Python needs itself: the settings of a generation, and the name of what is stored.
+_GENERATIONS = ("gen", "gen_int", "gen_string", "select")
+_NAMES = frozenset([(name, place) for name in ("var_scope", "section") for place in (0, "name")])
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
