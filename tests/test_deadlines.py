@@ -132,7 +132,7 @@ def test_a_late_run_says_where_it_is_and_keeps_what_it_has(
     program: sgl.Function, where: str, clock: HandClock
 ) -> None:
     backend = slow()
-    result = program.run(backend=backend, timeout=1.5)
+    result = program.run(backend=backend, timeout=1.5, mode="python")
     clock.advance(1.5, lambda: is_at(where, result))
     assert place(result) == ("SGLC411", line_of(where))
     assert result["x"] == " x"

@@ -100,8 +100,9 @@ def answer(asked: Asked) -> str:
 def test_a_trace_has_every_step_and_where_it_waited(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     program.run_batch(
-        [{"q": "one"}, {"q": "two"}], backend=ScriptedBackend(answer, word_s=0.002), trace=str(path)
-    )
+        [{"q": "one"}, {"q": "two"}], backend=ScriptedBackend(answer, word_s=0.002), trace=str(path),
+        mode="python",
+    )  # fmt: skip
     events = check(path)
     sites = sorted(e["args"]["site"] for e in of(events, "gen") + of(events, "select"))
     own = [

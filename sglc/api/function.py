@@ -152,7 +152,7 @@ class Function:
             place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
-            mode=options.get("mode", "auto"),
+            mode=options.get("mode", "python" if options.get("use_thread") is False else "auto"),
         )
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:

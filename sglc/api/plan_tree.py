@@ -126,7 +126,10 @@ class PlanTree:
         return leaf
 
     def _for(self, leaf: Leaf, program: Program, backend: Backend) -> Choice:
-        target = backend.target
+        try:
+            target = backend.target
+        except SglcError as error:  # the run meets it, or does not need it
+            return Choice(None, error.message)
         key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:

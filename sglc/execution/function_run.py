@@ -13,7 +13,6 @@ from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.call_record import CallRecord, meta_info
-from sglc.execution.context import run_defaults
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.observer import Observer
@@ -174,8 +173,6 @@ class PythonPart(Part):
     def _finish(self, outcome: RunOutcome) -> None:
         self._running = None
         error, total_s = self._run.leave(outcome.error, outcome.total_s)
-        if run_defaults().verbosity >= 2:
-            print(outcome.text)
         self._run.fill(replace(outcome, error=error, total_s=total_s))
 
     def _call(self, function: Callable[..., Any], state: State) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.budget import Budget
-from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter
+from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
@@ -146,6 +146,8 @@ class Run:
 
     def fill(self, outcome: RunOutcome) -> None:
         """The result is there."""
+        if run_defaults().verbosity >= 2:
+            print(outcome.text)
         self.result.finish(outcome)
         if self.lost and self.abandoned is not None:
             self.abandoned()

@@ -217,16 +217,22 @@ class PlanExecutor:
         loop = asyncio.get_running_loop()
         befores: list[_Ended | None] = []
         owns: list[_Ended | None] = []
-        for effects in facts.effects:
+        gates: list[_Ended | None] = []  # nothing begins behind what may go on as Python
+        gate: _Ended | None = None
+        for effects, hands_over in zip(facts.effects, facts.hands_over, strict=True):
             own = loop.create_future() if effects else None
             befores.append(before)
             owns.append(own)
+            gates.append(gate)
             before = own or before
+            gate = own if hands_over else gate
 
         async def run(chain: Sequence[int]) -> None:
             for number in chain:
                 step = block.steps[number]
-                await self.guarded(scope, number, step, facts, at, befores[number], owns[number], errors)
+                gate = gates[number]
+                ended = owns[number]
+                await self.guarded(scope, number, step, facts, at, befores[number], ended, errors, gate)
 
         if facts.flat:  # in this task: what holds blocks would make the stack deep
             await run(facts.chains[0])
@@ -238,10 +244,12 @@ class PlanExecutor:
 
     async def guarded(
         self, scope: Scope, number: int, step: Step, facts: Facts, at: _At, before: _Ended | None,
-        own: _Ended | None, errors: list[Exception | None],
+        own: _Ended | None, errors: list[Exception | None], gate: _Ended | None,
     ) -> None:  # fmt: skip
         """Run a step when it can; an error becomes that of what it gives."""
         try:
+            if gate is not None and (error := await asyncio.shield(gate)) is not None:
+                raise error
             known = await scope.find(facts.reads[number])
             try:
                 await self.step(scope, number, step, known, at, before)

@@ -28,6 +28,7 @@ class Facts:
     def __init__(self, block: Block, uses: Uses) -> None:
         self.reads = [tuple(uses.reads(step)) for step in block.steps]
         self.effects = [uses.has_effects(step) for step in block.steps]
+        self.hands_over = [uses.hands_over(step) for step in block.steps]
         self.gives = [name for step in block.steps for name in gives_of(step)]
         # What generations of the block make, and the place of each in its program.
         self.sites: dict[Name, Site] = {

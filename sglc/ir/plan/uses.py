@@ -119,9 +119,11 @@ class Uses:
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._outside: list[Names] = []  # by block: what it reads from outside
         self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
+        self.handing_over: list[bool] = []
         for block in blocks:  # a block holds only those before it
             self._outside.append(self._of_block(block))
             self.effects.append(any(self.has_effects(step) for step in block.steps))
+            self.handing_over.append(any(self.hands_over(step) for step in block.steps))
 
     def reads(self, step: Step) -> Names:
         """What a step, and the blocks that it holds, read from outside of it."""
@@ -143,6 +145,12 @@ class Uses:
             case SwitchStep() if len(step.arms) == len(step.cases):
                 return True
         return any(self.effects[number] for number in blocks_of(step))
+
+    def hands_over(self, step: Step) -> bool:
+        """Whether the program may go on as Python in a step, so that nothing behind it begins before."""
+        if isinstance(step, HostStep):
+            return not step.error
+        return any(self.handing_over[number] for number in blocks_of(step))
 
     def _of_block(self, block: Block) -> Names:
         found: Names = {}

@@ -31,6 +31,7 @@ from sglc.frontend.program.state import State
 from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.data import (
+    asked,
     holds_symbols,
     is_known,
     is_ours,
@@ -180,9 +181,12 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
     choices = place == "choices" or (name, place) == ("select", 1)
+    if choices and isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str:
+        if not asked(frame.tracer, item, "bool"):
+            return ""  # which is refused
     if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
         if choices and is_known(item) and kind_of(item) in (list, tuple):
-            item = unrolled(frame.tracer, item)
+            return _for_language(frame, name, place, unrolled(frame.tracer, item))
         elif not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
             return as_text(frame, item)
         else:
