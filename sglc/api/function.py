@@ -102,10 +102,14 @@ class Function:
         A keyword of any of these names belongs to the program if it has such a parameter, and if no
         argument by position gave it a value.
 
+        The program's plan runs where its body can be traced for the arguments, and its code is not entered:
+        `mode` says what else is to be done, and `mode` and `why_python` of the result what was done.
+
         An `async def` program runs on an event loop of its own, in a thread of its own: reading
         `s["x"]` there blocks that loop until `x` has come.
 
         Args:
+            mode: "auto", or "plan" (SGLC058 where there is none), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns.
@@ -185,10 +189,11 @@ class Function:
         on_text: Callable[[Site, str | None], None] | None = None,
         limits: Limits | None = None,
         watches: Mapping[str, Any] = NOTHING,
+        mode: Mode = "auto",
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting = fitted(self.definition, self.bound, (), arguments)
-        return self._start(fitting, backend, seed, on_text, limits, watches)
+        return self._start(fitting, backend, seed, on_text, limits, watches, mode=mode)
 
     def _start(
         self,
@@ -330,6 +335,7 @@ class Function:
                 )  # fmt: skip
         made = Function(self.definition, {**self.bound, **kwargs})
         made._ahead = AheadOfTime(self.definition, made.bound, self.memo)
+        made.__dict__["_plans"] = self._plans  # what is bound is an argument like any other
         return made
 
     def cache(self, backend: Backend | str | None = None) -> None:
@@ -451,7 +457,7 @@ class Function:
         from sglc.execution.lifecycle import Run
 
         arguments, sampling = fitting
-        outer, why = setup.context.get(RUN_CONTEXT), "it was asked for"
+        outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
@@ -466,7 +472,7 @@ class Function:
                 return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
-        return Run(setup, arguments, lambda run: self._python_part(sampling, run))
+        return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)
 
     @cached_property
     def _plans(self) -> PlanTree:

@@ -23,7 +23,7 @@ from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.tracing.trace import Explored, explored
 from sglc.ir.core import Program, Type, values_in
 from sglc.ir.facts import holds, spell
-from sglc.ir.ops import HostCall
+from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.pure import type_name
@@ -172,15 +172,18 @@ def _leaf(
     definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
     outside: Fingerprint,
 ) -> Leaf:  # fmt: skip
-    made: Explored | None = None
+    guards: dict[str, Guard] = {}
+    program = None
     try:
-        made = explored(replace(definition, fullgraph=False), sampling, args=arguments)
+        made = explored(replace(definition, fullgraph=False), sampling, args=arguments, guards=guards)
         why = _why_not(made, kinds)
-    except Exception as error:
-        why = f"it cannot be traced: {error}"
-    guards = {} if made is None else {guard.fact: guard.expected for guard in made.guards}
-    program = None if made is None or why else made.program
-    return Leaf(sampling, kinds, guards, outside, program, why)
+        program = None if why else made.program
+    except SglcError as error:
+        why = f"it cannot be traced: {error.message}"
+    except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
+        why = f"it cannot be traced: `{type(error).__name__}`"
+    facts = {guard.fact: guard.expected for guard in guards.values()}
+    return Leaf(sampling, kinds, facts, outside, program, why)
 
 
 def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:

@@ -39,6 +39,10 @@ def add_run(commands: Commands) -> None:
     add_arguments(run)
     run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
+    run.add_argument(
+        "--mode", choices=("auto", "plan", "python"),
+        help="run the program's plan where there is one (auto), always, or its code as Python",
+    )  # fmt: skip
     run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
@@ -104,13 +108,16 @@ def _run(options: argparse.Namespace) -> int:
         backend = connect(options)
     given = arguments(options, _kinds(function))
     watches = _watches(options)
+    mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
+    if mode and hasattr(function, "plan"):
+        raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     began = time.perf_counter()
     if options.batch:
         rows = [{**given, **row} for row in rows]
         stream = function.stream_batch(
             rows, backend=backend, seed=options.seed, num_threads=options.concurrency or "auto",
             max_calls=options.max_calls, max_tokens=options.max_tokens,
-            timeout=options.timeout, row_timeout=options.row_timeout, **watches,
+            timeout=options.timeout, row_timeout=options.row_timeout, **watches, **mode,
         )  # fmt: skip
         from sglc.execution.progress import bar
 
@@ -118,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         on_text = _Streamer().write if options.stream else None
         limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
-        results = iter([function.start(given, backend, options.seed, on_text, limits, watches)])
+        results = iter([function.start(given, backend, options.seed, on_text, limits, watches, **mode)])
     done: list[Result] = []
     with output(options.output) as out:
         for result in results:
@@ -224,6 +231,10 @@ def _summary(results: list[Result], seconds: float) -> None:
     scored = f", {used.scored} scored" if used.scored else ""
     seed = f"; seed {results[0].seed}" if results else ""
     saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
+    python = [result for result in results if result.why_python]
+    if python:
+        rows = "" if len(results) == 1 else f" in {len(python)} rows"
+        print(f"sglc: its code ran as Python{rows}: {python[0].why_python}", file=sys.stderr)
     line = f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
     print(line, file=sys.stderr)
 

@@ -61,12 +61,15 @@ class Run:
         abandoned: called before, if the thread that runs it is `lost`.
     """
 
-    def __init__(self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part]) -> None:
+    def __init__(
+        self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part], why_python: str = ""
+    ) -> None:
         call = setup.call
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
         self.lost = False
+        result.why_python = why_python
         self.arguments = arguments
         self.observer = None if call.observer is None else call.observer.row(setup.number, arguments)
         place, budget = call.place, call.limits.budget

@@ -54,7 +54,8 @@ class RunOutcome:
 class Result(CallText):
     """A run of a program, finished or not.
 
-    `seed` is the run's seed and `row` its place in a batch: both together repeat the run.
+    `seed` is the run's seed and `row` its place in a batch: both together repeat the run. `why_python` says
+    why the program's code ran as Python, at least from some line on; "" where its plan was all that ran.
     """
 
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
@@ -62,6 +63,7 @@ class Result(CallText):
         self.row = row
         self.outputs = RunOutputs(live=live)
         self.name = name
+        self.why_python = ""
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
         self._seen = False
@@ -202,6 +204,11 @@ class Result(CallText):
         return self._good().value
 
     @property
+    def mode(self) -> str:
+        """What ran: the `plan` of the program, or its code as `python`. Does not wait."""
+        return "python" if self.why_python else "plan"
+
+    @property
     def ended(self) -> bool:
         """Whether the run is over, well or not. Does not wait."""
         return self._outcome is not None
@@ -280,6 +287,7 @@ class Result(CallText):
             "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
             "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
+            "mode": self.mode,
         }
 
     # -- writing (the row that runs) -------------------------------------------------------------

@@ -118,7 +118,7 @@ class PlanExecutor:
         self.calling: dict[object, FunctionStep] = {}  # what runs now, in the order of its beginning
         self.known: dict[str, Value] = {}
         self.served = served  # is told what declared functions gave
-        self.needs_python = False  # whether something came that only Python can do, or tell of
+        self.needs_python = ""  # why something came that only Python can do, or tell of
         self.segments: Segments
 
     @property
@@ -253,8 +253,9 @@ class PlanExecutor:
             known = await scope.find(facts.reads[number])
             try:
                 await self.step(scope, number, step, known, at, before)
-            except Exception:
-                self.needs_python |= isinstance(step, FunctionStep | ValueStep | SwitchStep | HostStep)
+            except Exception as error:
+                if isinstance(step, FunctionStep | ValueStep | SwitchStep | HostStep):
+                    self.needs_python = self.needs_python or str(getattr(error, "message", error))
                 raise
         except Exception as error:
             errors[number] = error

@@ -262,6 +262,7 @@ class PlanPart(Part):
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
             return False
         self._over = True
+        self._run.result.why_python = self._executor.needs_python
         self._session.begin_again(self._served)
         self._run.inside.served = self._served
         part = self._run.part = self._go_on(self._run, self._served)

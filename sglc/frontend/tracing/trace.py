@@ -75,6 +75,7 @@ def explored(
     called_by: Sequence[Any] = (),
     behind: str = "",
     args: Mapping[str, Any] | None = None,
+    guards: dict[str, Guard] | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -84,6 +85,7 @@ def explored(
             variables too: its returns are `{"value": ..., "variables": {...}}`.
         behind: the last tool before it.
         args: as of `record`.
+        guards: is given what is taken for granted, by the fact, also where this raises.
 
     Raises:
         as `record`.
@@ -96,6 +98,7 @@ def explored(
         calls=(*called_by, definition.call),
         at=definition.loc,
         called_tool=behind,
+        guards={} if guards is None else guards,
     )
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
@@ -129,11 +132,11 @@ def explored(
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
-    guards = tuple(tracer.guards.values())
+    known = tuple(tracer.guards.values())
     ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
-    params = tuple(recorder.params) if called_by else (*recorder.params, *guards)
+    params = tuple(recorder.params) if called_by else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
-    return Explored(program, graph_breaks, tracer.called_tool, guards)
+    return Explored(program, graph_breaks, tracer.called_tool, known)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:

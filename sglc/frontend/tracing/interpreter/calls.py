@@ -181,16 +181,15 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
     choices = place == "choices" or (name, place) == ("select", 1)
-    if choices and isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str:
-        if not asked(frame.tracer, item, "bool"):
-            return ""  # which is refused
+    known_text = isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str
+    if choices and known_text and not asked(frame.tracer, item, "bool"):
+        return ""  # which is refused
     if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
         if choices and is_known(item) and kind_of(item) in (list, tuple):
             return _for_language(frame, name, place, unrolled(frame.tracer, item))
-        elif not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
+        if not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
             return as_text(frame, item)
-        else:
-            return item.observe(NO_DATA, f"`{name}(...)`")
+        return item.observe(NO_DATA, f"`{name}(...)`")
     settings = name in _GENERATIONS and not choices
     if isinstance(item, SymbolicText) and is_known(item) and (settings or (name, place) in _NAMES):
         return item.observe(NO_DATA, f"`{name}(...)`")
