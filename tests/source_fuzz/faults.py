@@ -22,7 +22,7 @@ from sglc.errors import Loc
 from sglc.execution import tool_calls
 from sglc.execution.lifecycle import Run
 from sglc.execution.plan import executor
-from sglc.execution.plan.run import PlanRun
+from sglc.execution.plan.run import PlanPart
 from sglc.execution.readers import PieceReader, Portion
 from sglc.execution.result import Result, RunOutcome
 from sglc.frontend.program.instance import Scoped
@@ -52,19 +52,19 @@ def _outcomes(of: Callable[[Run], bool], change: Callable[[RunOutcome], RunOutco
 
     @contextmanager
     def planted() -> Iterator[None]:
-        fill = Run._fill
+        fill = Run.fill
 
         def faulty(run: Run, outcome: RunOutcome) -> None:
             fill(run, change(outcome) if of(run) and outcome.error is None else outcome)
 
-        with patch.object(Run, "_fill", faulty):
+        with patch.object(Run, "fill", faulty):
             yield
 
     return planted
 
 
 def _planned(run: Run) -> bool:
-    return isinstance(run, PlanRun)
+    return isinstance(run.part, PlanPart)
 
 
 def _streaming(run: Run) -> bool:
@@ -72,7 +72,7 @@ def _streaming(run: Run) -> bool:
 
 
 def _later_row(run: Run) -> bool:
-    return isinstance(run, PlanRun) and run.result.row > 1
+    return isinstance(run.part, PlanPart) and run.result.row > 1
 
 
 def _value(change: Change) -> Callable[[RunOutcome], RunOutcome]:

@@ -1,12 +1,11 @@
 """The ways to run a program, and what each has to be equal to.
 
-What Python does with the body is the measure; `mode="python"` asks for it where runs take other ways.
+What Python does with the body (`mode="python"`) is the measure.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,12 +116,8 @@ Rows = Callable[..., list[dict[str, Any]]]
 
 
 def _python(module: ModuleType, row: Mapping[str, Any], backend: HashBackend) -> Result:
-    result: Result = module.program.run(**row, backend=backend, seed=SEED, **_by_python(module.program.run))
+    result: Result = module.program.run(**row, backend=backend, seed=SEED, mode="python")
     return result
-
-
-def _by_python(run: Callable[..., Any]) -> dict[str, Any]:
-    return {"mode": "python"} if "mode" in inspect.signature(run).parameters else {}
 
 
 @contextmanager
@@ -205,7 +200,7 @@ def _compiled_in_between(
         module = fresh()
         calls = rows(module, 0, 1, 0, 1)
         program = module.program
-        own = _by_python(program.run) if python else {}
+        own = {"mode": "python"} if python else {}
 
         def one_by_one(
             backend: HashBackend,
@@ -243,15 +238,13 @@ def _streamed_and_in_batches(
     report.expected["streamed"] = {aspect: found.get(aspect) for aspect in STREAMED}
 
     batches = []
-    for hoist in (False, True):
+    for options in ({"hoist_prefix": False, "mode": "python"}, {"mode": "python"}, {}):
         module = fresh()
         calls = rows(module, 0, 0, 0)
-        batch = partial(
-            module.program.run_batch, calls, seed=SEED, num_threads=1, hoist_prefix=hoist,
-            **_by_python(module.program.stream_batch),
-        )  # fmt: skip
+        batch = partial(module.program.run_batch, calls, seed=SEED, num_threads=1, **options)
         batches.append(seen(lambda backend, batch=batch: batch(backend=backend), module, calls))  # type: ignore[misc]
-    plain, hoisted = batches
+    plain, hoisted, planned = batches
+    _compare_rows(report, FUNCTION, "batch", plain, planned)
     if differences(plain, hoisted, ("state",)):
         # Whatever looked at the program before had an effect, and all else that differs is its consequence.
         report.compare(NO_EFFECTS, "batch with hoisted prefix", plain, hoisted, ("state",))
