@@ -55,6 +55,13 @@ class CompiledFunction:
         """What the passes had to say."""
         return self.compiled.remarks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: its plan, as `sglc.load_plan` gives it."""
+        from sglc.api.reference import pickled_plan
+        from sglc.frontend.tracing.tools import tools_of
+
+        return pickled_plan(self.plan, tools_of(self.source))
+
     def save(self, path: str | Path) -> None:
         """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.
 

@@ -75,6 +75,16 @@ class Function:
         """`run`."""
         return self.run(*args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: by reference, as a function is.
+
+        Raises:
+            pickle.PicklingError: its module does not have it under its name.
+        """
+        from sglc.api.reference import function_at, reference
+
+        return function_at, (*reference(self), self.bound)
+
     # -- one run ---------------------------------------------------------------------------------
 
     def run(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglc.api.observed import set_up
+from sglc.api.reference import pickled_plan
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
 from sglc.execution.context import resolve
@@ -43,6 +44,14 @@ class LoadedPlan:
 
     def __repr__(self) -> str:
         return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: the text of the plan, and where its functions are.
+
+        Raises:
+            pickle.PicklingError: one of them was given under another's name.
+        """
+        return pickled_plan(self.plan, self.tools)
 
     @property
     def hash(self) -> str:

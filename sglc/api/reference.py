@@ -1,0 +1,94 @@
+"""Programs as references: what a pickled one is, `module:name` with a hash of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from sglc.errors import UsageError
+from sglc.execution.plan.prepare import is_declared
+from sglc.execution.tool_calls import Tools
+from sglc.frontend.tracing.tools import tools_of
+from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
+
+if TYPE_CHECKING:
+    from sglc.api.function import Function
+    from sglc.api.plan import LoadedPlan
+
+
+def reference(function: Function) -> tuple[str, str, str]:
+    """Module, name and hash of a program that its module has under its name.
+
+    Raises:
+        pickle.PicklingError: it has none, as one that was defined inside of a function.
+    """
+    call = function.definition.call
+    module, name = call.__module__, call.__qualname__
+    found = _found(module, name)
+    if getattr(found, "definition", None) is not function.definition:
+        raise pickle.PicklingError(
+            f"`{name}` is not what `{module}` has under that name; define it at the top of a module, "
+            "or pickle its plan: `compile(...)`"
+        )
+    return module, name, _hash(function)
+
+
+def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) -> Function:
+    """The program that `reference` named.
+
+    Raises:
+        UsageError: SGLC059, there is none now, or its source is another one.
+        ImportError: its module cannot be imported.
+    """
+    importlib.import_module(module)
+    found: Any = _found(module, name)
+    if getattr(found, "definition", None) is None:
+        raise UsageError("SGLC059", f"`{module}` has no program `{name}`")
+    if _hash(found) != known:
+        raise UsageError(
+            "SGLC059", f"`{module}:{name}` is another program here than where it was pickled",
+            found.definition.loc, hint="pickle it again, or use the same version of its file",
+        )  # fmt: skip
+    made: Function = found.bind(**bound) if bound else found
+    return made
+
+
+def plan_of(text: str, tools: tuple[str, ...]) -> LoadedPlan:
+    """The plan that was pickled as `text`; the modules of its functions are imported."""
+    from sglc.api.plan import LoadedPlan
+
+    for module in dict.fromkeys(tools):
+        importlib.import_module(module)
+    return LoadedPlan(plan_from_text(text, "a pickled plan"))
+
+
+def pickled_plan(plan: Plan, tools: Tools) -> tuple[Any, ...]:
+    """A plan for `pickle`: its text, and the modules of the functions that it calls.
+
+    Raises:
+        pickle.PicklingError: one of them is not what is declared under its name in the plan.
+    """
+    declared = tools_of()
+    for name, tool in tools.items():
+        if is_declared(name) and declared.get(name) is not tool:
+            raise pickle.PicklingError(f"the plan calls a `{name}` that is no declared function of that name")
+    return plan_of, (plan_to_text(plan), tuple(tool.__module__ for tool in tools.values()))
+
+
+def _found(module: str, name: str) -> Any:
+    return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))
+
+
+def _hash(function: Function) -> str:
+    try:
+        source = inspect.getsource(function.definition.code)
+    except OSError:
+        source = ""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
