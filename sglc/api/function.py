@@ -20,7 +20,9 @@ from sglc.execution.options import (
     WATCHES,
     Fitting,
     Mode,
+    Row,
     Rows,
+    count_of,
     fitted,
     fitted_rows,
     not_by_position,
@@ -266,7 +268,7 @@ class Function:
 
         results = self.stream_batch(rows, **kwargs)
         if progress_bar:
-            results = bar(results, total=len(rows), label=self.__name__)
+            results = bar(results, total=count_of(rows), label=self.__name__)
         return results if generator_style else list(results)
 
     def stream_batch(
@@ -313,20 +315,20 @@ class Function:
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
         watches = watches_of(record, replay, trace)
-        call = set_up(self.__name__, chosen, seed, len(rows), limits, watches)
+        call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
-        def order() -> Sequence[int]:
+        def order(ahead: Sequence[Fitting]) -> Sequence[int]:
             from sglc.execution.batch.prefixes import batch_order
 
-            return batch_order([self._ahead.beginnings(fitting)], call.backend)
+            return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
-        return run_rows(call, self._maker(fitting, call, mode), len(fitting), order if hoist_prefix else None)
+        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None)
 
-    def _maker(self, fitting: Sequence[Fitting], call: CallSetup, mode: Mode = "auto") -> Callable[[int], Run]:
+    def _maker(self, call: CallSetup, mode: Mode = "auto") -> Callable[[int, Fitting], Run]:
         """What makes the run of each row when its turn has come."""
         from sglc.execution.start import maker
 
-        return maker(call, lambda number, setup: self._made(fitting[number], setup, mode))
+        return maker(call, partial(self._made, mode=mode))
 
     # -- the program itself ----------------------------------------------------------------------
 
@@ -413,7 +415,7 @@ class Function:
         )
 
     def explain(
-        self, target: Backend | str | None = None, *, rows: Rows | None = None, **kwargs: Any
+        self, target: Backend | str | None = None, *, rows: Sequence[Row] | None = None, **kwargs: Any
     ) -> Explanation:
         """What the program will do on a back end, before it does: calls, prompts, bounds, sharing, remarks.
 

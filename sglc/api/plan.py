@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-from sglc.execution.options import NOTHING, check_rows, in_row, watches_of
+from sglc.execution.options import NOTHING, check_rows, count_of, in_row, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
@@ -122,7 +123,7 @@ class LoadedPlan:
             options: as of `stream_batch`.
         """
         results = self.stream_batch(rows, **options)
-        return list(bar(results, total=len(rows), label=self.__name__) if progress_bar else results)
+        return list(bar(results, total=count_of(rows), label=self.__name__) if progress_bar else results)
 
     def stream_batch(
         self,
@@ -150,11 +151,12 @@ class LoadedPlan:
         """
         check_rows(rows)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting = [self._row(number, row) for number, row in enumerate(rows)]
-        call = self._set_up(backend, seed, len(rows), limits, watches_of(record, replay, trace))
-        make = maker(call, lambda number, setup: self._made(fitting[number], setup))
-        order = partial(plan_order, self.plan, fitting) if hoist_prefix else None
-        return run_rows(call, make, len(fitting), order, threads=False)
+        fitting: Iterable[dict[str, Any]] = starmap(self._row, enumerate(rows))
+        count = count_of(rows)
+        fitting = fitting if count < 0 else list(fitting)
+        call = self._set_up(backend, seed, count, limits, watches_of(record, replay, trace))
+        order = partial(plan_order, self.plan) if hoist_prefix else None
+        return run_rows(call, maker(call, self._made), fitting, order)
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -53,25 +53,27 @@ def run_together(
     chosen = resolve(backend, here())
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
-    fitting = [fitted_rows(function.definition, function.bound, rows, {}) for function, rows in programs]
+    fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
     calls, makers = [], []
-    for (function, rows), own in zip(programs, fitting, strict=True):
-        calls.append(set_up(function.__name__, chosen, run_seed, len(rows), limits, NOTHING))
-        makers.append(function._maker(own, calls[-1]))
+    for (function, _), own in zip(programs, fitting, strict=True):
+        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, NOTHING))
+        makers.append(function._maker(calls[-1]))
     used = calls[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
-    def make(place: int) -> Run:
-        batch, number = places[place]
-        return makers[batch](number)
+    def make(_: int, place: tuple[int, int]) -> Run:
+        batch, number = place
+        return makers[batch](number, fitting[batch][number])
 
-    def order() -> Sequence[int]:
-        begun = zip(programs, fitting, strict=True)
-        return batch_order([function._ahead.beginnings(own) for (function, _), own in begun], used)
+    def order(ahead: Sequence[tuple[int, int]]) -> Sequence[int]:
+        begun = []
+        for batch, (function, _) in enumerate(programs):
+            begun.append(function._ahead.beginnings([fitting[batch][n] for own, n in ahead if own == batch]))
+        return batch_order(begun, used)
 
     results: list[list[Result]] = [[] for _ in programs]
     hoisted = order if hoist_prefix else None
-    running = run_batch(make, len(places), used, limits.window, limits.clock, "together", order=hoisted)
+    running = run_batch(make, places, used, limits.window, limits.clock, "together", order=hoisted)
     try:
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
 
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
-Rows = Sequence[Row]
+Rows = Iterable[Row]
 Mode = Literal["auto", "plan", "python"]  # whether a plan runs where there is one, always, or never
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
@@ -65,8 +66,8 @@ def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, .
 
 def fitted_rows(
     definition: Definition, bound: Mapping[str, Any], rows: Rows, kwargs: Mapping[str, Any]
-) -> list[Fitting]:
-    """Each row of a batch as a call. `kwargs` are of all rows.
+) -> Iterable[Fitting]:
+    """Each row of a batch as a call. `kwargs` are of all rows. Those of a list are looked at now.
 
     Raises:
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
@@ -86,17 +87,23 @@ def fitted_rows(
             raise in_row(number, error) from None
 
     check_rows(rows)
-    return [fitting(number, row) for number, row in enumerate(rows)]
+    fitting_rows = starmap(fitting, enumerate(rows))
+    return list(fitting_rows) if isinstance(rows, Sequence) else fitting_rows
 
 
 def check_rows(rows: Any) -> None:
     """Refuse what cannot be the rows of a batch.
 
     Raises:
-        UsageError: SGLC017, no list.
+        UsageError: SGLC017, no list, and nothing else that gives rows.
     """
-    if not isinstance(rows, Sequence) or isinstance(rows, str):
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
         raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+
+
+def count_of(rows: Rows) -> int:
+    """How many rows there are; -1 where that shows as they come."""
+    return len(rows) if isinstance(rows, Sequence) else -1
 
 
 def in_row(number: int, error: SglcError) -> SglcError:

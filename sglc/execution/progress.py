@@ -11,17 +11,17 @@ _WIDTH = 30  # characters
 
 
 def bar(items: Iterable[_T], *, total: int, label: str) -> Iterator[_T]:
-    """`items`, with a line on stderr that shows how many of `total` have come."""
+    """`items`, with a line on stderr that shows how many of `total` (-1: nobody knows) have come."""
     for done, item in enumerate(items, 1):
         show(done, total, label)
         yield item
 
 
 def show(done: int, total: int | None, label: str, unit: str = "") -> None:
-    """Draw the line once; the last draw ends it. `total` None: only the count is known."""
+    """Draw the line once; the last draw ends it. Without a `total` above 0 only the count is known."""
     if not sys.stderr.isatty():
         return
-    if total:
+    if total is not None and total > 0:
         filled = _WIDTH * done // total
         line = f"\r{label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}{unit}"
     else:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from sglc.execution.batch.runner import run_batch, window_of
 from sglc.execution.budget import budget_of
@@ -14,6 +14,8 @@ from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result
 from sglc.ir.plan.backend import Backend
+
+_Row = TypeVar("_Row")
 
 
 def limits_of_run(max_calls: Any, max_tokens: Any, timeout: Any) -> Limits:
@@ -61,21 +63,19 @@ def called_at(
     return outer.backend if backend is None else backend, place.seed, place
 
 
-def maker(call: CallSetup, make: Callable[[int, RunSetup], Run]) -> Callable[[int], Run]:
+def maker(call: CallSetup, make: Callable[[_Row, RunSetup], Run]) -> Callable[[int, _Row], Run]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
     context = contextvars.copy_context()
-    return lambda number: make(number, RunSetup(call, number, context.copy()))
+    return lambda number, row: make(row, RunSetup(call, number, context.copy()))
 
 
 def run_rows(
-    call: CallSetup, make: Callable[[int], Run], count: int,
-    order: Callable[[], Sequence[int]] | None, *, threads: bool = True,
+    call: CallSetup, make: Callable[[int, _Row], Run], rows: Iterable[_Row],
+    order: Callable[[Sequence[_Row]], Sequence[int]] | None,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""
     limits = call.limits
-    results = run_batch(
-        make, count, call.backend, limits.window, limits.clock, call.name, order=order, threads=threads
-    )
+    results = run_batch(make, rows, call.backend, limits.window, limits.clock, call.name, order=order)
     return results if call.observer is None else _observed(results, call.observer)
 
 

@@ -1,4 +1,4 @@
-"""Calls of declared Python functions: in threads of their own, so that nothing waits for them but who reads."""
+"""The user's Python in threads of its own, so that nothing waits for it but who reads: declared functions."""
 
 from __future__ import annotations
 
@@ -63,23 +63,23 @@ async def call_function(
             problem = error
         loop.call_soon_threadsafe(settle, value, problem)
 
-    _begin(work)
+    in_thread(work)
     return await done
 
 
-# Threads that wait for a function to call, by what they wait on. One that never comes back is just not here.
+# Threads that wait for Python to run, by what they wait on. One that never comes back is just not here.
 # They wait without an end: a thread that wakes up while Python ends would end the process by a signal.
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 _MOST_IDLE = 16
 
 
-def _begin(work: Callable[[], None]) -> None:
+def in_thread(work: Callable[[], None]) -> None:
     """Have `work` called in a thread that does nothing else: to begin one anew takes long."""
     try:
         jobs = _IDLE.pop()
     except IndexError:
         jobs = SimpleQueue()
-        threading.Thread(target=_serve, args=(jobs,), name="sglc-tool", daemon=True).start()
+        threading.Thread(target=_serve, args=(jobs,), name="sglc-python", daemon=True).start()
     jobs.put(work)
 
 

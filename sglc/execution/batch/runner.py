@@ -1,28 +1,30 @@
 """Many rows: at most a window of them at once, results in order, nothing left running.
 
-A row holds a place of the window until its result is there, so a row that waits (for the model, a tool, a
-lock) delays no row that has another place. Threads only run bodies: one is enough while bodies do not
-wait, and more are added, up to the window, as soon as they do.
+Rows come from any iterable, some thousands ahead of the result that is awaited, and results that nobody
+holds are gone: a batch has no end to its length. A row holds a place of the window until its result is
+there. Plans need no thread; Python that waits (for the model, a tool, a lock) has one for its row.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from sglc.errors import UsageError
 from sglc.execution.deadline import Clock
-from sglc.execution.event_loop import executor_loop
 from sglc.execution.lifecycle import Run
 from sglc.execution.result import Result
+from sglc.execution.tool_calls import in_thread
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 
+_Row = TypeVar("_Row")
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
-_STALL_S = 0.001  # a body that takes longer is taken to wait for something: another thread goes on
+_AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
 
 
 class Interrupted(KeyboardInterrupt):
@@ -49,208 +51,136 @@ def window_of(num_threads: Any) -> int | None:
 
 
 def run_batch(
-    make: Callable[[int], Run],
-    count: int,
+    make: Callable[[int, _Row], Run],
+    rows: Iterable[_Row],
     backend: Backend,
     window: int | None,
     clock: Clock | None,
     name: str,
     *,
-    order: Callable[[], Sequence[int]] | None = None,
-    threads: bool = True,
+    order: Callable[[Sequence[_Row]], Sequence[int]] | None = None,
 ) -> Iterator[Result]:
-    """Run rows 0 to `count` - 1, a window of them at once; yields each when it and all before it ended.
+    """Run rows, a window of them at once; yields each result when it and all before it ended.
 
     Closing the iterator stops what still runs, and what has not begun never does.
 
     Args:
-        make: gives a row; called when its turn has come.
+        make: gives the run of a row, which has a number from 0; called when its turn has come.
         window: rows live at once; None: as many as fit the back end.
-        order: gives the rows' numbers in the order in which they begin; that of the results without it.
-        threads: rows need a thread to run in; else they run in the executor's loop, and `make` is called there.
+        order: of some thousand rows that are next, the places in the order in which they begin.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
+        Exception: what `rows` or `make` raise, behind the results of the rows before.
     """
-    if not count:
-        return
+    size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+    batch = _Batch(make, iter(rows), size, order)
     backend.start()
     if clock is not None:
         clock.begin()
-    size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-    turns = range(count) if order is None else order()
-    live = _Window(make, turns, size, name) if threads else _LoopWindow(make, turns, size)
-    live.open()
+    threading.Thread(target=batch.feed, name=f"sglc-{name}", daemon=True).start()
     try:
-        for number in range(count):
-            yield live.result(number).sync()
+        while (result := batch.next()) is not None:
+            yield result
     except KeyboardInterrupt:
-        raise Interrupted([result for result in live.close() if result.ended]) from None
+        raise Interrupted([result for result in batch.close() if result.ended]) from None
     finally:
-        live.close()
+        batch.close()
 
 
-class _LoopWindow:
-    """Rows that are live and need no thread. `_fill` and `_ended` are called in the executor's loop."""
+class _Batch(Generic[_Row]):
+    """Rows that are live, and the results that are not given yet."""
 
-    def __init__(self, make: Callable[[int], Run], turns: Sequence[int], size: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[int, _Row], Run],
+        rows: Iterator[_Row],
+        size: int,
+        order: Callable[[Sequence[_Row]], Sequence[int]] | None,
+    ) -> None:
         self._make = make
-        self._turns = turns
+        self._rows = rows
         self._size = size
-        self._change = threading.Condition()  # a row has ended whose result somebody waits for
-        self._awaited = -1
-        self._live = 0
-        self._taken = 0  # rows that have a place, or had one
-        self._filling = False
-        self._begun: dict[int, Result] = {}
-        self._closed = False  # no row begins any more
-
-    def open(self) -> None:
-        """Begin."""
-        executor_loop().call_soon_threadsafe(self._fill)
-
-    def _fill(self) -> None:
-        if self._filling:  # a row ended as it began
-            return
-        self._filling = True
-        while self._live < self._size and self._taken < len(self._turns) and not self._closed:
-            number = self._turns[self._taken]
-            self._taken += 1
-            self._live += 1
-            row = self._make(number)
-            row.ended = partial(self._ended, number)
-            self._begun[number] = row.result
-            row.start()
-        self._filling = False
-        if self._closed:  # meanwhile
-            self._stop()
-
-    def _ended(self, number: int) -> None:
-        self._live -= 1
-        with self._change:
-            if number == self._awaited:
-                self._change.notify_all()
-        self._fill()
-
-    def result(self, number: int) -> Result:
-        """The result of a row, when it has ended."""
-        with self._change:
-            self._awaited = number
-            while not ((begun := self._begun.get(number)) and begun.ended):
-                self._change.wait()
-            return begun
-
-    def close(self) -> list[Result]:
-        """Let no row begin, stop those that run; gives the results of all that have begun."""
-        self._closed = True
-        return self._stop()
-
-    def _stop(self) -> list[Result]:
-        begun = [result for _, result in sorted(self._begun.copy().items())]
-        for result in begun:
-            result.stop()
-        return begun
-
-
-class _Window:
-    """Rows that are live, and the threads that run their bodies."""
-
-    def __init__(self, make: Callable[[int], Run], turns: Sequence[int], size: int, name: str) -> None:
-        self._make = make
-        self._turns = turns
-        self._size = size
-        self._name = name
+        self._order = order
         lock = threading.Lock()
-        self._room = threading.Condition(lock)  # a row has ended, or none begins any more
-        self._begun = threading.Condition(lock)  # a row has begun whose result somebody waits for
-        self._all_begun = threading.Event()
-        self._awaited = -1  # the row whose result somebody waits for
+        self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
+        self._come = threading.Condition(lock)  # the awaited row has begun, or it never will
         self._live = 0  # rows that have begun and have no result yet
-        self._threads = 0
-        self._taken = 0  # rows that have a place, or had one
-        self._results: dict[int, Result] = {}  # of the rows that have begun
-        self._closed = False  # no row begins any more
+        self._next = 0  # the row whose result is given next
+        self._begun: dict[int, Result] = {}
+        self._given: WeakValueDictionary[int, Result] = WeakValueDictionary()  # as long as somebody holds them
+        self._fed = False  # no row begins any more
+        self._problem: BaseException | None = None  # why, if not because there are no more
+        self._closed = False
 
-    def open(self) -> None:
-        """Begin."""
-        self._add_thread()
-        threading.Thread(target=self._watch, name=f"sglc-{self._name}-watch", daemon=True).start()
+    def feed(self) -> None:
+        """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
+        try:
+            first = 0
+            while chunk := list(islice(self._rows, _AHEAD)):
+                turns = range(len(chunk)) if self._order is None else self._order(chunk)
+                for turn in turns:
+                    if not self._wait_for_place(first):
+                        return
+                    self._begin(first + turn, chunk[turn])
+                first += len(chunk)
+        except BaseException as problem:
+            self._problem = problem
+        finally:
+            with self._come:
+                self._fed = True
+                self._come.notify_all()
 
-    def _add_thread(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._work, name=f"sglc-{self._name}", daemon=True).start()
-
-    def _work(self) -> None:
-        while (row := self._next()) is not None:
-            row.start()
-            if row.lost:  # another thread has taken this one's place
-                return
-            del row
-
-    def _next(self) -> Run | None:
+    def _wait_for_place(self, first: int) -> bool:
+        """Take a place for a row of those from `first` on; gives whether rows begin at all."""
         with self._room:
-            while self._live >= self._size and not self._over:
+            while not self._closed and (self._live >= self._size or first > self._next + _AHEAD):
                 self._room.wait()
-            if self._over:
-                return None
-            number = self._turns[self._taken]
-            self._taken += 1
-            self._live += 1
-            if self._over:
-                self._all_begun.set()
-                self._room.notify_all()  # nobody gets another place
-        row = self._make(number)
-        row.ended, row.abandoned = self._ended, self._abandoned
-        with self._begun:
-            self._results[number] = row.result
-            if self._awaited == number:
-                self._begun.notify_all()
+            self._live += not self._closed
+            return not self._closed
+
+    def _begin(self, number: int, row: _Row) -> None:
+        run = self._make(number, row)
+        run.ended = self._ended
+        with self._come:
+            self._begun[number] = run.result
+            if number == self._next:
+                self._come.notify_all()
         if self._closed:  # meanwhile
-            row.result.stop()
-        return row
-
-    @property
-    def _over(self) -> bool:
-        return self._closed or self._taken == len(self._turns)
-
-    def result(self, number: int) -> Result:
-        """The result of a row, as soon as the row has begun."""
-        with self._begun:
-            self._awaited = number
-            while number not in self._results:
-                self._begun.wait()
-            return self._results[number]
-
-    def close(self) -> list[Result]:
-        """Let no row begin, stop those that run; gives the results of all that have begun."""
-        with self._room:
-            self._closed = True
-            self._room.notify_all()
-            begun = [self._results[number] for number in sorted(self._results)]
-        self._all_begun.set()
-        for result in begun:
-            result.stop()
-        return begun
+            run.result.stop()
+        if run.needs_thread:
+            in_thread(run.start)
+        else:
+            run.start()
 
     def _ended(self) -> None:
         with self._room:
             self._live -= 1
             self._room.notify()
 
-    def _abandoned(self) -> None:
-        """A body has not ended in its time: its thread is no longer one of ours."""
+    def next(self) -> Result | None:
+        """The next result, when its row has ended; None behind the last one."""
+        with self._come:
+            while self._next not in self._begun:
+                if self._fed:
+                    if self._problem is not None:
+                        raise self._problem
+                    return None
+                self._come.wait()
+            result = self._begun[self._next]
+        result.sync()
         with self._room:
-            self._threads -= 1
-            if not self._over:
-                self._add_thread()
+            self._given[self._next] = self._begun.pop(self._next)
+            self._next += 1
+            self._room.notify()
+        return result
 
-    def _watch(self) -> None:
-        """Add a thread whenever there is a place in the window and nobody takes it."""
-        begun = -1
-        while not self._all_begun.wait(_STALL_S):
-            with self._room:
-                if self._threads >= self._size:
-                    return
-                if begun == self._taken and self._live < self._size:
-                    self._add_thread()
-                begun = self._taken
+    def close(self) -> list[Result]:
+        """Let no row begin, stop those that run; gives the results that are held, in row order."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+            held = [*sorted(self._given.items()), *sorted(self._begun.items())]
+        for _, result in held:
+            result.stop()
+        return [result for _, result in held]
