@@ -213,6 +213,17 @@ class Instance:
         return "".join(texts)
 
 
+def is_typed(variable: Variable) -> bool:
+    """Whether it is a value that is read from a text, or a list with such."""
+    match variable:
+        case Generated():
+            return variable.parser is not None
+        case Gathered():
+            return any(map(is_typed, variable.entries))
+        case _:
+            return False
+
+
 def first(text: Any) -> Any:
     """Of several samples, the one that the prompt goes on with."""
     return text[0] if isinstance(text, list) else text

@@ -36,6 +36,7 @@ from sglc.frontend.program.instance import (
     Scoped,
     Variable,
     first,
+    is_typed,
 )
 from sglc.frontend.program.pending import Pending
 from sglc.frontend.values.lazy_text import Changed, LazyText
@@ -410,7 +411,7 @@ class State(NoText):
         }
         self._variables.update(gathered)
         for name, made in gathered.items():
-            if made.value is None:
+            if made.value is None or is_typed(made):
                 self._stored(name, loc)
         return GatheredVariables(self._instance, gathered)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.outputs.output_form import OutputParser
-from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first
+from sglc.frontend.program.instance import Gathered, GatheredVariables, Scoped, Variable, first, is_typed
 from sglc.frontend.values.block_exit import Opaque, Stored, Unsettled
 from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
 from sglc.frontend.values.recorded import Generated
@@ -84,7 +84,7 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
             return item.value
         case Generated(parser=OutputParser() as parser, many=False):
             return _tree(tracing, tracing.parsed(parser, SymbolicText((item.value,)), loc), loc)
-        case Gathered(value=Value() as value) if not any(map(_is_typed, item.entries)):
+        case Gathered(value=Value() as value) if not is_typed(item):
             return value
         case Gathered():
             return _row(tracing, item.entries, loc)
@@ -104,16 +104,6 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
             return _row(tracing, item, loc)
         case _:
             return Opaque(item)
-
-
-def _is_typed(variable: Variable) -> bool:
-    match variable:
-        case Generated():
-            return variable.parser is not None
-        case Gathered():
-            return any(map(_is_typed, variable.entries))
-        case _:
-            return False
 
 
 def _row(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
