@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -74,7 +73,7 @@ def run_batch(
         Exception: what `rows` or `make` raise, behind the results of the rows before.
     """
     size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-    batch = _Batch(make, iter(rows), size, order)
+    batch = _Batch(make, rows, size, order)
     backend.start()
     if clock is not None:
         clock.begin()
@@ -94,12 +93,13 @@ class _Batch(Generic[_Row]):
     def __init__(
         self,
         make: Callable[[int, _Row], Run],
-        rows: Iterator[_Row],
+        rows: Iterable[_Row],
         size: int,
         order: Callable[[Sequence[_Row]], Sequence[int]] | None,
     ) -> None:
         self._make = make
-        self._rows = rows
+        self._rows = iter(rows)
+        self._whole = isinstance(rows, Sequence)  # all are there
         self._size = size
         self._order = order
         lock = threading.Lock()
@@ -117,7 +117,7 @@ class _Batch(Generic[_Row]):
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
             first = 0
-            while chunk := list(islice(self._rows, _AHEAD)):
+            while chunk := self._taken():
                 turns = range(len(chunk)) if self._order is None else self._order(chunk)
                 for turn in turns:
                     if not self._wait_for_place(first):
@@ -130,6 +130,20 @@ class _Batch(Generic[_Row]):
             with self._come:
                 self._fed = True
                 self._come.notify_all()
+
+    def _taken(self) -> list[_Row]:
+        """The next rows: as many as are looked at together, but no more than come before there is a place."""
+        chunk: list[_Row] = []
+        try:
+            while self._problem is None and len(chunk) < _AHEAD:
+                chunk.append(next(self._rows))
+                if not self._whole and self._live < self._size:
+                    break
+        except StopIteration:
+            pass
+        except BaseException as problem:
+            self._problem = problem
+        return chunk
 
     def _wait_for_place(self, first: int) -> bool:
         """Take a place for a row of those from `first` on; gives whether rows begin at all."""
