@@ -1,7 +1,7 @@
 """A host function between two generations: the model writes a sum, Python works it out.
 
-`calculate` is ordinary Python. Reading `s["sum"]` waits for the model, once; the answer that goes
-back into the prompt is Python's, so it is right whenever the sum is.
+`calculate` is declared as pure, so the program is a plan as a whole, with a call of it in the middle. The
+result that goes back into the prompt is Python's, so it is right whenever the sum is.
 
     sglc run examples/tools.py --arg question="A box holds 12 eggs. How many eggs are in 7 boxes?"
 """
@@ -32,7 +32,8 @@ Answer: 5 bags hold 45 apples.
 """
 
 
-def calculate(text):
+@sgl.pure
+def calculate(text: str) -> str:
     """The value of a sum of numbers with + - * / and brackets; no other Python is evaluated."""
     try:
         return f"{evaluate(ast.parse(text.strip(), mode='eval').body):g}"

@@ -8,6 +8,7 @@ plain data, else by identity. Comparing two fingerprints says what changed; no u
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -116,7 +117,7 @@ def _value(
 def _behind(item: Any) -> FunctionType | None:
     """The function whose body recording may enter or call."""
     match item:
-        case FunctionType() if not item.__module__.startswith("sglc."):
+        case FunctionType() if not _of_a_library(item):
             return item
         case MethodType():
             return _behind(item.__func__)
@@ -128,6 +129,12 @@ def _behind(item: Any) -> FunctionType | None:
                 return _behind(definition.call)
             declared = inspect.getattr_static(item, "__wrapped__", None)
             return declared if isinstance(declared, FunctionType) else None
+
+
+def _of_a_library(function: FunctionType) -> bool:
+    """Whether it is Python's own, or sglc's: these are called, or not, by name, and never entered."""
+    root = str(function.__module__).partition(".")[0]
+    return root == "sglc" or root in sys.stdlib_module_names
 
 
 def _package(item: Any) -> bool:
