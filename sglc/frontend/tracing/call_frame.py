@@ -279,6 +279,11 @@ class Closure:
         given.apply_defaults()
         frame = CallFrame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
         frame.values.update(given.arguments)
+        if isinstance(self.node, ast.AsyncFunctionDef):
+            return Coroutine(lambda: self._run(frame))
+        return self._run(frame)
+
+    def _run(self, frame: CallFrame) -> Any:
         frames = self.tracer.calling
         if len(frames) >= _DEEPEST:
             raise GraphBreak(f"functions call each other more than {_DEEPEST} deep", frame.loc(), OTHER)
@@ -287,6 +292,24 @@ class Closure:
             return self.tracer.run_body(frame)
         finally:
             frames.pop()
+
+
+class Coroutine:
+    """What calling an `async def` gives: nothing of it happens before it is awaited, once."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run: Callable[[], Any] | None = run
+
+    def awaited(self) -> Any:
+        """What it returns.
+
+        Raises:
+            RuntimeError: it was awaited before.
+        """
+        run, self._run = self._run, None
+        if run is None:
+            raise RuntimeError("cannot reuse already awaited coroutine")
+        return run()
 
 
 def closure_of(tracer: Tracer, function: FunctionType) -> Closure:

@@ -29,7 +29,7 @@ from typing import Any
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing import control
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     asked,
     holds_symbols,
@@ -75,8 +75,12 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             return data_method(frame, function.value, function.name, args, named)
         case Closure():
             return function(*args, **named)
+        case Declared() if inspect.iscoroutinefunction(function.function):
+            return Coroutine(lambda: _declared(frame, function, args, named))
         case Declared():
             return _declared(frame, function, args, named)
+        case MethodType() if _is_program(owner) and function.__name__ == "arun":
+            return Coroutine(lambda: call(frame, owner, args, named))
         case partial():
             return call(frame, function.func, [*function.args, *args], {**function.keywords, **named})
         case _ if _is_program(function) or (_is_program(owner) and function.__name__ == "run"):
@@ -127,9 +131,8 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
     Raises:
         GraphBreak: it is not the user's, or has no source.
     """
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        kind = "async def" if inspect.iscoroutinefunction(function) else "generator"
-        raise GraphBreak(f"`{function.__name__}` is a {kind} function", frame.loc(), ASYNC)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise GraphBreak(f"`{function.__name__}` is a generator function", frame.loc(), ASYNC)
     if not is_users(function):
         raise undeclared(frame, function)
     tracer = frame.tracer

@@ -12,7 +12,7 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, Tracer
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Tracer
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.values.graph_breaks import (
@@ -58,7 +58,7 @@ _ITERATORS = (
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
     return type(value).__module__.startswith("sglc.") and not isinstance(
-        value, Symbolic | Closure | BaseException
+        value, Symbolic | Closure | Coroutine | BaseException
     )
 
 

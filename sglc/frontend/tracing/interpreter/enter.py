@@ -16,7 +16,7 @@ from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import operand
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.graph_breaks import ASYNC, CALLBACK, NO_SOURCE, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, NO_SOURCE, GraphBreak
 from sglc.ir.core import Tree
 
 
@@ -24,18 +24,19 @@ def body_of(tracer: Tracer, definition: Definition) -> Callable[..., Any]:
     """The body of a program, interpreted.
 
     Raises:
-        GraphBreak: it has no source, or waits for more than the model.
+        GraphBreak: it has no source.
     """
     function = definition.call
     name = definition.name
-    if inspect.iscoroutinefunction(function):
-        raise GraphBreak(f"`async def {name}` waits for more than the model", definition.loc, ASYNC)
     assert isinstance(function, FunctionType)
     try:
-        return closure_of(tracer, function)
+        body = closure_of(tracer, function)
     except (OSError, SyntaxError) as error:
         reason = f"the source of `{name}` is not available ({error})"
         raise GraphBreak(reason, definition.loc, NO_SOURCE) from None
+    if inspect.iscoroutinefunction(function):
+        return lambda *args, **named: body(*args, **named).awaited()
+    return body
 
 
 def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, FunctionNode
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, FunctionNode
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
     entries,
@@ -445,8 +445,11 @@ def _starred(frame: CallFrame, node: ast.Starred) -> Any:
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
+    value = evaluate(frame, node.value)
     frame.node = node
-    raise GraphBreak("`await` waits for more than the model", frame.loc(), ASYNC)
+    if not isinstance(value, Coroutine):
+        raise GraphBreak("`await` waits for more than the model", frame.loc(), ASYNC)
+    return value.awaited()
 
 
 _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
