@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import RunError, TraceError
 from sglc.ir.core import Program, Value
 from sglc.ir.ops import (
@@ -306,10 +308,47 @@ def test_forms_are_sglang_s() -> None:
     assert made[0].sampling.stop == ("x", " ", "\n")
 
 
-def test_an_async_program_runs_as_ordinary_python() -> None:
+@sgl.tool
+async def look(text: str) -> str:
+    return text.upper()
+
+
+async def twice(s: Any, name: str) -> str:
+    s += sgl.gen(name)
+    return await look(s[name]) + await look(s[name])
+
+
+@sgl.function
+async def inner(s: Any, q: str) -> str:
+    s += q + sgl.gen("i")
+    return s["i"]
+
+
+@sgl.function
+async def awaiting(s: Any, q: str) -> Any:
+    s += q
+    said = await twice(s, "a")
+    late = look("never awaited")
+    result = await inner.arun(said)
+    return said, result.ret_value, late is None
+
+
+def test_an_async_program_is_traced_with_what_it_awaits(recwarn: Any) -> None:
+    kinds = [type(op).__name__ for op in traced(awaiting).ops]
+    assert kinds.count("Tool") == 2
+    assert kinds.count("Call") == 1
+    assert not ops(traced(awaiting), HostCall)
+    backend = ScriptedBackend(lambda asked: f"<{asked.site.name}>")
+    results = [awaiting.run("q", backend=backend, mode=mode) for mode in ("plan", "python")]
+    assert [result.ret_value for result in results] == [("<A><A>", "<i>", False)] * 2
+    assert results[0].text() == results[1].text() == "q<a>"
+
+
+def test_what_else_is_awaited_is_a_graph_break() -> None:
     @sgl.function
     async def program(s: Any) -> None:
         s += "a"
+        await asyncio.sleep(0)
 
     (call,) = ops(traced(program), HostCall)
-    assert "async def program" in call.reason
+    assert "sleep" in call.reason

@@ -81,8 +81,8 @@ OWN_METHOD = BreakKind(
     "take one of `token_length_normalized`, `greedy_token_selection`, `unconditional_likelihood_normalized`",
 )  # fmt: skip
 ASYNC = BreakKind(
-    "SGLC142", "`async def`", "a coroutine function can wait for anything",
-    "write `def`; what is to be awaited can be a function declared with `@sglc.tool`",
+    "SGLC142", "`await`", "only programs, declared functions and functions of yours are awaited",
+    "let a function declared with `@sglc.tool` await it",
 )  # fmt: skip
 NO_SOURCE = BreakKind(
     "SGLC143", "the source", "calls and f-strings are recorded from a function's source",
