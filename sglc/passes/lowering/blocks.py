@@ -33,7 +33,7 @@ from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within,
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
-from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, may_hand_over, put_together
+from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, is_quick, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
 from sglc.passes.prompt.text import with_texts
 
@@ -98,6 +98,7 @@ class _BlockLowering:
         self.scope = scope
         self.flat = list(self.flattened(ops))
         self.masks: dict[Value, int] = {}
+        self.made: set[Value] = set()  # values that are not there from the beginning
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
         self.segments: dict[int, Unit] = {}
@@ -177,10 +178,15 @@ class _BlockLowering:
                     needs |= self.decision(len(whole))
             in_segment = isinstance(op, _STREAM_OPS)
             self.keys.append(needs if in_segment else -1)
+            is_decision = not in_segment and not isinstance(op, Format | Join | Store)
+            late = not self.made.isdisjoint(map(self.scope.own, operands(op)))
+            if in_segment or late or (is_decision and (barrier or not is_quick(op))):
+                self.made.update(op.results)
             if isinstance(op, Gen | Select):
                 self.scope.texts[op.results[1]] = (op.results[1],)
-            if not in_segment and not isinstance(op, Format | Join | Store):
-                needs |= self.decision()
+            if is_decision:
+                if self.made.issuperset(op.results):  # else it is there before anything is asked
+                    needs |= self.decision()
                 for value in op.results:
                     named(self.scope, value)
                 barrier = needs if may_hand_over(op) else barrier

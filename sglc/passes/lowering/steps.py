@@ -108,6 +108,11 @@ def may_hand_over(op: Op) -> bool:
     return any(isinstance(inner, HostCall) for inner in walk((op,)))
 
 
+def is_quick(op: Op) -> bool:
+    """Whether an op takes no time that anybody would notice: Python's own functions on data."""
+    return isinstance(op, PureCall) and op.name in PURE
+
+
 def calls_tools(op: Op) -> bool:
     """Whether a tool may be called at the op."""
     return any(isinstance(inner, Tool) for inner in _inside(op))
