@@ -103,6 +103,25 @@ def test_passes_change_no_text_and_cost_no_token(
         assert (*(on.counts[name] for name in names), on.fewest) == COUNTS[workload.name]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 5), ids=lambda workload: workload.name)
+def test_a_plan_costs_no_more_of_anything(workload: Workload, oracle: OnOracle, words: DrawnWords) -> None:
+    batch = workload.batch(words, 0, "smallest")
+    found = []
+    for mode in ("plan" if workload.name not in ("react", "rag") else "auto", "python"):
+        oracle.flush_cache()
+        before = oracle.server_info()
+        result = batch.function.run(**batch.rows[0], backend=oracle, seed=1, mode=mode).sync()
+        after = oracle.server_info()
+        usage = result.usage
+        costs = [after[name] - before[name] for name in ("submits", "steps")]
+        costs += [usage.calls, usage.prompt, usage.computed, usage.completion, usage.scored]
+        found.append((costs, [(str(call.site), call.samples) for call in result.calls], result.text()))
+    (plan, made, text), (python, other, other_text) = found
+    assert (sorted(made), text) == (sorted(other), other_text)
+    assert all(cost <= most for cost, most in zip(plan, python, strict=True)), (plan, python)
+
+
 def test_a_second_round_finds_nothing_of_the_first(oracle: OnOracle, words: DrawnWords) -> None:
     batch = BY_NAME["few-shot"].batch(words, 0, "smallest")
     first, second = (run_round(batch, oracle, True) for _ in range(2))
