@@ -90,7 +90,7 @@ def test_another_source_is_refused(module: Any, tmp_path: Path) -> None:
     (tmp_path / f"{module.__name__}.py").write_text(SOURCE.replace("Q: ", "Question: "))
     sys.modules.pop(module.__name__)
     linecache.clearcache()
-    with pytest.raises(UsageError, match="SGLC059.*is another program here"):
+    with pytest.raises(UsageError, match=r"SGLC059.*is another program here"):
         pickle.loads(data)
 
 
