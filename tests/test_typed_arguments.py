@@ -47,6 +47,14 @@ class Point:
     name: str
 
 
+@dataclass
+class Place:
+    """Another class with the fields of a `Point`."""
+
+    x: int
+    name: str
+
+
 class Order(BaseModel):
     items: list[str]
     total: float
@@ -176,6 +184,33 @@ def test_an_object_that_is_used_as_a_whole_is_no_dict() -> None:
     plan = compiled(shows, {"x": Point(1, "a")})
     problem = refused(plan, {"x": {"x": 1, "name": "a"}})
     assert (problem.code, problem.note) == ("SGLC048", "here it is 'dict'")
+
+
+@sgl.tool
+def kinds_of(items: list[Any]) -> str:
+    return " ".join(type(item).__name__ for item in items)
+
+
+@sgl.function
+def gives_to_a_tool(s: Any, x: Any) -> None:
+    s += kinds_of([x]) + sgl.gen("a")
+
+
+@sgl.function
+def gives_back(s: Any, x: Any) -> Any:
+    s += "here: " + sgl.gen("a")
+    return {"it": (x,)}
+
+
+@pytest.mark.parametrize("function", [gives_to_a_tool, gives_back], ids=["tool", "value"])
+def test_an_object_that_only_goes_through_is_of_its_class(function: Function) -> None:
+    plan = compiled(function, {"x": Point(1, "a")})
+    alike = {"x": Point(7, "b")}
+    assert same(planned(plan, alike), python(function, alike))
+    assert refused(plan, {"x": Place(1, "a")}).code == "SGLC047"
+    assert refused(plan, {"x": {"x": 1, "name": "a"}}).message == (
+        f"the plan is for arguments of which `sglc.type(x)` is `'{__name__}.Point'`"
+    )
 
 
 # -- another process ---------------------------------------------------------------------------------

@@ -292,7 +292,11 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         GraphBreak: it is no data.
     """
     match item:
-        case _ if isinstance(item, Symbolic) or is_ours(item):
+        case Symbolic():
+            if name != "sglc.attribute":
+                whole(tracer, item)
+            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+        case _ if is_ours(item):
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case list() if type(item) is list:
             return tuple(operand(tracer, part, name) for part in item)
@@ -322,8 +326,6 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
-            if isinstance(item, Symbolic) and name != "sglc.attribute":
-                whole(tracer, item)
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
 
 
