@@ -811,6 +811,22 @@ def counts_texts(s: Any, text: str) -> Any:
 
 
 @sgl.function
+def changes_in_place(s: Any, text: str) -> Any:
+    s += text + sgl.gen("x")
+    numbers, named, bits = {1, 2, 3}, {"x": s["x"]}, 6
+    numbers |= {4}
+    numbers &= {2, 3, 4}
+    numbers ^= {2}
+    numbers -= {3}
+    named |= {"text": text}
+    bits |= 1
+    bits &= 5
+    bits ^= 1
+    bits <<= 2
+    return [sorted(numbers), named, bits, 6 | 1, 6 & 3, 6 ^ 1]
+
+
+@sgl.function
 def prints(s: Any, text: str) -> Any:
     s += text + sgl.gen("x")
     print("found", s["x"])
@@ -819,7 +835,7 @@ def prints(s: Any, text: str) -> Any:
 
 PROGRAMS = [
     (handles_its_own_errors, 2), (leaves_in_the_middle, 1), (joins, 1), (views, 1), (formats, 1), (keys, 2),
-    (counts_texts, 4), (prints, 1),
+    (counts_texts, 4), (changes_in_place, 1), (prints, 1),
 ]  # fmt: skip
 
 
