@@ -112,7 +112,6 @@ _OWN = {
     **_named("sglc.isinstance", bool),
     **_named("sglc.template", str),
     **_named("sglc.arrange", list),
-    **_named("sglc.selected", list),
     **_named("sglc.compress sglc.unpack", list),
     **_named("sglc.zip sglc.enumerate sglc.reversed sglc.range", list),
 }
@@ -314,7 +313,6 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.arrange": _arrange,
     "sglc.compress": _compress,
     "sglc.unpack": _unpack,
-    "sglc.selected": lambda items, numbers: [items[number] for number in numbers],
     "sglc.zip": lambda *items: list(zip(*items, strict=False)),
     "sglc.enumerate": lambda items, start=0: list(enumerate(items, start)),
     "sglc.reversed": lambda items: list(reversed(items)),

@@ -82,7 +82,7 @@ def holds_symbols(value: Any) -> bool:
 
 def is_foreign(value: Any, depth: int = 0) -> bool:
     """Whether using a value could run code that is not known: it is an object of the user's, or holds one."""
-    if isinstance(value, _ATOMS) and type(value) in _ATOMS:
+    if type(value) in _ATOMS:
         return False
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if type(value) is dict else value
