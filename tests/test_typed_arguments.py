@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -27,6 +27,7 @@ from sglc.frontend.tracing.arguments import Bound, promised
 from sglc.ir.facts import names_in, spell, value_of
 from sglc.ir.plan.plan import HostStep, PlanGuard
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
+from sglc.ir.pure import Instance
 from sglc.ir.text.printer import from_text, to_text
 from tests.corpus.case import same
 
@@ -211,6 +212,152 @@ def test_an_object_that_only_goes_through_is_of_its_class(function: Function) ->
     assert refused(plan, {"x": {"x": 1, "name": "a"}}).message == (
         f"the plan is for arguments of which `sglc.type(x)` is `'{__name__}.Point'`"
     )
+
+
+# -- classes with code of their own ------------------------------------------------------------------
+
+RAN: list[str] = []  # code of classes that a plan names
+
+
+@dataclass
+class WithPostInit:
+    x: int
+    name: str
+
+    def __post_init__(self) -> None:
+        RAN.append("__post_init__")
+
+
+class Inherits(WithPostInit):
+    pass
+
+
+@dataclass
+class WithInit:
+    x: int
+    name: str
+
+    def __init__(self, x: int, name: str) -> None:
+        RAN.append("__init__")
+
+
+@dataclass
+class WithNew:
+    x: int
+    name: str
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("__new__")
+        return super().__new__(cls)
+
+
+@dataclass
+class WithSetattr:
+    x: int
+    name: str
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        RAN.append("__setattr__")
+
+
+class Meta(type):
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("__call__")
+        return super().__call__(*args, **named)
+
+
+@dataclass
+class WithMeta(metaclass=Meta):
+    x: int
+    name: str
+
+
+class Told:
+    def __set__(self, owner: object, value: Any) -> None:
+        RAN.append("__set__")
+
+
+@dataclass
+class WithDescriptor:
+    x: int
+    name: str
+
+
+WithDescriptor.x = Told()  # type: ignore[assignment]
+
+
+@dataclass
+class WithFactory:
+    x: int
+    name: str
+    more: list[str] = field(init=False, default_factory=lambda: RAN.append("factory") or [])
+
+
+class PairWithNew(namedtuple("PairWithNew", ["x", "name"])):
+    def __new__(cls, *args: Any) -> Any:
+        RAN.append("__new__")
+        return super().__new__(cls, *args)
+
+
+class ModelWithPostInit(BaseModel):
+    x: int
+    name: str
+
+    def model_post_init(self, context: Any, /) -> None:
+        RAN.append("model_post_init")
+
+
+class ModelThatConstructs(BaseModel):
+    x: int
+    name: str
+
+    @classmethod
+    def model_construct(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("model_construct")
+        return super().model_construct(*args, **named)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [WithPostInit, Inherits, WithInit, WithNew, WithSetattr, WithMeta, WithDescriptor, WithFactory, PairWithNew,
+     ModelWithPostInit, ModelThatConstructs],
+)  # fmt: skip
+def test_a_plan_makes_no_object_whose_class_runs_code(kind: type) -> None:
+    """A plan file may come from a stranger: its default is another class than it was compiled with."""
+    made = compiled(with_default(Point(1, "a")), None).plan
+    default = str(made.params[0].default).replace("Point", kind.__name__)
+    param = replace(made.params[0], kind=f"{__name__}.{kind.__name__}", default=default)
+    other = replace(made, params=(param,), guards=())
+    plan = LoadedPlan(plan_from_text(plan_to_text(other), "x.json"))
+    RAN.clear()
+    ((found,), _, _) = planned(plan, {})
+    assert found == Instance(f"{__name__}.{kind.__name__}", {"x": 1, "name": "a"})
+    assert RAN == []
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    x: int
+    name: str
+
+
+class Named(NamedTuple):
+    x: int
+    name: str = "n"
+
+
+class Model(BaseModel):
+    x: int
+    name: str
+
+
+@pytest.mark.parametrize(
+    "value", [Point(1, "a"), Frozen(1, "a"), Named(1, "a"), Model(x=1, name="a")], ids=repr
+)
+def test_a_plan_makes_objects_that_only_hold_their_fields(value: Any) -> None:
+    again = value_of(str(spell(value)))
+    assert type(again) is type(value)
+    assert again == value
 
 
 # -- another process ---------------------------------------------------------------------------------

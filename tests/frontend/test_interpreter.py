@@ -139,6 +139,51 @@ class Holder:
     account: Any = None
 
 
+@dataclass
+class MadeByNew:
+    name: str
+
+    def __new__(cls, *args: Any) -> Any:
+        ASKED.append("__new__")
+        return super().__new__(cls)
+
+
+class TellingMeta(type):
+    def __call__(cls, *args: Any) -> Any:
+        ASKED.append("__call__")
+        return super().__call__(*args)
+
+
+@dataclass
+class MadeByMeta(metaclass=TellingMeta):
+    name: str
+
+
+@dataclass
+class MadeBySetattr:
+    name: str
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        ASKED.append("__setattr__")
+
+
+class NewFailure(Exception):
+    def __new__(cls, *args: Any) -> Any:
+        ASKED.append("__new__")
+        return super().__new__(cls, *args)
+
+
+class Tolerant(Enum):
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        ASKED.append("_missing_")
+        return None
+
+
+class Answer(Tolerant):
+    YES = "yes"
+
+
 class Told(Enum):
     YES = "yes"
 
@@ -155,6 +200,7 @@ class Failure(Exception):
 
 SHOWN = Shown()
 HOLDER = Holder(ACCOUNT)
+BY_NEW: Any = MadeByNew("n")
 
 
 @tool
@@ -426,6 +472,30 @@ def calls_an_object(s: Any) -> None:
     s += ACCOUNT()
 
 
+def makes_an_object_by_new(s: Any) -> None:
+    s += MadeByNew("n").name
+
+
+def makes_an_object_by_a_metaclass(s: Any) -> None:
+    s += MadeByMeta("n").name
+
+
+def makes_an_object_by_setattr(s: Any) -> None:
+    s += MadeBySetattr("n").name
+
+
+def makes_an_exception_by_new(s: Any) -> None:
+    s += NewFailure("n").args[0]
+
+
+def asks_for_a_missing_member(s: Any) -> None:
+    s += Answer("yes!").value
+
+
+def gives_an_object_that_sets_itself_up(s: Any) -> Any:
+    return BY_NEW
+
+
 BREAKS = [
     counts_in_a_prompt, appends_to_a_global, appends_through_a_bound_method, appends_through_a_partial,
     appends_to_a_row, appends_to_a_row_of_a_mapping, appends_to_a_row_of_a_queue, adds_to_a_set, adds_in_place,
@@ -438,7 +508,8 @@ BREAKS = [
     shows_a_dataclass, shows_a_dataclass_by_percent, shows_an_enum, shows_an_exception, prints_an_object,
     adds_an_object, adds_a_dataclass, orders_objects, measures_an_object, goes_through_an_object,
     indexes_an_object, indexes_by_an_object, keeps_an_object_in_a_set, asks_an_object_for_an_item,
-    calls_an_object,
+    calls_an_object, makes_an_object_by_new, makes_an_object_by_a_metaclass, makes_an_object_by_setattr,
+    makes_an_exception_by_new, asks_for_a_missing_member, gives_an_object_that_sets_itself_up,
 ]  # fmt: skip
 
 
