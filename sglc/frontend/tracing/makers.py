@@ -43,7 +43,7 @@ def _name_of(parser: OutputParser) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class NoValue:
     """Stands for a variable whose text spells no value: only who reads it gets the error."""
 
     problem: RunError
@@ -60,7 +60,7 @@ def _softly(parse: Callable[[str], Any], text: str) -> Any:
     try:
         return parse(text)
     except RunError as problem:
-        return Unread(problem)
+        return NoValue(problem)
 
 
 def maker_named(name: str) -> Callable[..., Any] | None:
