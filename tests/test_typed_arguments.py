@@ -30,6 +30,7 @@ from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
 from sglc.ir.pure import Instance
 from sglc.ir.text.printer import from_text, to_text
 from tests.corpus.case import same
+from tests.depth import few
 
 
 class Tone(enum.Enum):
@@ -124,7 +125,7 @@ VALUES: list[tuple[Any, Any]] = [  # an example, and another of its type
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("example", "value"), VALUES, ids=repr)
+@pytest.mark.parametrize(("example", "value"), few(VALUES, 5), ids=repr)
 def test_a_value_keeps_its_type(example: Any, value: Any) -> None:
     expected = python(shows, {"x": value})
     found = planned(compiled(shows, {"x": example}), {"x": value})
@@ -141,7 +142,7 @@ def with_default(value: Any) -> Function:
     return shown
 
 
-@pytest.mark.parametrize(("default", "value"), VALUES, ids=repr)
+@pytest.mark.parametrize(("default", "value"), few(VALUES, 5), ids=repr)
 def test_a_default_is_one_that_a_run_can_change(default: Any, value: Any) -> None:
     function = with_default(default)
     plan = compiled(function, None)
