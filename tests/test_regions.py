@@ -313,7 +313,7 @@ def test_pass_keeps_meaning(name: str) -> None:
 
 
 def test_text_form_is_exact() -> None:
-    for seed in SEEDS:
+    for seed in few(SEEDS, 8):
         check_text(random_program(seed, regions=True))
 
 

@@ -85,7 +85,7 @@ def started(tmp_path: Path, statement: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("statement", few(CASES, 3))
+@pytest.mark.parametrize("statement", few(CASES, 2))
 def test_a_run_that_nobody_reads_is_finished(tmp_path: Path, statement: str) -> None:
     out, _ = started(tmp_path, statement).communicate(timeout=60)
     assert out.replace(f"{tmp_path}/", "") == CASES[statement]

@@ -85,7 +85,7 @@ def test_random_programs(backend: Backend) -> None:
     assert looked > (0 if chat else at_depth(5, 15, 15))  # an API refuses most
 
 
-@pytest.mark.parametrize("case", some_of(cases(), 15, 40), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some_of(cases(), 8, 40), ids=lambda case: case.name)
 def test_the_corpus(case: Case) -> None:
     for rows in (None, list(case.rows)[:3]):
         try:
