@@ -53,18 +53,33 @@ def serving(answer: Callable[[dict[str, Any]], Any], *, delay_s: float = 0.0) ->
     config = uvicorn.Config(
         _app(api), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        thread.join(0.01)
-        assert thread.is_alive()
+    assert server.begun.wait(60)
     port = server.servers[0].sockets[0].getsockname()[1]
     api.url = f"http://127.0.0.1:{port}/v1"
     yield api
-    server.should_exit = True
-    server.force_exit = True
+    server.end()
     thread.join(10)
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to, and not up to a tenth of a second later."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = threading.Event()
+
+    async def main_loop(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        await self.on_tick(0)  # the date of its answers
+        self.begun.set()
+        await self._over.wait()
+
+    def end(self) -> None:
+        self.force_exit = True
+        self._loop.call_soon_threadsafe(self._over.set)
 
 
 def _app(api: Api) -> FastAPI:

@@ -13,7 +13,8 @@ from sglc.execution.batch import order as batch_order
 from sglc.execution.batch.order import begins, common, depth_first, order, plan_order, trie_size
 from sglc.ir.plan.plan import Derived
 from sglc.ir.plan.segment import Slot
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
+from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend
 from tests.passes.test_leads import asked
 
@@ -148,7 +149,8 @@ def test_an_order_of_ten_thousand_long_prompts_compares_little(monkeypatch: pyte
     """Two texts are compared as often as there are rows, besides being sorted."""
     rng = random.Random(3)
     beginnings = ["".join(rng.choices("abcdef", k=6_000)) for _ in range(8)]
-    texts = [rng.choice(beginnings) + f"{i}" for i in range(10_000)]
+    count = at_depth(1_500, 10_000, 10_000)
+    texts = [rng.choice(beginnings) + f"{i}" for i in range(count)]
     calls = 0
 
     def counted(a: str, b: str) -> int:
@@ -158,14 +160,14 @@ def test_an_order_of_ten_thousand_long_prompts_compares_little(monkeypatch: pyte
 
     monkeypatch.setattr(batch_order, "common", counted)
     found = depth_first(texts)
-    assert calls == 9_999
+    assert calls == count - 1
     groups = [texts[number][:6_000] for number in found]
     assert sum(a != b for a, b in pairwise(groups)) == 7
 
 
-def test_texts_stand_in_for_tokens(smollm2: Path) -> None:
+def test_texts_stand_in_for_tokens(default_tokenizer: LocalTokenizer) -> None:
     """Where beginnings part inside a token, what tokens share ends a little before what characters do."""
-    tokenizer = load_tokenizer(smollm2)
+    tokenizer = default_tokenizer
     rng = random.Random(8)
     words = (Path(__file__).parent.parent / "docs" / "language.md").read_text().split()
     some = [" ".join(rng.choices(words, k=60)) for _ in range(4)]

@@ -412,10 +412,12 @@ def test_programs_that_run_together_share_what_they_begin_with() -> None:
     questions = [(rng.choice(rules), text(rng, 20)) for _ in range(30)]
     documents = [{"rules": rng.choice(rules), "document": text(rng, 40)} for _ in range(30)]
     optimum = 6 * 300 + 30 * 60 + 30 * 90
-    together = engine(optimum / 4)
-    first, second = sgl.run_together([(chat, questions), (summarize, documents)], backend=together, seed=5)
-    # A row that is held up on a busy machine comes when its rules are gone: two of 300 tokens were seen.
-    assert computed([*first, *second]) <= 1.25 * least([*first, *second])
+    # One row at a time: with several, one that a busy machine holds up comes when its rules are gone.
+    together = engine(optimum / 4, 1)
+    first, second = sgl.run_together(
+        [(chat, questions), (summarize, documents)], backend=together, seed=5, num_threads=1
+    )
+    assert computed([*first, *second]) <= 1.03 * least([*first, *second])
     together.close()
     alone = engine(optimum / 4)
     assert kept(chat.run_batch(questions, backend=alone, seed=5)) == kept(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ def few_threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+    gc.freeze()  # who measures thaws the heap
 
 
 def measured(workload: str, *more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,9 @@ def test_passes_change_no_text_and_cost_no_token(
 ) -> None:
     batch, warm_up = (workload.batch(words, seed, "smallest") for seed in (0, 1))
     assert batch.rows != warm_up.rows
+    began = time.perf_counter()
     (on,), (off,) = compare(workload.name, batch, warm_up, oracle, 1)
+    took_us = 1e6 * (time.perf_counter() - began)
     assert equal_share(on, off) == 1.0
     for side in (on, off):
         counts = side.counts
@@ -95,6 +98,7 @@ def test_passes_change_no_text_and_cost_no_token(
         assert 0 < side.fewest <= counts["computed_tokens"] < counts["prompt_tokens"]
         assert counts["rested_us"] >= 0
         assert counts["steps"] > 1
+    assert on.counts["rested_us"] + off.counts["rested_us"] <= took_us
     assert on.counts["computed_tokens"] < off.counts["computed_tokens"] + PAGE_SIZE
     assert on.counts["submits"] <= off.counts["submits"]
     assert on.counts["computed_tokens"] < on.fewest + PAGE_SIZE  # there is room for everything

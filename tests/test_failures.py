@@ -254,3 +254,15 @@ def test_the_window_of_a_plan_is_bounded_and_kept_full() -> None:
     assert most[0] == 4
     assert done.index("w0") >= 8
     assert [result.row for result in results] == list(range(40))
+
+
+@pytest.mark.timeout(60)  # who asks and is not answered waits for ever
+def test_a_question_that_fails_is_answered() -> None:
+    backend = OracleBackend()
+    assert backend.server_info()["pages"] == 8_000
+    del backend.oracle.pages  # what it is asked for next
+    for _ in range(2):  # the first one breaks the runtime, the second one finds it broken
+        with pytest.raises(SglcError, match="the runtime failed: `AttributeError`") as caught:
+            backend.server_info()
+        assert caught.value.code == "SGLC504"
+    backend.close()

@@ -14,6 +14,7 @@ import pytest
 from sglc.backends.openai import joint
 from sglc.backends.openai.joint import Capture, Heard, JointMatch, JointStep, limit_of, match
 from sglc.ir.sampling import Sampling
+from tests.depth import at_depth
 
 Matcher = Callable[..., JointMatch]
 
@@ -121,8 +122,8 @@ def check(matcher: Matcher, rounds: int) -> dict[str, int]:
 
 
 def test_captures_are_what_own_requests_would_give() -> None:
-    seen = check(match, 6000)
-    assert min(seen.values()) > 100, seen
+    seen = check(match, at_depth(1_500, 6_000, 6_000))
+    assert min(seen.values()) > at_depth(20, 100, 100), seen
 
 
 MUTANTS = {

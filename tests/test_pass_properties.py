@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from sglc.passes import cache_hints, dead_code, inline_calls
 from sglc.passes.base import PASSES, Exactness, run_pipeline
 from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.depth import at_depth, few
 from tests.pass_checks import (
     alike,
@@ -56,11 +55,10 @@ def programs(count: int = PROGRAMS) -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes"], 2))
-def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, smollm2: Path) -> None:
+def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, default_tokenizer: LocalTokenizer) -> None:
     """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
-    tokenizer = load_tokenizer(smollm2)
-    raw = [check_ids(raw_program(seed), tokenizer, name, ()) for seed in range(RAW)]
-    chat = [check_ids(chat_program(seed), tokenizer, name) for seed in range(CHAT_PROGRAMS)]
+    raw = [check_ids(raw_program(seed), default_tokenizer, name, ()) for seed in range(RAW)]
+    chat = [check_ids(chat_program(seed), default_tokenizer, name) for seed in range(CHAT_PROGRAMS)]
     written = [counts for counts in (*raw, *chat) if counts is not None]
     assert len(written) > 118 / 130 * (RAW + CHAT_PROGRAMS)
     assert sum(prompts for prompts, _ in written) > 400 / 130 * (RAW + CHAT_PROGRAMS)
@@ -371,12 +369,13 @@ def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.Mo
     assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())  # type: ignore[misc]
 
 
-def test_wrong_ids_are_caught(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_ids_are_caught(default_tokenizer: LocalTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inlining that writes what it is given as a turn's own text would: text alike, other ids."""
-    tokenizer = load_tokenizer(smollm2)
     right = inline_calls.Format  # type: ignore[attr-defined]
     monkeypatch.setattr(inline_calls, "Format", lambda parts, **given: right((*parts, " "), **given))
-    found = (lambda seed=seed: check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(40))
+    found = (
+        lambda seed=seed: check_ids(chat_program(seed), default_tokenizer, "inline_calls") for seed in range(40)
+    )
     assert any(map(fails, found))
 
 

@@ -19,6 +19,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
+from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend
 
 
@@ -295,7 +296,7 @@ def test_the_local_runtime_goes_on() -> None:
 
 def test_random_programs_that_recover() -> None:
     """The prompts are those of a program in which the failed generations are not there."""
-    for seed in range(60):
+    for seed in range(at_depth(12, 60, 60)):
         backend, asked = scripted()
         rng = random.Random(seed)
         steps = [(rng.randrange(3), rng.choice(["good", "good", "bad"]), rng.random() < 0.6) for _ in range(12)]

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -27,8 +27,10 @@ from sglc.frontend.tracing.arguments import Bound, promised
 from sglc.ir.facts import names_in, spell, value_of
 from sglc.ir.plan.plan import HostStep, PlanGuard
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
+from sglc.ir.pure import Instance
 from sglc.ir.text.printer import from_text, to_text
 from tests.corpus.case import same
+from tests.depth import few
 
 
 class Tone(enum.Enum):
@@ -43,6 +45,14 @@ class Level(enum.IntEnum):
 
 @dataclass
 class Point:
+    x: int
+    name: str
+
+
+@dataclass
+class Place:
+    """Another class with the fields of a `Point`."""
+
     x: int
     name: str
 
@@ -115,7 +125,7 @@ VALUES: list[tuple[Any, Any]] = [  # an example, and another of its type
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("example", "value"), VALUES, ids=repr)
+@pytest.mark.parametrize(("example", "value"), few(VALUES, 5), ids=repr)
 def test_a_value_keeps_its_type(example: Any, value: Any) -> None:
     expected = python(shows, {"x": value})
     found = planned(compiled(shows, {"x": example}), {"x": value})
@@ -132,7 +142,7 @@ def with_default(value: Any) -> Function:
     return shown
 
 
-@pytest.mark.parametrize(("default", "value"), VALUES, ids=repr)
+@pytest.mark.parametrize(("default", "value"), few(VALUES, 5), ids=repr)
 def test_a_default_is_one_that_a_run_can_change(default: Any, value: Any) -> None:
     function = with_default(default)
     plan = compiled(function, None)
@@ -176,6 +186,179 @@ def test_an_object_that_is_used_as_a_whole_is_no_dict() -> None:
     plan = compiled(shows, {"x": Point(1, "a")})
     problem = refused(plan, {"x": {"x": 1, "name": "a"}})
     assert (problem.code, problem.note) == ("SGLC048", "here it is 'dict'")
+
+
+@sgl.tool
+def kinds_of(items: list[Any]) -> str:
+    return " ".join(type(item).__name__ for item in items)
+
+
+@sgl.function
+def gives_to_a_tool(s: Any, x: Any) -> None:
+    s += kinds_of([x]) + sgl.gen("a")
+
+
+@sgl.function
+def gives_back(s: Any, x: Any) -> Any:
+    s += "here: " + sgl.gen("a")
+    return {"it": (x,)}
+
+
+@pytest.mark.parametrize("function", [gives_to_a_tool, gives_back], ids=["tool", "value"])
+def test_an_object_that_only_goes_through_is_of_its_class(function: Function) -> None:
+    plan = compiled(function, {"x": Point(1, "a")})
+    alike = {"x": Point(7, "b")}
+    assert same(planned(plan, alike), python(function, alike))
+    assert refused(plan, {"x": Place(1, "a")}).code == "SGLC047"
+    assert refused(plan, {"x": {"x": 1, "name": "a"}}).message == (
+        f"the plan is for arguments of which `sglc.type(x)` is `'{__name__}.Point'`"
+    )
+
+
+# -- classes with code of their own ------------------------------------------------------------------
+
+RAN: list[str] = []  # code of classes that a plan names
+
+
+@dataclass
+class WithPostInit:
+    x: int
+    name: str
+
+    def __post_init__(self) -> None:
+        RAN.append("__post_init__")
+
+
+class Inherits(WithPostInit):
+    pass
+
+
+@dataclass
+class WithInit:
+    x: int
+    name: str
+
+    def __init__(self, x: int, name: str) -> None:
+        RAN.append("__init__")
+
+
+@dataclass
+class WithNew:
+    x: int
+    name: str
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("__new__")
+        return super().__new__(cls)
+
+
+@dataclass
+class WithSetattr:
+    x: int
+    name: str
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        RAN.append("__setattr__")
+
+
+class Meta(type):
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("__call__")
+        return super().__call__(*args, **named)
+
+
+@dataclass
+class WithMeta(metaclass=Meta):
+    x: int
+    name: str
+
+
+class Told:
+    def __set__(self, owner: object, value: Any) -> None:
+        RAN.append("__set__")
+
+
+@dataclass
+class WithDescriptor:
+    x: int
+    name: str
+
+
+WithDescriptor.x = Told()  # type: ignore[assignment]
+
+
+@dataclass
+class WithFactory:
+    x: int
+    name: str
+    more: list[str] = field(init=False, default_factory=lambda: RAN.append("factory") or [])
+
+
+class PairWithNew(namedtuple("PairWithNew", ["x", "name"])):
+    def __new__(cls, *args: Any) -> Any:
+        RAN.append("__new__")
+        return super().__new__(cls, *args)
+
+
+class ModelWithPostInit(BaseModel):
+    x: int
+    name: str
+
+    def model_post_init(self, context: Any, /) -> None:
+        RAN.append("model_post_init")
+
+
+class ModelThatConstructs(BaseModel):
+    x: int
+    name: str
+
+    @classmethod
+    def model_construct(cls, *args: Any, **named: Any) -> Any:
+        RAN.append("model_construct")
+        return super().model_construct(*args, **named)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [WithPostInit, Inherits, WithInit, WithNew, WithSetattr, WithMeta, WithDescriptor, WithFactory, PairWithNew,
+     ModelWithPostInit, ModelThatConstructs],
+)  # fmt: skip
+def test_a_plan_makes_no_object_whose_class_runs_code(kind: type) -> None:
+    """A plan file may come from a stranger: its default is another class than it was compiled with."""
+    made = compiled(with_default(Point(1, "a")), None).plan
+    default = str(made.params[0].default).replace("Point", kind.__name__)
+    param = replace(made.params[0], kind=f"{__name__}.{kind.__name__}", default=default)
+    other = replace(made, params=(param,), guards=())
+    plan = LoadedPlan(plan_from_text(plan_to_text(other), "x.json"))
+    RAN.clear()
+    ((found,), _, _) = planned(plan, {})
+    assert found == Instance(f"{__name__}.{kind.__name__}", {"x": 1, "name": "a"})
+    assert RAN == []
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    x: int
+    name: str
+
+
+class Named(NamedTuple):
+    x: int
+    name: str = "n"
+
+
+class Model(BaseModel):
+    x: int
+    name: str
+
+
+@pytest.mark.parametrize(
+    "value", [Point(1, "a"), Frozen(1, "a"), Named(1, "a"), Model(x=1, name="a")], ids=repr
+)
+def test_a_plan_makes_objects_that_only_hold_their_fields(value: Any) -> None:
+    again = value_of(str(spell(value)))
+    assert type(again) is type(value)
+    assert again == value
 
 
 # -- another process ---------------------------------------------------------------------------------
@@ -290,7 +473,7 @@ HELD: list[tuple[str, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "example", "alike", "other"), HELD, ids=repr)
+@pytest.mark.parametrize(("how", "example", "alike", "other"), few(HELD, 9), ids=repr)
 def test_a_plan_is_for_what_it_asked_of_its_example(how: str, example: Any, alike: Any, other: Any) -> None:
     plan = compiled(asks, {"x": example, "how": how})
     for value in (example, alike) if type(alike) is type(example) else (example,):

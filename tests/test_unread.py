@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import few
+
 PROGRAM = """
 import os, sys
 import sglc as sgl
@@ -83,7 +85,7 @@ def started(tmp_path: Path, statement: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("statement", CASES)
+@pytest.mark.parametrize("statement", few(CASES, 2))
 def test_a_run_that_nobody_reads_is_finished(tmp_path: Path, statement: str) -> None:
     out, _ = started(tmp_path, statement).communicate(timeout=60)
     assert out.replace(f"{tmp_path}/", "") == CASES[statement]

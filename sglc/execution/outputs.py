@@ -232,10 +232,7 @@ class RunOutputs:
     def finish(self, output: PendingOutput) -> None:
         """A generation has ended well. Called inside `change`."""
         self.done.append(output)
-        for outer in self.around()[1:]:
-            with outer.change:
-                if not outer.ended:
-                    outer.done.append(output)
+        self._tell_around(lambda outer: outer.done.append(output))
 
     def refuse(self, sites: Iterable[Site], error: SglcError) -> None:
         """These generations do not begin."""
@@ -267,10 +264,14 @@ class RunOutputs:
                 return
             output.error, output.cause = error, cause
             self.failed.append(output)
+        self._tell_around(lambda outer: outer.failed.append(output))
+
+    def _tell_around(self, add: Callable[[RunOutputs], None]) -> None:
+        """Something has ended, for the runs around that have not."""
         for outer in self.around()[1:]:
             with outer.change:
                 if not outer.ended:
-                    outer.failed.append(output)
+                    add(outer)
 
     def give_up(self, generations: Iterable[PendingOutput], error: BaseException) -> None:
         """What has not come of these generations will not come: the run is over."""

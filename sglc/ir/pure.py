@@ -7,16 +7,27 @@ that is not here is a declared function of the user's.
 from __future__ import annotations
 
 import builtins
+import collections
 import dataclasses
+import enum
 import functools
 import importlib
 import inspect
 import operator
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, EnumMeta
-from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodDescriptorType, MethodType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
@@ -112,7 +123,6 @@ _OWN = {
     **_named("sglc.isinstance", bool),
     **_named("sglc.template", str),
     **_named("sglc.arrange", list),
-    **_named("sglc.selected", list),
     **_named("sglc.compress sglc.unpack", list),
     **_named("sglc.zip sglc.enumerate sglc.reversed sglc.range", list),
 }
@@ -229,20 +239,65 @@ def type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+_BUILT_IN = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+_MADE_IN = ("<string>", dataclasses.__file__, collections.__file__, enum.__file__, reprlib.__file__)
+
+
+def is_written(kind: type, name: str) -> bool:
+    """Whether a method is the user's own: no builtin, and not made for a dataclass, a named tuple, an enum."""
+    made = _in_class(kind, name)
+    if isinstance(made, staticmethod | classmethod):
+        made = made.__func__
+    if isinstance(made, FunctionType):
+        return made.__code__.co_filename not in _MADE_IN
+    return made is not None and not isinstance(made, _BUILT_IN)
+
+
+def _in_class(kind: type, name: str) -> Any:
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
+def sets_up_itself(kind: type) -> bool:
+    """Whether making an object of a class, all of whose fields are given, runs code of the user's."""
+    if is_written(type(kind), "__call__"):
+        return True
+    if any(is_written(kind, name) for name in ("__new__", "__init__", "__post_init__", "__setattr__")):
+        return True
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return any(_made_by_itself(kind, field) for field in fields)
+
+
+def _made_by_itself(kind: type, field: dataclasses.Field[Any]) -> bool:
+    """Whether the user's code makes a field, or is told what is stored there."""
+    stored = _in_class(kind, field.name)
+    told = hasattr(type(stored), "__set__") and not isinstance(stored, MemberDescriptorType)
+    return told or (not field.init and field.default_factory not in FACTORIES)
+
+
+FACTORIES = (dataclasses.MISSING, list, dict, set, tuple, str, int)  # of fields; they run no code of the user's
+
+
 def _instance(kind: str, held: Mapping[str, Any]) -> Any:
-    """The object of a class that is imported here, else what stands for it."""
+    """The object of a class that is imported here, else what stands for it.
+
+    A plan may come from a stranger: a class whose own code would run is not used.
+    """
     module, _, name = kind.rpartition(".")
-    found = getattr(sys.modules.get(module), name, None)
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(name)
     if isinstance(found, EnumMeta) and held.get("name") in found.__members__:
         return found.__members__[held["name"]]
-    if isinstance(found, type) and dataclasses.is_dataclass(found) and "__post_init__" not in vars(found):
-        made = {field.name for field in dataclasses.fields(found) if field.init}
-        if made == held.keys():
-            return found(**held)
-    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(held):
-        return found._make(held.values())  # type: ignore[attr-defined]
     if isinstance(found, type) and getattr(found, "__pydantic_fields__", {}).keys() == held.keys():
-        return found.model_construct(**held)  # type: ignore[attr-defined]
+        plain = getattr(found, "__pydantic_post_init__", "") is None and not is_written(found, "__new__")
+        construct = _in_class(found, "model_construct").__func__
+        if plain and construct.__module__.startswith("pydantic."):
+            return construct(found, **held)
+    if not isinstance(found, type) or sets_up_itself(found):
+        return Instance(kind, held)
+    if dataclasses.is_dataclass(found):
+        if {field.name for field in dataclasses.fields(found) if field.init} == held.keys():
+            return found(**held)
+    elif issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(held):
+        return tuple.__new__(found, held.values())
     return Instance(kind, held)
 
 
@@ -314,7 +369,6 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.arrange": _arrange,
     "sglc.compress": _compress,
     "sglc.unpack": _unpack,
-    "sglc.selected": lambda items, numbers: [items[number] for number in numbers],
     "sglc.zip": lambda *items: list(zip(*items, strict=False)),
     "sglc.enumerate": lambda items, start=0: list(enumerate(items, start)),
     "sglc.reversed": lambda items: list(reversed(items)),

@@ -243,7 +243,7 @@ def ended(function: sgl.Function, backend: OracleBackend) -> tuple[Any, str]:
     return (type(error), getattr(error, "message", str(error))), result.partial_text
 
 
-@pytest.mark.parametrize("seed", few(range(60), 10))
+@pytest.mark.parametrize("seed", few(range(60), 4))
 def test_random_programs_do_the_same_with_and_without_source(
     seed: int, tmp_path: Path, oracle: OracleBackend
 ) -> None:

@@ -18,6 +18,7 @@ from sglc.frontend.values import graph_breaks
 from sglc.frontend.values.graph_breaks import BreakKind
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import HostCall
+from tests.depth import few
 
 SPEC = Path(__file__).parent.parent / "errors" / "fullgraph.md"
 _CASE = re.compile(r"^## (.*?)\n\n```python\n(.*?)^```\n```error\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -108,7 +109,7 @@ def traced(module: Any) -> Program:
     return made
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", few(cases(), 15), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -137,7 +138,7 @@ def test_every_kind_of_graph_break_is_shown() -> None:
 
 def test_without_it_each_is_a_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same places end the recorded part of a program that is not `fullgraph`, with the same words."""
-    for case in cases():
+    for case in few(cases(), 15):
         if case.title.startswith(ERRORS):
             continue
         program = traced(loaded(case, monkeypatch, tmp_path, fullgraph=False))

@@ -22,6 +22,7 @@ from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
+from tests.depth import few
 from tests.frontend.stand_in import same_on_every_path
 
 BACKEND = ScriptedBackend(lambda asked: "a")
@@ -139,6 +140,51 @@ class Holder:
     account: Any = None
 
 
+@dataclass
+class MadeByNew:
+    name: str
+
+    def __new__(cls, *args: Any) -> Any:
+        ASKED.append("__new__")
+        return super().__new__(cls)
+
+
+class TellingMeta(type):
+    def __call__(cls, *args: Any) -> Any:
+        ASKED.append("__call__")
+        return super().__call__(*args)
+
+
+@dataclass
+class MadeByMeta(metaclass=TellingMeta):
+    name: str
+
+
+@dataclass
+class MadeBySetattr:
+    name: str
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        ASKED.append("__setattr__")
+
+
+class NewFailure(Exception):
+    def __new__(cls, *args: Any) -> Any:
+        ASKED.append("__new__")
+        return super().__new__(cls, *args)
+
+
+class Tolerant(Enum):
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        ASKED.append("_missing_")
+        return None
+
+
+class Answer(Tolerant):
+    YES = "yes"
+
+
 class Told(Enum):
     YES = "yes"
 
@@ -155,6 +201,7 @@ class Failure(Exception):
 
 SHOWN = Shown()
 HOLDER = Holder(ACCOUNT)
+BY_NEW: Any = MadeByNew("n")
 
 
 @tool
@@ -426,6 +473,30 @@ def calls_an_object(s: Any) -> None:
     s += ACCOUNT()
 
 
+def makes_an_object_by_new(s: Any) -> None:
+    s += MadeByNew("n").name
+
+
+def makes_an_object_by_a_metaclass(s: Any) -> None:
+    s += MadeByMeta("n").name
+
+
+def makes_an_object_by_setattr(s: Any) -> None:
+    s += MadeBySetattr("n").name
+
+
+def makes_an_exception_by_new(s: Any) -> None:
+    s += NewFailure("n").args[0]
+
+
+def asks_for_a_missing_member(s: Any) -> None:
+    s += Answer("yes!").value
+
+
+def gives_an_object_that_sets_itself_up(s: Any) -> Any:
+    return BY_NEW
+
+
 BREAKS = [
     counts_in_a_prompt, appends_to_a_global, appends_through_a_bound_method, appends_through_a_partial,
     appends_to_a_row, appends_to_a_row_of_a_mapping, appends_to_a_row_of_a_queue, adds_to_a_set, adds_in_place,
@@ -438,11 +509,12 @@ BREAKS = [
     shows_a_dataclass, shows_a_dataclass_by_percent, shows_an_enum, shows_an_exception, prints_an_object,
     adds_an_object, adds_a_dataclass, orders_objects, measures_an_object, goes_through_an_object,
     indexes_an_object, indexes_by_an_object, keeps_an_object_in_a_set, asks_an_object_for_an_item,
-    calls_an_object,
+    calls_an_object, makes_an_object_by_new, makes_an_object_by_a_metaclass, makes_an_object_by_setattr,
+    makes_an_exception_by_new, asks_for_a_missing_member, gives_an_object_that_sets_itself_up,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("statements", BREAKS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("statements", few(BREAKS, 24), ids=lambda function: function.__name__)
 def test_an_effect_is_a_break_before_it_happens(statements: Callable[[Any], Any]) -> None:
     program = body(statements)
     before = state_of_the_world()
@@ -811,6 +883,22 @@ def counts_texts(s: Any, text: str) -> Any:
 
 
 @sgl.function
+def changes_in_place(s: Any, text: str) -> Any:
+    s += text + sgl.gen("x")
+    numbers, named, bits = {1, 2, 3}, {"x": s["x"]}, 6
+    numbers |= {4}
+    numbers &= {2, 3, 4}
+    numbers ^= {2}
+    numbers -= {3}
+    named |= {"text": text}
+    bits |= 1
+    bits &= 5
+    bits ^= 1
+    bits <<= 2
+    return [sorted(numbers), named, bits, 6 | 1, 6 & 3, 6 ^ 1]
+
+
+@sgl.function
 def prints(s: Any, text: str) -> Any:
     s += text + sgl.gen("x")
     print("found", s["x"])
@@ -819,7 +907,7 @@ def prints(s: Any, text: str) -> Any:
 
 PROGRAMS = [
     (handles_its_own_errors, 2), (leaves_in_the_middle, 1), (joins, 1), (views, 1), (formats, 1), (keys, 2),
-    (counts_texts, 4), (prints, 1),
+    (counts_texts, 4), (changes_in_place, 1), (prints, 1),
 ]  # fmt: skip
 
 

@@ -89,22 +89,22 @@ def walk(seed: int, cache: ReplayCache, monkeypatch: pytest.MonkeyPatch) -> tupl
     return list(launched), (shown, [(call.site, call.loc) for call in result.calls])
 
 
-def differs(monkeypatch: pytest.MonkeyPatch) -> int | None:
+def differs(monkeypatch: pytest.MonkeyPatch, programs: int) -> int | None:
     """The first seed whose run with a shared cache is not as it would be alone; None if there is none."""
     shared = ReplayCache()
     for again in (False, True):
         if again:
             known = shared.recorded
-        for seed in range(at_depth(60, 250, 1000)):
+        for seed in range(programs):
             if walk(seed, shared, monkeypatch) != walk(seed, ReplayCache(), monkeypatch):
                 return seed
     assert shared.recorded == known  # the second time every step was replayed
-    assert shared.nodes > 500
+    assert shared.nodes > min(500, 8 * programs)
     return None
 
 
 def test_a_replay_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert differs(monkeypatch) is None
+    assert differs(monkeypatch, at_depth(25, 250, 1000)) is None
 
 
 FAULTS: dict[str, Any] = {
@@ -119,7 +119,7 @@ FAULTS: dict[str, Any] = {
 def test_a_broken_replay_cache_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CachingRecorder, *FAULTS[fault])
     try:
-        caught = differs(monkeypatch) is not None
+        caught = differs(monkeypatch, at_depth(60, 250, 1000)) is not None
     except (AssertionError, KeyError, ValueError, AttributeError):
         caught = True
     assert caught

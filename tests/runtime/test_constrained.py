@@ -16,6 +16,7 @@ from sglc.ir.plan.events import Event, GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
+from tests.depth import few
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_segments import gen
@@ -51,7 +52,7 @@ class Bench(test_engine.Bench):
         return text(ids), finish
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", few([1, 2, 3, 4], 2))
 @pytest.mark.parametrize("token_budget", [7, 256])
 def test_constrained_and_free_rows_side_by_side(depth: int, token_budget: int) -> None:
     bench = Bench(depth=depth, token_budget=token_budget, max_rows=6)

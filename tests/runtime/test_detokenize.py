@@ -90,7 +90,7 @@ def _check(ids: list[int], stops: list[str]) -> None:
     st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
     st.lists(st.sampled_from(_STOPS), max_size=3, unique=True),
 )
-@settings(max_examples=at_depth(150, 1500, 5000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(60, 1500, 5000), deadline=None, derandomize=True)
 @example([0, 7, 0], ["b\na"])
 def test_equals_the_naive_method(ids: list[int], stops: list[str]) -> None:
     _check(ids, stops)
@@ -161,7 +161,7 @@ def _naive_patterns(ids: list[int], stops: list[str], patterns: list[str]) -> tu
     return b"".join(_BYTES[i] for i in ids).decode("utf-8", "replace"), False, len(ids)
 
 
-@settings(max_examples=at_depth(150, 600, 3000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(60, 600, 3000), deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
     st.lists(st.sampled_from(_STOPS), max_size=1),

@@ -452,7 +452,7 @@ def test_cut_of_one_sample_leaves_the_others() -> None:
 @pytest.mark.parametrize("depth", few([1, 4], 1))
 @pytest.mark.parametrize("kind", ["gen", "samples", "score", "warm"])
 def test_abort_in_every_state(depth: int, kind: str) -> None:
-    for steps in range(14):
+    for steps in few(range(14), 7):
         bench = Bench(depth=depth, token_budget=8, max_rows=2, pages=12)
         handle = bench.engine.extend(None, LONG[:19])
         match kind:

@@ -23,7 +23,7 @@ from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.scheduler.requests import RequestDone, SampleDone, ScoreDone
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.depth import at_depth, some_of
 from tests.runtime.reference_models import tiny_model
 from tests.runtime.test_constrained import answer
@@ -176,9 +176,9 @@ def default_executor(smollm2: Path) -> TorchExecutor:
 
 
 def test_default_model(
-    smollm2: Path, default_reference: PreTrainedModel, default_executor: TorchExecutor
+    default_tokenizer: LocalTokenizer, default_reference: PreTrainedModel, default_executor: TorchExecutor
 ) -> None:
-    encode = load_tokenizer(smollm2).encode
+    encode = default_tokenizer.encode
     length = at_depth(16, 24, 64)
     prompts = [encode(text) for text in PROMPTS]
     assert len(prompts) == 32
@@ -189,9 +189,9 @@ def test_default_model(
 
 
 def test_default_model_scores(
-    smollm2: Path, default_reference: PreTrainedModel, default_executor: TorchExecutor
+    default_tokenizer: LocalTokenizer, default_reference: PreTrainedModel, default_executor: TorchExecutor
 ) -> None:
-    encode = load_tokenizer(smollm2).encode
+    encode = default_tokenizer.encode
     engine = Engine(default_executor, EngineConfig())
     texts = (" Paris", " London", " the city of Lyon", " Paris, of course", "\n")
     for prompt in PROMPTS[2], PROMPTS[16], PROMPTS[0]:

@@ -102,7 +102,7 @@ def test_abort_while_the_prefill_is_in_flight(length: int, budget: int) -> None:
 # -- A2, B: abort with a shared prefix, in every state up to the finishing decode step
 
 
-@pytest.mark.parametrize("steps", few(range(12), 5))
+@pytest.mark.parametrize("steps", few(range(12), 3))
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_abort_with_a_shared_prefix(steps: int, depth: int) -> None:
     bench = Bench(depth=depth, pages=40)
@@ -309,7 +309,7 @@ def test_late_results_of_an_aborted_row_are_not_its_successors(watch: bool) -> N
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("steps", few(range(1, 9), 4))
+@pytest.mark.parametrize("steps", few(range(1, 9), 3))
 def test_a_prompt_in_chunks_is_aborted_while_another_shares_it(depth: int, steps: int) -> None:
     """The second request begins behind what the first has launched of their prompt, then goes on alone."""
     bench = Bench(depth=depth, token_budget=6, pages=60)

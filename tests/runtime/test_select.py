@@ -20,7 +20,7 @@ from sglc.runtime.engine.machine import Machine
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.step import Step
-from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.depth import some_of
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def executor(smollm2: Path) -> Counting:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> LocalTokenizer:
-    return load_tokenizer(smollm2)
+def tokenizer(default_tokenizer: LocalTokenizer) -> LocalTokenizer:
+    return default_tokenizer
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> Tokenizer:
-    return load_tokenizer(smollm2)
+def tokenizer(default_tokenizer: Tokenizer) -> Tokenizer:
+    return default_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,8 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
 @pytest.fixture(scope="session")
-def tokenizer(smollm2: Path) -> LocalTokenizer:
-    return load_tokenizer(smollm2)
+def tokenizer(default_tokenizer: LocalTokenizer) -> LocalTokenizer:
+    return default_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import few
 from tests.source_fuzz.child import Child
 from tests.source_fuzz.module import Module
 from tests.source_fuzz.runner import Fuzzer, shown
@@ -149,7 +150,7 @@ _PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize("name", few(_PROGRAMS, 2))
 def test_the_program_is_whole_and_runs_equally_every_way(name: str, tmp_path: Path) -> None:
     module = Module(f"equal_{name.replace(' ', '_')}", _HEAD + _PROGRAMS[name].lstrip() + _ROWS, {}, False)
     with Child() as child:

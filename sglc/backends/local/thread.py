@@ -115,14 +115,22 @@ class RuntimeThread:
         command(_Refusing(closed()))
 
     def _ask(self, question: Callable[[Machine], _T]) -> _T:
-        """What `question` says in the thread, between two steps."""
+        """What `question` says in the thread, between two steps.
+
+        Raises:
+            SglcError: SGLC504, it failed, and the runtime with it; or there is no runtime.
+        """
         answer: Future[_T] = Future()
 
         def command(machine: _SegmentRunner) -> None:
             if isinstance(machine, _Refusing):
                 answer.set_exception(machine.error)
-            else:
+                return
+            try:
                 answer.set_result(question(cast("Machine", machine)))
+            except Exception as error:
+                answer.set_exception(broken(error))
+                raise
 
         self._tell(command)
         return answer.result()

@@ -29,7 +29,7 @@ from sglc.execution.tool_calls import Tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Gathered, Variable
-from sglc.frontend.tracing.makers import Unread
+from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
@@ -142,7 +142,7 @@ def _known_value(late: Any) -> OutputParser:
     """A typed value that was read already, as what reads it from its text."""
 
     def value(text: str) -> Any:
-        if isinstance(late, Unread):
+        if isinstance(late, NoValue):
             raise late.problem
         return late
 
@@ -321,7 +321,7 @@ class PlanPart(Part):
                     parser = _known_value(late) if typed else None
                     late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
                 dict.__setitem__(outputs.variables, name, late)
-        unread = {name: late.problem for name, late in variables.items() if isinstance(late, Unread)}
+        unread = {name: late.problem for name, late in variables.items() if isinstance(late, NoValue)}
         errors |= unread
         variables = {name: late for name, late in variables.items() if name not in unread}
         # In the order of the program, in which the early ones are not the first.

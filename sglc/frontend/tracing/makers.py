@@ -6,18 +6,17 @@ A plan holds their names only: it runs where they are known, like the declared f
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import EnumMeta
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import form_of, is_pydantic
+from sglc.ir.pure import FACTORIES, is_written, sets_up_itself
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
 STORED = ", stored"  # ends the names of what reads a variable's value at the end
@@ -44,7 +43,7 @@ def _name_of(parser: OutputParser) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class NoValue:
     """Stands for a variable whose text spells no value: only who reads it gets the error."""
 
     problem: RunError
@@ -61,7 +60,7 @@ def _softly(parse: Callable[[str], Any], text: str) -> Any:
     try:
         return parse(text)
     except RunError as problem:
-        return Unread(problem)
+        return NoValue(problem)
 
 
 def maker_named(name: str) -> Callable[..., Any] | None:
@@ -103,25 +102,8 @@ def _loaded(name: str) -> type | None:
 def only_holds(kind: type) -> bool:
     """Whether making an object of a class runs no code of the user's."""
     if isinstance(kind, EnumMeta):
-        return "_missing_" not in vars(kind)
+        return not is_written(kind, "_missing_") and not is_written(type(kind), "__call__")
     if dataclasses.is_dataclass(kind):
-        factories = [field.default_factory for field in dataclasses.fields(kind)]
-        known = all(each in _FACTORIES for each in factories)
-        return known and not has_own_init(kind) and not hasattr(kind, "__post_init__")
-    return issubclass(kind, tuple) and hasattr(kind, "_fields") and not _has_own_new(kind)
-
-
-_FACTORIES = (dataclasses.MISSING, list, dict, set, tuple, str, int)
-
-
-def has_own_init(kind: type) -> bool:
-    """Whether the user wrote how an object is set up."""
-    made = inspect.getattr_static(kind, "__init__")
-    return isinstance(made, FunctionType) and made.__code__.co_filename != "<string>" and (
-        "__create_fn__" not in made.__qualname__
-    )  # fmt: skip
-
-
-def _has_own_new(kind: type) -> bool:
-    made = getattr(kind, "__new__", None)
-    return isinstance(made, FunctionType) and not made.__code__.co_filename.startswith("<")
+        known = all(field.default_factory in FACTORIES for field in dataclasses.fields(kind))
+        return known and not sets_up_itself(kind)
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and not sets_up_itself(kind)

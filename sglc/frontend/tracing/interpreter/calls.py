@@ -46,13 +46,13 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
-from sglc.frontend.tracing.makers import has_own_init, only_holds
+from sglc.frontend.tracing.makers import only_holds
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.ops import Tool
-from sglc.ir.pure import name_of
+from sglc.ir.pure import name_of, sets_up_itself
 
 _MODULE_PATHS = tuple({path for path in (*site.getsitepackages(), *sysconfig.get_paths().values()) if path})
 _CONTROL = frozenset(vars(control).get("__all__", ())) | {
@@ -254,18 +254,14 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
         if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
             refuse_foreign(frame.tracer, arg, f"`{kind.__name__}`")
     if issubclass(kind, BaseException):
-        if kind.__module__ == "builtins" or not has_own_init(kind):
+        if kind.__module__ == "builtins" or not sets_up_itself(kind):
             return kind(*args, **named)
     elif isinstance(kind, EnumMeta) and len(args) == 1 and only_holds(kind):
         value = (
             args[0].observe(UNDECLARED, f"`{kind.__name__}(...)`") if isinstance(args[0], Symbolic) else args[0]
         )
         return kind(value)
-    elif dataclasses.is_dataclass(kind) and not has_own_init(kind) and not hasattr(kind, "__post_init__"):
-        if not only_holds(kind):
-            raise undeclared(frame, kind)
-        return kind(*args, **named)
-    elif issubclass(kind, tuple) and hasattr(kind, "_fields") and only_holds(kind):
+    elif not isinstance(kind, EnumMeta) and only_holds(kind):
         return kind(*args, **named)
     elif kind is contextlib.nullcontext or kind is collections.deque:
         return kind(*args)

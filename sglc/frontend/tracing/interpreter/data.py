@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import enum
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -35,7 +32,7 @@ from sglc.frontend.values.symbolic import (
 )
 from sglc.ir.core import Tree, Type
 from sglc.ir.ops import PureCall
-from sglc.ir.pure import PURE, TEXTS, function_of, type_name
+from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, type_name
 
 _ATOMS = (str, int, float, bool, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -82,13 +79,13 @@ def holds_symbols(value: Any) -> bool:
 
 def is_foreign(value: Any, depth: int = 0) -> bool:
     """Whether using a value could run code that is not known: it is an object of the user's, or holds one."""
-    if isinstance(value, _ATOMS) and type(value) in _ATOMS:
+    if type(value) in _ATOMS:
         return False
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if type(value) is dict else value
         return depth > 8 or any(is_foreign(item, depth + 1) for item in items)
     if isinstance(value, Enum | BaseException):
-        return any(_written(type(value), name) for name in _RUN_BY_PYTHON)
+        return any(is_written(type(value), name) for name in _RUN_BY_PYTHON)
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
     if known or isinstance(value, GeneratorType):
         return False
@@ -97,7 +94,7 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
         return False
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
         held = value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
-        own = any(_written(kind, name) for name in _RUN_BY_PYTHON)
+        own = any(is_written(kind, name) for name in _RUN_BY_PYTHON)
         return own or depth > 8 or any(is_foreign(item, depth + 1) for item in held)
     return True
 
@@ -114,15 +111,6 @@ _RUN_BY_PYTHON = (
     "__rmatmul__", "__imatmul__", "__lshift__", "__rlshift__", "__ilshift__", "__rshift__", "__rrshift__",
     "__irshift__", "__divmod__", "__rdivmod__",
 )  # fmt: skip
-
-
-def _written(kind: type, name: str) -> bool:
-    """Whether a method is the user's own, and not one that was made for a dataclass or a named tuple."""
-    made = getattr(kind, name, None)
-    return isinstance(made, FunctionType) and made.__code__.co_filename not in _MADE_IN
-
-
-_MADE_IN = ("<string>", dataclasses.__file__, collections.__file__, enum.__file__, reprlib.__file__)
 
 
 def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
@@ -292,7 +280,11 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         GraphBreak: it is no data.
     """
     match item:
-        case _ if isinstance(item, Symbolic) or is_ours(item):
+        case Symbolic():
+            if name != "sglc.attribute":
+                whole(tracer, item)
+            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+        case _ if is_ours(item):
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case list() if type(item) is list:
             return tuple(operand(tracer, part, name) for part in item)
@@ -308,11 +300,11 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             return _made(tracer, type(item).__name__, (tuple(operand(tracer, part, name) for part in ordered),))
         case Enum():
             return _object(tracer, type(item), (operand(tracer, item.value, name),), {})
-        case tuple() if hasattr(type(item), "_fields"):
+        case tuple() if hasattr(type(item), "_fields") and not sets_up_itself(type(item)):
             return _object(tracer, type(item), tuple(operand(tracer, part, name) for part in item), {})
         case _ if dataclasses.is_dataclass(item) and not isinstance(item, type):
             fields = dataclasses.fields(item)
-            if not all(field.init for field in fields) or is_foreign(item):
+            if not all(field.init for field in fields) or is_foreign(item) or sets_up_itself(type(item)):
                 return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
             held = {field.name: operand(tracer, getattr(item, field.name), name) for field in fields}
             return _object(tracer, type(item), (), held)
@@ -322,8 +314,6 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             refuse_foreign(tracer, item, "an iterator")
             return operand(tracer, list(item), name)
         case _:
-            if isinstance(item, Symbolic) and name != "sglc.attribute":
-                whole(tracer, item)
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
+from sglc.frontend.tracing.call_frame import Closure, closure_of
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import operand
 from sglc.frontend.tracing.pytree import tree_of
@@ -49,18 +48,13 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
         "sglc.frontend.tracing."
     ):
         return function
-    if not isinstance(function, FunctionType | MethodType | functools.partial) and not callable(function):
+    if not callable(function):
         raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)
 
     def made(*args: Any, **named: Any) -> Any:
-        return call(frame_of(tracer), function, list(args), named)
+        return call(tracer.calling[-1], function, list(args), named)
 
     return made
-
-
-def frame_of(tracer: Tracer) -> CallFrame:
-    """The frame of what is interpreted now."""
-    return tracer.calling[-1]
 
 
 def returned_tree(tracer: Tracer, value: Any) -> Tree:

@@ -31,10 +31,10 @@ from sglc.frontend.tracing.interpreter.operations import (
     truth,
     unary,
 )
-from sglc.frontend.values.graph_breaks import ASYNC, ITERATION, NO_RULE, GraphBreak
+from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
 
-_MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
+MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
 
 def evaluate(frame: CallFrame, node: ast.expr) -> Any:
@@ -60,9 +60,9 @@ def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
     if isinstance(items, SymbolicText) and items.settled() is not None:
         items = items.settled()
     for number, item in enumerate(listed(frame.tracer, items)):
-        if number >= _MOST_TURNS:
+        if number >= MOST_TURNS:
             frame.node = node
-            raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
+            raise GraphBreak(f"a loop has more than {MOST_TURNS} turns", frame.loc(), ITERATION)
         frame.tracer.step()
         yield item
 
@@ -240,7 +240,9 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
         if settled is not None and isinstance(spec, str):
             return format(settled, spec)
     if not is_plain(value):
-        refuse_foreign(frame.tracer, object(), "a format")
+        raise GraphBreak(
+            f"a format of a `{type(value).__name__}` could run code of its own", frame.loc(), FOREIGN
+        )
     return pure_call(frame.tracer, "format", value, spec)
 
 

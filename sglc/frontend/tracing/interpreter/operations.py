@@ -106,7 +106,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
     name = BINARY[type(node)]
     if is_ours(left) or is_ours(right):
         left, right = as_text(frame, left), as_text(frame, right)
-        made: Callable[[Any, Any], Any] = getattr(operator, f"i{name}" if inplace else name)
+        made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
     if isinstance(left, Symbolic) or isinstance(right, Symbolic):
         return _data_binary(frame, name, left, right)
@@ -116,8 +116,12 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         refuse_foreign(frame.tracer, operand, "an operator", OPERATOR)
     if inplace and isinstance(left, list | dict | set):
         frame.tracer.change(left, f"`{_shown(frame)}`")
-        return getattr(operator, f"i{name}")(left, right)
-    return getattr(operator, name.rstrip("_") if name == "matmul" else name)(left, right)
+        return getattr(operator, _in_place(name))(left, right)
+    return getattr(operator, name)(left, right)
+
+
+def _in_place(name: str) -> str:
+    return "i" + name.rstrip("_")  # `and_`, but `iand`
 
 
 def as_text(frame: CallFrame, item: Any) -> Any:

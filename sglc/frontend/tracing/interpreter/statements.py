@@ -12,7 +12,14 @@ from typing import Any
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import entries, is_known, is_ours, kind_of, unrolled
-from sglc.frontend.tracing.interpreter.expressions import assign, closure, evaluate, tested, turns
+from sglc.frontend.tracing.interpreter.expressions import (
+    MOST_TURNS,
+    assign,
+    closure,
+    evaluate,
+    tested,
+    turns,
+)
 from sglc.frontend.tracing.interpreter.operations import (
     as_text,
     attribute,
@@ -26,8 +33,6 @@ from sglc.frontend.tracing.interpreter.operations import (
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
-
-_MOST_TURNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +232,7 @@ def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
 
 
 def _while(frame: CallFrame, node: ast.While) -> Leaves | None:
-    for _ in range(_MOST_TURNS):
+    for _ in range(MOST_TURNS):
         if not tested(frame, node.test):
             return run_block(frame, node.orelse)
         left = run_block(frame, node.body)
@@ -236,7 +241,7 @@ def _while(frame: CallFrame, node: ast.While) -> Leaves | None:
         if left is not None and left is not _CONTINUE:
             return left
     frame.node = node.test
-    raise GraphBreak(f"a loop has more than {_MOST_TURNS} turns", frame.loc(), ITERATION)
+    raise GraphBreak(f"a loop has more than {MOST_TURNS} turns", frame.loc(), ITERATION)
 
 
 def _with(frame: CallFrame, node: ast.With) -> Leaves | None:
