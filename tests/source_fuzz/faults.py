@@ -10,6 +10,7 @@ none that a comparison of them can see.
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -227,6 +228,21 @@ def _usage(of: Callable[[Result], bool]) -> Iterator[None]:
 
 
 @contextmanager
+def _usage_of_plans() -> Iterator[None]:
+    """The results of plans count one call too many: nothing of a result itself says where it is from."""
+    of_plans: weakref.WeakSet[Result] = weakref.WeakSet()
+    fill = Run._fill
+
+    def noting(run: Run, outcome: RunOutcome) -> None:
+        if _planned(run):
+            of_plans.add(run.result)
+        fill(run, outcome)
+
+    with patch.object(Run, "_fill", noting), _usage(lambda result: result in of_plans):
+        yield
+
+
+@contextmanager
 def _meta(of: Callable[[Result], bool]) -> Iterator[None]:
     """Some results tell another reason for which a generation ended."""
     meta = Result.get_meta_info
@@ -402,7 +418,7 @@ IN_PLANS: dict[str, Fault] = {
     "a plan file loses what tools are given": _plans(_arguments_of_tools_lost),
     "a tool of a plan is not called": lambda: _tools(0),
     "a tool of a plan is called twice": lambda: _tools(2),
-    "a plan counts a call too many": lambda: _usage(lambda result: not result.partial_text),
+    "a plan counts a call too many": _usage_of_plans,
     "a plan loses scoped and assigned variables": _outcomes(_planned, _variables(_scoped_lost)),
     "a plan loses the end of its text": _outcomes(_planned, lambda o: replace(o, text=o.text[:-1])),
     "a plan loses the roles of its messages": _outcomes(_planned, _without_roles),
