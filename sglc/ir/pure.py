@@ -20,6 +20,7 @@ from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, Metho
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
+STORED = ", stored"  # ends the names of what reads a variable's typed value at the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing import tools
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter import data, methods, operations, statements
-from sglc.frontend.tracing.makers import STORED, maker_named
+from sglc.frontend.tracing.makers import maker_named
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import GraphBreak
@@ -40,6 +40,7 @@ from sglc.ir.plan import plan_file, plan_json
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.plan import CondStep, FunctionStep, Named, Plan, SwitchStep
 from sglc.ir.plan.segment import ExtendNode, GenNode, SelectNode
+from sglc.ir.pure import STORED
 from tests.source_fuzz.ways import FUNCTION, NO_EFFECTS, PLAN
 
 Fault = Callable[[], AbstractContextManager[Any]]

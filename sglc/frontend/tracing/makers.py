@@ -18,9 +18,9 @@ from typing import Any
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import form_of, is_pydantic
+from sglc.ir.pure import STORED
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
-STORED = ", stored"  # ends the names of what reads a variable's value at the end
 
 
 def declare_class(kind: type) -> str:
