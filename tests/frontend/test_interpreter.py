@@ -708,6 +708,106 @@ def test_what_is_read_before_a_tool_is_no_break() -> None:
     assert traced(body(statements)).returns == 1
 
 
+@tool
+def push(items: Any) -> str:
+    items.append("pushed")
+    return "pushed"
+
+
+def reads_what_it_gave(s: Any) -> None:
+    items = ["a"]
+    push(items)
+    s += f"{len(items)}"
+
+
+def gives_it_again(s: Any) -> None:
+    items = ["a"]
+    push(items)
+    push(items)
+
+
+def reads_what_holds_it(s: Any) -> None:
+    items = ["a"]
+    held = {"items": (items, 1)}
+    push(items)
+    s += f"{held['items'][1]}"
+
+
+def reads_the_object_that_holds_it(s: Any) -> None:
+    shown = Shown("a", [])
+    push(shown.more)
+    s += shown.name
+
+
+def reads_what_was_generated(s: Any) -> None:
+    found = words("a")
+    push(found)
+    s += ",".join(found)
+
+
+def reads_a_variable(s: Any) -> None:
+    s["items"] = ["a"]
+    push(s["items"])
+    s += f"{s['items']}"
+
+
+def stores_it_before(s: Any) -> None:
+    items = ["a"]
+    s["items"] = items
+    push(items)
+
+
+@tool
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+GIVEN = [
+    reads_what_it_gave, gives_it_again, reads_what_holds_it, reads_the_object_that_holds_it,
+    reads_what_was_generated, reads_a_variable, stores_it_before,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statements", GIVEN, ids=lambda function: function.__name__)
+def test_what_a_tool_was_given_is_not_read_behind_it(statements: Callable[[Any], Any]) -> None:
+    (graph_break,) = breaks_of(body(statements))
+    assert "read behind `push`, which may have changed it" in graph_break.reason
+
+
+def gives_a_list_from_outside(s: Any) -> None:
+    push(SEEN)
+
+
+def gives_what_holds_one(s: Any) -> None:
+    push([(ROWS, 1)])
+
+
+def gives_a_mapping_from_outside(s: Any) -> None:
+    push(NESTED)
+
+
+FROM_OUTSIDE = [gives_a_list_from_outside, gives_what_holds_one, gives_a_mapping_from_outside]
+
+
+@pytest.mark.parametrize("statements", FROM_OUTSIDE, ids=lambda function: function.__name__)
+def test_a_tool_gets_no_copy_of_what_was_there_before(statements: Callable[[Any], Any]) -> None:
+    before = state_of_the_world()
+    (graph_break,) = breaks_of(body(statements))
+    assert "from outside is given to `push`" in graph_break.reason
+    assert state_of_the_world() == before
+
+
+def test_what_is_read_before_a_tool_gets_it_is_no_break() -> None:
+    def statements(s: Any) -> Any:
+        items = ["a"]
+        before = len(items)
+        push(items)
+        items = ["b"]
+        return before, items
+
+    assert breaks_of(body(statements)) == []
+
+
 # -- limits --------------------------------------------------------------------------------------------
 
 

@@ -1,20 +1,24 @@
 """What a program finds outside of itself: globals, closures, defaults, arguments, attributes of these.
 
 It may be read, and what was read is remembered, so that a trace is made again when that has changed. It is
-never changed: tracing stops before. Behind a tool, which may change anything, what can change is not read.
+never changed: tracing stops before. Behind a tool, which may change anything, what can change is not read;
+nor is what the tool was given, wherever that was made.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from sglc.errors import Loc
 from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
-from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GraphBreak
+from sglc.frontend.values.graph_breaks import BEHIND_TOOL, NO_DATA, GraphBreak
+from sglc.frontend.values.symbolic import SymbolicJson, SymbolicList
 
 _FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _PLAIN = (str, int, float, bool, bytes, complex, type(None))
@@ -22,9 +26,13 @@ _PLAIN = (str, int, float, bool, bytes, complex, type(None))
 
 @dataclass(slots=True)
 class OutsideState:
-    """`seen`: by their ids, objects from outside that could be changed; they are kept alive."""
+    """`seen`: by their ids, objects from outside that could be changed; they are kept alive.
+
+    `given`: what else tools were given and could change, with the tool.
+    """
 
     seen: dict[int, Any] = field(default_factory=dict)
+    given: dict[int, tuple[Any, str]] = field(default_factory=dict)
     stored: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=dict)
 
     def note(self, value: Any) -> Any:
@@ -41,6 +49,33 @@ class OutsideState:
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
         return id(value) in self.seen
+
+    def give(self, frame: CallFrame, value: Any, tool: str) -> None:
+        """A tool is given `value`.
+
+        Raises:
+            GraphBreak: it outlives the program, and a plan would hand over a copy.
+        """
+        for item in _changeable_in(value).values():
+            if self.is_outside(item):
+                kind = type(item).__name__
+                raise GraphBreak(f"a `{kind}` from outside is given to `{tool}`", frame.loc(), NO_DATA)
+            self.given[id(item)] = item, tool
+
+    def read_local(self, name: str, value: Any, place: Callable[[], Loc]) -> Any:
+        """A variable of the program, or of its state.
+
+        Raises:
+            GraphBreak: a tool that was given what it holds may have changed that.
+        """
+        if self.given and not isinstance(value, _PLAIN):
+            for key in _changeable_in(value):
+                if key in self.given:
+                    raise GraphBreak(
+                        f"`{name}` is read behind `{self.given[key][1]}`, which may have changed it",
+                        place(), BEHIND_TOOL,
+                    )  # fmt: skip
+        return value
 
     def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
@@ -89,6 +124,37 @@ class OutsideState:
                     _stores(function.__code__, found)
             self.stored[id(names)] = names, frozenset(found)
         return self.stored[id(names)][1]
+
+
+def _changeable_in(value: Any) -> dict[int, Any]:
+    """What a tool could change in a value that it is given, by id: containers, and those in them.
+
+    Data that is an argument is handed over as it is, so there is no copy that could differ.
+    """
+    found: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in found:
+            continue
+        match item:
+            case list() | set() | collections.deque():
+                waiting += item
+            case dict():
+                waiting += item.values()
+            case tuple():
+                waiting += item
+                continue
+            case SymbolicList(known=None):
+                pass
+            case SymbolicJson(known=None) if item.kind in (list, dict, set):
+                pass
+            case _ if dataclasses.is_dataclass(item) and hasattr(item, "__dict__"):
+                waiting += vars(item).values()
+            case _:
+                continue
+        found[id(item)] = item
+    return found
 
 
 def name_of(owner: Any) -> str:

@@ -165,7 +165,10 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
     if name in ("parse_json", "get_var", "set_var") or name in _CONTROL:
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
-        return function(*args, **named)
+        made = function(*args, **named)
+        if name == "get_var":
+            frame.tracer.was_read(made)
+        return made
     if name == "text" and isinstance(getattr(function, "__self__", None), State):
         frame.tracer.may_fail("`text()`")
         said = function(*args, **named)
@@ -202,6 +205,8 @@ def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict
     if function.effects:
         frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
         frame.tracer.before_tool(function.function.__name__)
+        for arg in (*args, *named.values()):
+            frame.tracer.outside.give(frame, arg, function.function.__name__)
     return function(*args, **named)
 
 
