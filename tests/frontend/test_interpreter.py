@@ -20,7 +20,7 @@ import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
-from sglc.ir.ops import Gen, HostCall, Loop, PureCall, Tool
+from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
 from tests.frontend.stand_in import same_on_every_path
 
@@ -470,6 +470,43 @@ def test_a_bare_except_does_not_see_a_break() -> None:
     assert ".append" in graph_break.reason
     assert made.returns is None
     assert SEEN == []
+
+
+def leaves_a_loop(s: Any) -> Any:
+    """Whatever the comparison raised while it was traced was caught, and the other arm was the plan."""
+    made = "went on"
+    for _ in range(2):
+        try:
+            if s["x"] > "m":
+                break
+            made = "compared"
+        except:  # noqa: E722
+            made = "caught"
+    s += made
+    return made
+
+
+def asks_in_a_helper(s: Any) -> Any:
+    s += in_words(s)
+
+
+def in_words(s: Any) -> str:
+    try:
+        return "many" if len(s["x"]) > 3 else "few"
+    finally:
+        return "finally"  # noqa: B012, SIM107
+
+
+@pytest.mark.parametrize(
+    "statements", [leaves_a_loop, asks_in_a_helper], ids=lambda function: function.__name__
+)
+def test_no_except_and_no_finally_decides_what_the_plan_holds(statements: Callable[[Any], Any]) -> None:
+    made = traced(body(statements))
+    (graph_break,) = breaks_of(body(statements))
+    assert "can fail inside of a `try`" in graph_break.reason
+    assert made.ops[-1] == graph_break
+    assert made.returns is None
+    assert [op.text for op in walk(made.ops) if isinstance(op, Append)] == ["Q"]
 
 
 def test_a_return_in_finally_does_not_end_a_break() -> None:
