@@ -11,6 +11,8 @@ import threading
 from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,14 @@ def test_a_tool_is_given_the_argument(example: Any, value: Any) -> None:
     assert TAKEN[1][0] is value
 
 
+class Name(str):
+    """A text that is more than one."""
+
+
+class Size(int):
+    """A number that is more than one."""
+
+
 class Words(list[str]):
     """A list that is more than one."""
 
@@ -268,6 +278,38 @@ def gives_counts(s: Any) -> None:
 def test_what_the_program_makes_is_no_copy_of_another_type_either() -> None:
     (step,) = [step for step in gives_counts.compile(Answers()).plan.steps if isinstance(step, HostStep)]
     assert step.reason == "a `Counter` is given to `take`"
+
+
+NO_DATA: list[Any] = [
+    Path("x"), Name("x"), Size(3), Words(["a"]), Decimal("1"), date(2020, 1, 1), 1j, range(2), {"k": Path("x")},
+    [Name("x")], (Size(3),),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_DATA, ids=repr)
+def test_an_argument_that_is_no_data_is_never_converted(value: Any) -> None:
+    """A plan for it would hold another object: there is none, in memory or as a file."""
+    TAKEN.clear()
+    made = gives.compile(Answers(), args={"x": value})
+    plan = plan_from_text(plan_to_text(made.plan), "x.json")
+    assert plan.params == ()
+    assert any("given to `take`" in step.reason for step in plan.steps if isinstance(step, HostStep))
+    with pytest.raises(UsageError):
+        LoadedPlan(plan).run({"x": value}, backend=Answers())
+    gives.run(value, backend=Answers(), use_thread=False).sync()
+    assert TAKEN[0] is value
+
+
+def test_what_is_no_number_stays_what_it_is() -> None:
+    TAKEN.clear()
+    plan, value = compiled(gives, {"x": math.nan}), [math.nan, -math.inf, 2**70]
+    planned(plan, {"x": math.nan})
+    assert type(TAKEN[0]) is float
+    assert math.isnan(TAKEN[0])
+    ((found,), variables, prompts) = planned(compiled(with_default(value), None), {})
+    assert spell(found) == spell(value)
+    assert prompts == ["<[nan, -inf, 1180591620717411303424]>"]
+    assert list(variables) == ["a"]
 
 
 CHANGED = threading.Event()
@@ -546,10 +588,6 @@ def test_annotations_say_types_where_there_are_no_values() -> None:
         assert same(planned(plan, row), python(typed, row))
         other = {**row, "topic": "dogs"}
         assert same(planned(plan, other), python(typed, other))
-
-
-class Name(str):
-    """A text that is more than one."""
 
 
 @pytest.mark.parametrize(
