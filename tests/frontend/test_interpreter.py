@@ -22,6 +22,7 @@ from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
+from tests.frontend import settings
 from tests.frontend.stand_in import same_on_every_path
 
 BACKEND = ScriptedBackend(lambda asked: "a")
@@ -743,6 +744,54 @@ def test_what_is_read_before_a_tool_is_no_break() -> None:
 
     assert breaks_of(body(statements)) == []
     assert traced(body(statements)).returns == 1
+
+
+@tool
+def change_settings(patch: Any = None) -> str:
+    settings.BY_ATTRIBUTE += 1
+    setattr(settings, "BY_NAME", settings.BY_NAME + 1)  # noqa: B010
+    vars(settings)["BY_TEXT"] += 1
+    settings.__dict__.update(BY_DICT=2)
+    if patch is not None:
+        patch.setattr("tests.frontend.settings.BY_PATCH", 2)
+    settings.assign()
+    settings.Limits.least += 1
+    settings.replaced = lambda: "second"
+    return "changed"
+
+
+CHANGED = [
+    settings.by_attribute, settings.by_name, settings.by_text, settings.by_dict, settings.by_patch,
+    settings.by_global, settings.of_the_class, settings.by_function, settings.changeable,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", CHANGED, ids=lambda function: function.__name__)
+def test_what_some_code_stores_is_not_read_behind_a_tool(read: Callable[[], str]) -> None:
+    def statements(s: Any) -> None:
+        change_settings()
+        s += read()
+
+    (graph_break,) = breaks_of(body(statements))
+    assert "read behind `change_settings`, which may have changed it" in graph_break.reason
+
+
+def test_constants_of_modules_and_classes_are_read_behind_a_tool() -> None:
+    def statements(s: Any) -> Any:
+        change_settings()
+        s += settings.never_changed()
+        return [
+            settings.NEVER_CHANGED,
+            settings.WORDS,
+            settings.KIND is settings.Kind.ONE,
+            settings.Limits.most,
+        ]
+
+    program = body(statements)
+    assert breaks_of(program) == []
+    assert traced(program).returns is not None
+    said: Any = program.run(backend=BACKEND)
+    assert said.text() == "Qaconstant ('a', ('b', 1), None) 1 3"
 
 
 @tool

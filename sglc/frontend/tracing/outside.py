@@ -2,7 +2,7 @@
 
 It may be read, and what was read is remembered, so that a trace is made again when that has changed. It is
 never changed: tracing stops before. Behind a tool, which may change anything, what can change is not read;
-nor is what the tool was given, wherever that was made.
+nor is what the tool was given, wherever that was made. Constants of modules and classes can be read there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from enum import Enum
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
+from sglc.frontend.tracing.stores import Stores
 from sglc.frontend.values.graph_breaks import BEHIND_TOOL, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicJson, SymbolicList
 
@@ -33,7 +35,7 @@ class OutsideState:
 
     seen: dict[int, Any] = field(default_factory=dict)
     given: dict[int, tuple[Any, str]] = field(default_factory=dict)
-    stored: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=dict)
+    stores: Stores = field(default_factory=Stores)
 
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
@@ -95,16 +97,17 @@ class OutsideState:
         if name not in frame.globals:
             return builtin_of(name)
         value = frame.globals[name]
-        fixed = isinstance(value, _FIXED) or not frame.tracer.called_tool
-        if not fixed and (not isinstance(value, _PLAIN) or name in self._stored_in(frame.globals)):
-            self._check(frame, name, value)
+        self._check_named(frame, name, name, value, frame.globals)
         return self.note(value)
 
     def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
-        if not isinstance(value, _FIXED):
+        if isinstance(owner, ModuleType | type):
+            names = vars(owner) if isinstance(owner, ModuleType) else None
+            self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
+        elif not isinstance(value, _FIXED):
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
 
@@ -115,15 +118,12 @@ class OutsideState:
                 frame.loc(), BEHIND_TOOL,
             )  # fmt: skip
 
-    def _stored_in(self, names: Mapping[str, Any]) -> frozenset[str]:
-        """The globals that some function of the module assigns: constants are the others."""
-        if id(names) not in self.stored:
-            found: set[str] = set()
-            for value in list(names.values()):
-                for function in _functions(value):
-                    _stores(function.__code__, found)
-            self.stored[id(names)] = names, frozenset(found)
-        return self.stored[id(names)][1]
+    def _check_named(
+        self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
+    ) -> None:
+        """What stands under a name of a module or class is a constant, if no code of the user's stores it."""
+        if frame.tracer.called_tool and (not _is_constant(value) or self.stores.may_store(name, names)):
+            self._check(frame, shown, value)
 
 
 def _changeable_in(value: Any) -> dict[int, Any]:
@@ -177,23 +177,11 @@ def _held_in(value: Any) -> Iterable[Any]:
             return ()
 
 
-def _functions(value: Any) -> list[FunctionType]:
-    if _ours(value):  # a declared function, or a program
-        value = getattr(value, "__wrapped__", None)
-    if isinstance(value, type):
-        return [part for part in vars(value).values() if isinstance(part, FunctionType)]
-    return [value] if isinstance(value, FunctionType) else []
-
-
-def _stores(code: CodeType, found: set[str]) -> None:
-    import dis
-
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            found.add(instruction.argval)
-    for constant in code.co_consts:
-        if hasattr(constant, "co_code"):
-            _stores(constant, found)
+def _is_constant(value: Any) -> bool:
+    """Whether a value cannot change itself."""
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_constant, value))
+    return type(value) in _PLAIN or isinstance(value, (*_FIXED, Enum))
 
 
 def _ours(value: Any) -> bool:

@@ -7,10 +7,8 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import site
 import string
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable
 from enum import EnumMeta
@@ -46,6 +44,7 @@ from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import has_own_init, only_holds
+from sglc.frontend.tracing.stores import INSTALLED
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
@@ -53,7 +52,6 @@ from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of
 
-_MODULE_PATHS = tuple({path for path in (*site.getsitepackages(), *sysconfig.get_paths().values()) if path})
 _CONTROL = frozenset(vars(control).get("__all__", ())) | {
     "cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json",
 }  # fmt: skip
@@ -144,7 +142,7 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
 def is_users(function: FunctionType) -> bool:
     """Whether a function is none of an installed module."""
     file = function.__code__.co_filename
-    return bool(file) and not file.startswith((*_MODULE_PATHS, "<frozen"))
+    return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
 
 
 def _is_program(item: Any) -> bool:
