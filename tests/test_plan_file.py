@@ -64,6 +64,8 @@ RULES = [
     {"name": "tip", "prompt": "0:$", "text": " first"},
     {"name": "tip", "text": " second"},
     {"name": "verdict", "text": "yes"},
+    {"name": "kind", "text": "2"},
+    {"name": "counts", "text": '{"a": [1, 2]}'},
 ]
 
 
@@ -107,6 +109,8 @@ def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 TYPED = """\
+from typing import Literal
+
 import sglc as sgl
 
 
@@ -115,6 +119,7 @@ def typed(s, question, count: int, rows: list, tone="kind"):
     with s.var_scope("asked"):
         s += f"{question} ({tone}, {count + 1})" + sgl.gen("answer")
     s["pair"] = (count, s["answer"])
+    s += sgl.gen("kind", dtype=Literal["one", 2]) + sgl.gen("counts", dtype=dict[str, list[int]])
     s += sgl.select("verdict", choices=["yes", "no"])
     return {"count": count, "rows": rows, "tone": tone, "half": 0.5}
 """
@@ -138,8 +143,9 @@ def test_a_program_its_ir_and_its_plan_print_the_same(folder: Path) -> None:
         del found[file]["timing"]
     shown = found["typed.py"]
     assert shown["value"] == {"count": 3, "rows": ["a", 2], "tone": "kind", "half": 0.5}
-    assert shown["text"] == "Why? (kind, 4) Yes.yes"
-    assert list(shown["vars"]) == ["answer", "asked", "pair", "verdict"]
+    assert shown["text"] == 'Why? (kind, 4) Yes.2{"a": [1, 2]}yes'
+    assert list(shown["vars"]) == ["answer", "asked", "pair", "kind", "counts", "verdict"]
+    assert (shown["vars"]["kind"], shown["vars"]["counts"]) == (2, {"a": [1, 2]})
     assert found["typed.sglir"] == found["typed.json"] == shown
 
 
