@@ -117,7 +117,8 @@ def _type_of(node: ast.expr) -> Any:
             return _PLAIN[name][_type_of(part)]  # type: ignore[index]
         case ast.Subscript(value=ast.Name(id="Optional" | "Union" as name), slice=inner):
             parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return Union[(*map(_type_of, parts), *([None] if name == "Optional" else []))]  # noqa: UP007
+            more = (None,) if name == "Optional" else ()
+            return Union[(*map(_type_of, parts), *more)]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[_type_of(left), _type_of(right)]  # noqa: UP007  # it also takes what is no class
     kind = _loaded(ast.unparse(node))
