@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from datetime import date
 from enum import Enum
 
 NEVER_CHANGED = "constant"
@@ -13,6 +16,9 @@ BY_DICT = 1
 BY_PATCH = 1
 BY_GLOBAL = 1
 CHANGEABLE = [1]
+PATTERN = re.compile("a+")
+DAY = date(2020, 1, 2)
+LOGGER = logging.getLogger(__name__)
 
 
 class Kind(Enum):
@@ -31,7 +37,9 @@ class Limits:
 
 
 def never_changed() -> str:
-    return f"{NEVER_CHANGED} {WORDS} {KIND.value} {Limits.most}"
+    LOGGER.debug("read")
+    assert PATTERN.match("ab")
+    return f"{DAY.isoformat()} {NEVER_CHANGED} {WORDS} {KIND.value} {Limits.most}"
 
 
 def by_attribute() -> str:

@@ -791,7 +791,7 @@ def test_constants_of_modules_and_classes_are_read_behind_a_tool() -> None:
     assert breaks_of(program) == []
     assert traced(program).returns is not None
     said: Any = program.run(backend=BACKEND)
-    assert said.text() == "Qaconstant ('a', ('b', 1), None) 1 3"
+    assert said.text() == "Qa2020-01-02 constant ('a', ('b', 1), None) 1 3"
 
 
 @tool

@@ -10,9 +10,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,8 +27,10 @@ from sglc.frontend.tracing.stores import Stores
 from sglc.frontend.values.graph_breaks import BEHIND_TOOL, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicJson, SymbolicList
 
-_FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+_NAMED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+_FIXED = (*_NAMED, logging.Logger)
 _PLAIN = (str, int, float, bool, bytes, complex, type(None))
+_CONSTANT = (*_PLAIN, range, re.Pattern, date, datetime, time, timedelta, Decimal, Fraction)
 
 
 @dataclass(slots=True)
@@ -159,7 +166,7 @@ def _changeable_in(value: Any) -> dict[int, Any]:
 
 def name_of(owner: Any) -> str:
     """What an object is called in a sentence; its own code is not asked."""
-    return owner.__name__ if isinstance(owner, _FIXED) else type(owner).__name__
+    return owner.__name__ if isinstance(owner, _NAMED) else type(owner).__name__
 
 
 def _held_in(value: Any) -> Iterable[Any]:
@@ -181,7 +188,7 @@ def _is_constant(value: Any) -> bool:
     """Whether a value cannot change itself."""
     if type(value) in (tuple, frozenset):
         return all(map(_is_constant, value))
-    return type(value) in _PLAIN or isinstance(value, (*_FIXED, Enum))
+    return type(value) in _CONSTANT or isinstance(value, (*_FIXED, Enum))
 
 
 def _ours(value: Any) -> bool:
