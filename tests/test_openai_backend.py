@@ -692,6 +692,53 @@ def test_another_back_end_for_one_generation() -> None:
         assert [turn["content"] for turn in api.bodies[0]["messages"]] == ["Hi", "hello", "loud?"]
 
 
+# -- effects of a body ---------------------------------------------------------------------------------
+
+RUNS = {"n": 0}
+HEARD: list[Any] = []
+
+
+@sgl.function
+def counts(s: Any, question: str) -> int:
+    RUNS["n"] += 1
+    HEARD.append(question)
+    s += sgl.user(f"{RUNS['n']}: {question}") + sgl.assistant(sgl.gen("said"))
+    HEARD.append(s["said"])
+    return RUNS["n"]
+
+
+@sgl.function
+def counts_too(s: Any, question: str) -> int:
+    HEARD.append(question)
+    s += sgl.user(f"{count()}: {question}") + sgl.assistant(sgl.gen("said"))
+    HEARD.append(s["said"])
+    return RUNS["n"]
+
+
+def count() -> int:
+    RUNS["n"] += 1
+    return RUNS["n"]
+
+
+@pytest.mark.parametrize("program", [counts, counts_too], ids=lambda program: program.__name__)
+def test_a_body_has_its_effects_once_for_every_run(program: Any) -> None:
+    RUNS["n"] = 0
+    HEARD.clear()
+    with serving(said) as api:
+        model = backend(api)
+        for look in (program.compile, program.explain, program.cache):
+            look(model)
+            assert (RUNS["n"], HEARD, api.bodies) == (0, [], [])
+        for number in (1, 2, 3):
+            result = program.run("hi", backend=model)
+            assert (result.ret_value, result["said"]) == (number, f"{number}: HI")
+            program.compile(model)
+        assert [body["messages"][-1]["content"] for body in api.bodies] == ["1: hi", "2: hi", "3: hi"]
+    assert RUNS["n"] == 3
+    assert HEARD == ["hi", "1: HI", "hi", "2: HI", "hi", "3: HI"]
+    assert {type(item) for item in HEARD} == {str}
+
+
 # -- scores of echoed texts ------------------------------------------------------------------------
 
 

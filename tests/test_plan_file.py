@@ -60,10 +60,12 @@ def short(s, question):
 
 RULES = [
     {"name": "query", "text": " tea"},
-    {"name": "answer", "prompt": "tea was found$", "text": " Yes."},
+    {"name": "answer", "prompt": "(tea was found|4\\))$", "text": " Yes."},
     {"name": "tip", "prompt": "0:$", "text": " first"},
     {"name": "tip", "text": " second"},
     {"name": "verdict", "text": "yes"},
+    {"name": "kind", "text": "2"},
+    {"name": "counts", "text": '{"a": [1, 2]}'},
 ]
 
 
@@ -104,6 +106,47 @@ def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[s
     assert done.returncode == 0, done.stderr
     assert main(["run", str(program), "--backend", target, "--arg", "question=Why?", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == "yes"
+
+
+TYPED = """\
+from typing import Literal
+
+import sglc as sgl
+
+
+@sgl.function
+def typed(s, question, count: int, rows: list, tone="kind"):
+    with s.var_scope("asked"):
+        s += f"{question} ({tone}, {count + 1})" + sgl.gen("answer")
+    s["pair"] = (count, s["answer"])
+    s += sgl.gen("kind", dtype=Literal["one", 2]) + sgl.gen("counts", dtype=dict[str, list[int]])
+    s += sgl.select("verdict", choices=["yes", "no"])
+    return {"count": count, "rows": rows, "tone": tone, "half": 0.5}
+"""
+
+
+@pytest.mark.slow
+def test_a_program_its_ir_and_its_plan_print_the_same(folder: Path) -> None:
+    (folder / "typed.py").write_text(TYPED)
+    given = json.dumps({"question": "Why?", "count": 3, "rows": ["a", 2]})
+    target = f"scripted:{folder / 'answers.json'}"
+    files = {"typed.sglir": ["--emit", "ir", "--passes", ""], "typed.json": ["--emit", "json"]}
+    for file, emitted in files.items():
+        line = ["compile", "typed.py:typed", "--target", target, "--args", given, *emitted, "-o", file]
+        done = sglc(line, folder)
+        assert done.returncode == 0, done.stderr
+    found = {}
+    for file in ("typed.py", *files):
+        done = sglc(["run", file, "--backend", target, "--args", given, "--seed", "1", "--json"], folder)
+        assert done.returncode == 0, done.stderr
+        found[file] = json.loads(done.stdout)
+        del found[file]["timing"]
+    shown = found["typed.py"]
+    assert shown["value"] == {"count": 3, "rows": ["a", 2], "tone": "kind", "half": 0.5}
+    assert shown["text"] == 'Why? (kind, 4) Yes.2{"a": [1, 2]}yes'
+    assert list(shown["vars"]) == ["answer", "asked", "pair", "kind", "counts", "verdict"]
+    assert (shown["vars"]["kind"], shown["vars"]["counts"]) == (2, {"a": [1, 2]})
+    assert found["typed.sglir"] == found["typed.json"] == shown
 
 
 # -- the file ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +341,97 @@ def effects(s: Any) -> Any:
     print("read", s["bad"])
     act("behind the read")
     return s["bad"]
+
+
+@sgl.function
+def called(s: Any, given: str) -> str:
+    s += given + sgl.gen("bad")
+    return "it did not need the text"
+
+
+@sgl.pure
+def refuses(text: str) -> str:
+    raise ValueError(f"no {text}")
+
+
+def by_subscript(s: Any) -> Any:
+    s += "A" + sgl.gen("bad")
+    return s["bad"].upper()
+
+
+def by_name(s: Any) -> Any:
+    s += "A" + sgl.gen("bad")
+    return s.get_var("bad")
+
+
+def of_a_branch(s: Any) -> Any:
+    forks = s.fork(2)
+    forks[1] += "A" + sgl.gen("bad")
+    return forks[1]["bad"].upper()
+
+
+def of_joined_branches(s: Any) -> Any:
+    forks = s.fork(2)
+    forks += "A" + sgl.gen("bad")
+    return s.join(forks)["bad"][1].upper()
+
+
+def of_a_scope(s: Any) -> Any:
+    with s.var_scope("all"):
+        s += "A" + sgl.gen("bad")
+    return s["all"].upper()
+
+
+def of_the_whole_text(s: Any) -> Any:
+    s += "A" + sgl.gen("bad")
+    return len(s.text())
+
+
+def of_a_value(s: Any) -> Any:
+    s += "A" + sgl.gen("good", dtype=list[int])  # its text spells none
+    return s["good"][0]
+
+
+def of_a_called_program(s: Any) -> Any:
+    return called("A")["bad"].upper()
+
+
+def of_what_it_returns(s: Any) -> Any:
+    return called("A").ret_value
+
+
+def of_a_pure_function(s: Any) -> Any:
+    s += "A" + sgl.gen("good")
+    return refuses(s["good"])
+
+
+def of_a_number(s: Any) -> Any:
+    s += "A" + sgl.gen("good")
+    return int(s["good"])
+
+
+READS = [
+    by_subscript, by_name, of_a_branch, of_joined_branches, of_a_scope, of_the_whole_text, of_a_value,
+    of_a_called_program, of_what_it_returns, of_a_pure_function, of_a_number,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
+def test_no_tool_is_called_behind_any_read_that_fails(read: Callable[[Any], Any], planned: bool) -> None:
+    @sgl.function
+    def reads_and_acts(s: Any) -> Any:
+        made = read(s)
+        act("behind the read")
+        return repr(made)
+
+    DONE.clear()
+    backend, _ = scripted()
+    program: Any = reads_and_acts
+    if planned:
+        program = LoadedPlan(reads_and_acts.compile(backend).plan, [act, refuses])
+    assert program.run(backend=backend).error() is not None
+    assert DONE == []
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])

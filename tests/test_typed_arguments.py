@@ -7,9 +7,12 @@ import json
 import math
 import subprocess
 import sys
-from collections import namedtuple
+import threading
+from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -361,6 +364,169 @@ def test_a_plan_makes_objects_that_only_hold_their_fields(value: Any) -> None:
     assert again == value
 
 
+# -- what tools are given -----------------------------------------------------------------------------
+
+TAKEN: list[Any] = []
+
+
+@sgl.tool
+def take(thing: Any, *, again: Any = None) -> str:
+    TAKEN.extend([thing, again])
+    return "taken"
+
+
+@sgl.function
+def gives(s: Any, x: Any) -> Any:
+    s += sgl.gen("a")
+    take(x, again=[x, s["a"]])
+
+
+@pytest.mark.parametrize(("example", "value"), VALUES, ids=repr)
+def test_a_tool_is_given_the_argument(example: Any, value: Any) -> None:
+    TAKEN.clear()
+    planned(compiled(gives, {"x": example}), {"x": value})
+    assert TAKEN[0] is value
+    assert TAKEN[1][0] is value
+
+
+class Name(str):
+    """A text that is more than one."""
+
+
+class Size(int):
+    """A number that is more than one."""
+
+
+class Words(list[str]):
+    """A list that is more than one."""
+
+
+KEPT: list[Any] = [
+    3, "3", True, None, 0.5, 2**70, math.inf, ("a", 1), (("a", [1]), {"k": (None,)}), {1: "a"},
+    {"k": {2: (1,)}}, {(1, 2): [True]}, [("a", {3: 4})],
+]  # fmt: skip
+REFUSED: list[Any] = [
+    Words(["a"]), {"k": Words()}, (Words(["a"]), 1), Pair(1, 2), [Pair(1, 2)], OrderedDict(a=1),
+    Counter("ab"), {1}, frozenset({1}), b"a", range(3), Tone.KIND, Level.LOW, Path("x"), [Path("x")],
+]  # fmt: skip
+
+
+def constant(value: Any, made: Callable[[Any], Any]) -> Function:
+    held = (value,)
+
+    @sgl.function
+    def gives_it(s: Any) -> None:
+        s += sgl.gen("a")
+        take(made(held[0]), again=s["a"])
+
+    return gives_it
+
+
+@pytest.mark.parametrize("value", KEPT, ids=repr)
+def test_a_constant_is_given_to_a_tool_as_it_is(value: Any) -> None:
+    TAKEN.clear()
+    planned(compiled(constant(value, copied), None), {})
+    assert same(TAKEN[0], value)
+
+
+def itself(value: Any) -> Any:
+    return value
+
+
+def copied(value: Any) -> Any:
+    """A value with containers of its own, as a program makes them."""
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [copied(item) for item in value]
+    return tuple([copied(item) for item in value]) if type(value) is tuple else value
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=repr)
+def test_what_would_be_a_copy_of_another_type_is_a_break(value: Any) -> None:
+    TAKEN.clear()
+    made = constant(value, itself).compile(Answers())
+    assert any("given to `take`" in step.reason for step in made.plan.steps if isinstance(step, HostStep))
+    backend = Answers()
+    constant(value, itself).run(backend=backend, use_thread=False).sync()
+    assert TAKEN[0] is value
+
+
+@sgl.function
+def gives_counts(s: Any) -> None:
+    s += sgl.gen("a")
+    take(Counter("aab"))
+
+
+def test_what_the_program_makes_is_no_copy_of_another_type_either() -> None:
+    (step,) = [step for step in gives_counts.compile(Answers()).plan.steps if isinstance(step, HostStep)]
+    assert step.reason == "a `Counter` is given to `take`"
+
+
+NO_DATA: list[Any] = [
+    Path("x"), Name("x"), Size(3), Words(["a"]), Decimal("1"), date(2020, 1, 1), 1j, range(2), {"k": Path("x")},
+    [Name("x")], (Size(3),),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_DATA, ids=repr)
+def test_an_argument_that_is_no_data_is_never_converted(value: Any) -> None:
+    """A plan for it would hold another object: there is none, in memory or as a file."""
+    TAKEN.clear()
+    made = gives.compile(Answers(), args={"x": value})
+    plan = plan_from_text(plan_to_text(made.plan), "x.json")
+    assert plan.params == ()
+    assert any("given to `take`" in step.reason for step in plan.steps if isinstance(step, HostStep))
+    with pytest.raises(UsageError):
+        LoadedPlan(plan).run({"x": value}, backend=Answers())
+    gives.run(value, backend=Answers(), use_thread=False).sync()
+    assert TAKEN[0] is value
+
+
+def test_what_is_no_number_stays_what_it_is() -> None:
+    TAKEN.clear()
+    plan, value = compiled(gives, {"x": math.nan}), [math.nan, -math.inf, 2**70]
+    planned(plan, {"x": math.nan})
+    assert type(TAKEN[0]) is float
+    assert math.isnan(TAKEN[0])
+    ((found,), variables, prompts) = planned(compiled(with_default(value), None), {})
+    assert spell(found) == spell(value)
+    assert prompts == ["<[nan, -inf, 1180591620717411303424]>"]
+    assert list(variables) == ["a"]
+
+
+CHANGED = threading.Event()
+
+
+@sgl.pure
+def joined(words: list[str]) -> str:
+    CHANGED.wait(0.2)  # a tool that did not wait for this would have changed them by then
+    return ",".join(words)
+
+
+@sgl.tool
+def push(words: list[str]) -> str:
+    words.append("pushed")
+    CHANGED.set()
+    return "pushed"
+
+
+@sgl.function
+def reads_before(s: Any, words: list[str]) -> Any:
+    said, count = joined(words), words.count("pushed")
+    push(words)
+    s += said + sgl.gen("a")
+    return count
+
+
+def test_a_tool_waits_for_what_reads_its_argument_before_it() -> None:
+    CHANGED.clear()
+    plan, words = compiled(reads_before, {"words": ["x"]}), ["a", "b"]
+    found = planned(plan, {"words": words})
+    assert same(found, (0, {"a": "3 a b c d e"}, ["a,b"]))
+    assert words == ["a", "b", "pushed"]
+
+
 # -- another process ---------------------------------------------------------------------------------
 
 _CHILD = """
@@ -605,10 +771,6 @@ def test_annotations_say_types_where_there_are_no_values() -> None:
         assert same(planned(plan, row), python(typed, row))
         other = {**row, "topic": "dogs"}
         assert same(planned(plan, other), python(typed, other))
-
-
-class Name(str):
-    """A text that is more than one."""
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from types import (
 from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
+STORED = ", stored"  # ends the names of what reads a variable's typed value at the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
-from sglc.ir.ops import Gen, HostCall, Loop, PureCall, Tool
+from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
 from tests.depth import few
+from tests.frontend import settings
 from tests.frontend.stand_in import same_on_every_path
 
 BACKEND = ScriptedBackend(lambda asked: "a")
@@ -544,6 +545,43 @@ def test_a_bare_except_does_not_see_a_break() -> None:
     assert SEEN == []
 
 
+def leaves_a_loop(s: Any) -> Any:
+    """Whatever the comparison raised while it was traced was caught, and the other arm was the plan."""
+    made = "went on"
+    for _ in range(2):
+        try:
+            if s["x"] > "m":
+                break
+            made = "compared"
+        except:  # noqa: E722
+            made = "caught"
+    s += made
+    return made
+
+
+def asks_in_a_helper(s: Any) -> Any:
+    s += in_words(s)
+
+
+def in_words(s: Any) -> str:
+    try:
+        return "many" if len(s["x"]) > 3 else "few"
+    finally:
+        return "finally"  # noqa: B012, SIM107
+
+
+@pytest.mark.parametrize(
+    "statements", [leaves_a_loop, asks_in_a_helper], ids=lambda function: function.__name__
+)
+def test_no_except_and_no_finally_decides_what_the_plan_holds(statements: Callable[[Any], Any]) -> None:
+    made = traced(body(statements))
+    (graph_break,) = breaks_of(body(statements))
+    assert "can fail inside of a `try`" in graph_break.reason
+    assert made.ops[-1] == graph_break
+    assert made.returns is None
+    assert [op.text for op in walk(made.ops) if isinstance(op, Append)] == ["Q"]
+
+
 def test_a_return_in_finally_does_not_end_a_break() -> None:
     def statements(s: Any) -> Any:
         try:
@@ -778,6 +816,154 @@ def test_what_is_read_before_a_tool_is_no_break() -> None:
 
     assert breaks_of(body(statements)) == []
     assert traced(body(statements)).returns == 1
+
+
+@tool
+def change_settings(patch: Any = None) -> str:
+    settings.BY_ATTRIBUTE += 1
+    setattr(settings, "BY_NAME", settings.BY_NAME + 1)  # noqa: B010
+    vars(settings)["BY_TEXT"] += 1
+    settings.__dict__.update(BY_DICT=2)
+    if patch is not None:
+        patch.setattr("tests.frontend.settings.BY_PATCH", 2)
+    settings.assign()
+    settings.Limits.least += 1
+    settings.replaced = lambda: "second"
+    return "changed"
+
+
+CHANGED = [
+    settings.by_attribute, settings.by_name, settings.by_text, settings.by_dict, settings.by_patch,
+    settings.by_global, settings.of_the_class, settings.by_function, settings.changeable,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", CHANGED, ids=lambda function: function.__name__)
+def test_what_some_code_stores_is_not_read_behind_a_tool(read: Callable[[], str]) -> None:
+    def statements(s: Any) -> None:
+        change_settings()
+        s += read()
+
+    (graph_break,) = breaks_of(body(statements))
+    assert "read behind `change_settings`, which may have changed it" in graph_break.reason
+
+
+def test_constants_of_modules_and_classes_are_read_behind_a_tool() -> None:
+    def statements(s: Any) -> Any:
+        change_settings()
+        s += settings.never_changed()
+        return [
+            settings.NEVER_CHANGED,
+            settings.WORDS,
+            settings.KIND is settings.Kind.ONE,
+            settings.Limits.most,
+        ]
+
+    program = body(statements)
+    assert breaks_of(program) == []
+    assert traced(program).returns is not None
+    said: Any = program.run(backend=BACKEND)
+    assert said.text() == "Qa2020-01-02 constant ('a', ('b', 1), None) 1 3"
+
+
+@tool
+def push(items: Any) -> str:
+    items.append("pushed")
+    return "pushed"
+
+
+def reads_what_it_gave(s: Any) -> None:
+    items = ["a"]
+    push(items)
+    s += f"{len(items)}"
+
+
+def gives_it_again(s: Any) -> None:
+    items = ["a"]
+    push(items)
+    push(items)
+
+
+def reads_what_holds_it(s: Any) -> None:
+    items = ["a"]
+    held = {"items": (items, 1)}
+    push(items)
+    s += f"{held['items'][1]}"
+
+
+def reads_the_object_that_holds_it(s: Any) -> None:
+    shown = Shown("a", [])
+    push(shown.more)
+    s += shown.name
+
+
+def reads_what_was_generated(s: Any) -> None:
+    found = words("a")
+    push(found)
+    s += ",".join(found)
+
+
+def reads_a_variable(s: Any) -> None:
+    s["items"] = ["a"]
+    push(s["items"])
+    s += f"{s['items']}"
+
+
+def stores_it_before(s: Any) -> None:
+    items = ["a"]
+    s["items"] = items
+    push(items)
+
+
+@tool
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+GIVEN = [
+    reads_what_it_gave, gives_it_again, reads_what_holds_it, reads_the_object_that_holds_it,
+    reads_what_was_generated, reads_a_variable, stores_it_before,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statements", GIVEN, ids=lambda function: function.__name__)
+def test_what_a_tool_was_given_is_not_read_behind_it(statements: Callable[[Any], Any]) -> None:
+    (graph_break,) = breaks_of(body(statements))
+    assert "read behind `push`, which may have changed it" in graph_break.reason
+
+
+def gives_a_list_from_outside(s: Any) -> None:
+    push(SEEN)
+
+
+def gives_what_holds_one(s: Any) -> None:
+    push([(ROWS, 1)])
+
+
+def gives_a_mapping_from_outside(s: Any) -> None:
+    push(NESTED)
+
+
+FROM_OUTSIDE = [gives_a_list_from_outside, gives_what_holds_one, gives_a_mapping_from_outside]
+
+
+@pytest.mark.parametrize("statements", FROM_OUTSIDE, ids=lambda function: function.__name__)
+def test_a_tool_gets_no_copy_of_what_was_there_before(statements: Callable[[Any], Any]) -> None:
+    before = state_of_the_world()
+    (graph_break,) = breaks_of(body(statements))
+    assert "from outside is given to `push`" in graph_break.reason
+    assert state_of_the_world() == before
+
+
+def test_what_is_read_before_a_tool_gets_it_is_no_break() -> None:
+    def statements(s: Any) -> Any:
+        items = ["a"]
+        before = len(items)
+        push(items)
+        items = ["b"]
+        return before, items
+
+    assert breaks_of(body(statements)) == []
 
 
 # -- limits --------------------------------------------------------------------------------------------

@@ -130,6 +130,16 @@ def program(s, a):
             s += "again "
     return n
 """
+_JOINED = """
+@sgl.function
+def program(s, a):
+    forks = s.fork(2)
+    for fork in forks:
+        fork += a + sgl.gen("first")
+        fork["kept"] = fork["first"] + "!"
+        fork += sgl.gen("last")
+    forks.join()
+"""
 _MATCHED = """
 @sgl.function
 def program(s, a):
@@ -147,6 +157,7 @@ def program(s, a):
 _PROGRAMS = {
     "called": _INNER, "typed": _COLOR, "objects": _POINT, "given to tools": _TAKE, "stored": _STORED,
     "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED, "matched": _MATCHED,
+    "joined": _JOINED,
 }  # fmt: skip
 
 

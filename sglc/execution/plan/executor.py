@@ -36,7 +36,6 @@ from sglc.execution.plan.values import (
 from sglc.execution.served import Served, ToolCall, key_of
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools, call_function
-from sglc.frontend.tracing.makers import STORED
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,
@@ -55,7 +54,7 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.plan.uses import Name, gives_of, names_in
-from sglc.ir.pure import PURE, function_of
+from sglc.ir.pure import PURE, STORED, function_of
 from sglc.ir.values import case_of, evaluate, item_texts, placed, returned
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.values import Kept, Value
-from sglc.frontend.tracing.makers import STORED
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import Block, FunctionStep, Step, blocks_of
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
+from sglc.ir.pure import STORED
 
 
 @dataclass(frozen=True, slots=True)

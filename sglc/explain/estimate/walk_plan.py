@@ -32,7 +32,6 @@ from sglc.explain.estimate.intervals import Interval, between, sure
 from sglc.explain.estimate.state import BlockContext, EstimateState, Name, PossibleToolCall
 from sglc.explain.estimate.token_counts import Marked, Unknown, merged
 from sglc.explain.estimate.walk_segment import SegmentWalk
-from sglc.frontend.tracing.makers import STORED
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -49,7 +48,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Segment, Slot
-from sglc.ir.pure import PURE
+from sglc.ir.pure import PURE, STORED
 
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 

@@ -404,13 +404,10 @@ class State(NoText):
         if mode == "concate_and_append":
             return GatheredVariables(self._instance, {})
         names = dict.fromkeys(name for child in children for name in child._variables)
-        gathered = {
-            name: self._gather(name, [child._variables.get(name) for child in children], loc)
-            for name in names
-            if name not in self._variables
-        }
-        self._variables.update(gathered)
-        for name, made in gathered.items():
+        gathered: dict[str, Gathered] = {}
+        for name in [name for name in names if name not in self._variables]:
+            made = self._gather(name, [child._variables.get(name) for child in children], loc)
+            gathered[name] = self._variables[name] = made
             if made.value is None or is_typed(made):
                 self._stored(name, loc)
         return GatheredVariables(self._instance, gathered)

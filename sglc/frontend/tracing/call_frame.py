@@ -158,6 +158,12 @@ class Outside(Protocol):
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
 
+    def give(self, frame: CallFrame, value: Any, tool: str) -> None:
+        """A tool is given `value`; a graph break where that would be a copy of something outside."""
+
+    def read_local(self, name: str, value: Any, place: Callable[[], Loc]) -> Any:
+        """A variable of the program, or of its state; a graph break where a tool may have changed it."""
+
     def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
 
@@ -212,7 +218,7 @@ class CallFrame:
         while frame is not None:
             if name in frame.bindings.own:
                 if name in frame.values:
-                    return frame.values[name]
+                    return self.tracer.outside.read_local(name, frame.values[name], self.loc)
                 what = "cannot access local variable" if frame is self else "cannot access free variable"
                 raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")
             if name in frame.bindings.module:

@@ -57,11 +57,19 @@ class Evaluation:
         return None if found is None else found[1]
 
     def was_read(self, value: Any) -> None:
-        """The program has read a variable: no tool is called behind it if that has failed."""
+        """The program has read a variable: no tool is called behind it if that has failed.
+
+        Raises:
+            GraphBreak: a tool may have changed it.
+        """
+        self.outside.read_local("a variable", value, self.place)
         if isinstance(value, SymbolicText):
             self.unchecked.update(dict.fromkeys(part for part in value.parts if isinstance(part, Value)))
         elif isinstance(value, SymbolicList | SymbolicJson | SymbolicBool):
             self.unchecked[value.value] = None
+        elif isinstance(value, list | tuple | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                self.was_read(item)
 
     def step(self) -> None:
         """One more statement, or turn of a loop, is interpreted.

@@ -5,21 +5,21 @@ A plan holds their names only: it runs where they are known, like the declared f
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import EnumMeta
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Union
 
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import form_of, is_pydantic
-from sglc.ir.pure import FACTORIES, is_written, sets_up_itself
+from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
-STORED = ", stored"  # ends the names of what reads a variable's value at the end
 
 
 def declare_class(kind: type) -> str:
@@ -72,8 +72,8 @@ def maker_named(name: str) -> Callable[..., Any] | None:
     shown, of, place = name.removesuffix(STORED).rpartition(" of ")
     if not of:
         return class_named(name)
-    kind = _loaded(shown)
-    if kind is None or not (only_holds(kind) or is_pydantic(kind)):
+    kind = _spelled(shown)
+    if kind is None:
         return MAKERS.get(name, str if stored else None)
     file, line, column = place.rsplit(":", 2)
     loc = Loc(file, int(line), int(column))
@@ -82,6 +82,47 @@ def maker_named(name: str) -> Callable[..., Any] | None:
         return str
     parse = OutputParser(form.name, form.value, loc, kind).parse
     return partial(_softly, parse) if stored else parse
+
+
+def _spelled(shown: str) -> Any:
+    """The type that a name in a plan spells: of plain types, of `Literal`, and of classes that only hold."""
+    try:
+        return _type_of(ast.parse(shown.removeprefix("builtins."), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError):
+        return None
+
+
+_PLAIN = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, tuple)} | {
+    "None": None,
+    "Any": Any,
+}
+
+
+def _type_of(node: ast.expr) -> Any:
+    """Raises ValueError: it is none of them."""
+    match node:
+        case ast.Constant(value=None):
+            return None
+        case ast.Constant(value=value) if value is Ellipsis:
+            return value
+        case ast.Name(id=name) if name in _PLAIN:
+            return _PLAIN[name]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            return Literal[ast.literal_eval(values)]
+        case ast.Subscript(value=ast.Name(id="list" | "dict" | "tuple" as name), slice=ast.Tuple(elts=parts)):
+            return _PLAIN[name][tuple(map(_type_of, parts))]  # type: ignore[index]
+        case ast.Subscript(value=ast.Name(id="list" | "dict" | "tuple" as name), slice=part):
+            return _PLAIN[name][_type_of(part)]  # type: ignore[index]
+        case ast.Subscript(value=ast.Name(id="Optional" | "Union" as name), slice=inner):
+            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            more = (None,) if name == "Optional" else ()
+            return Union[(*map(_type_of, parts), *more)]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_type_of(left), _type_of(right)]  # noqa: UP007  # it also takes what is no class
+    kind = _loaded(ast.unparse(node))
+    if kind is None or not (only_holds(kind) or is_pydantic(kind)):
+        raise ValueError(f"`{ast.unparse(node)}` is not known here")
+    return kind
 
 
 def class_named(name: str) -> type | None:

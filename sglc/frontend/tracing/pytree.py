@@ -98,12 +98,12 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
             return tracing.operand(joined(tuple(pieces)), loc)
         case Scoped():
             return tracing.operand(tracing.text_of(item.end.value, item.begin.value, loc), loc)
-        case dict():
+        case dict() if type(item) is dict and all(type(key) is str for key in item):
             return _map(tracing, item, loc)
-        case list() | tuple():
+        case list() | tuple() if type(item) in (list, tuple):
             return _row(tracing, item, loc)
         case _:
-            return Opaque(item)
+            return Opaque(item)  # a class of its own, or keys that are no texts: a copy would be something else
 
 
 def _row(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:

@@ -94,6 +94,8 @@ def arguments_of(
             case SymbolicJson() | SymbolicBool():
                 texts[parameter.name] = value.value
                 default = value
+            case _ if _is_constant(value):
+                default = Bound(value)
             case _:
                 tree = tree_of(tracer, value, loc, f"given to `{definition.name}`")
                 if any(True for _ in values_in(tree)):
@@ -104,6 +106,14 @@ def arguments_of(
                 default = Bound(value)
         parameters.append(parameter.replace(default=default, kind=inspect.Parameter.KEYWORD_ONLY))
     return replace(definition, parameters=tuple(parameters)), texts
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether it holds plain values only, in containers of any class: the called program gets it as it is."""
+    if isinstance(value, list | tuple | dict):
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return all(map(_is_constant, items))
+    return type(value) in (str, int, float, bool, type(None))
 
 
 def record_call(

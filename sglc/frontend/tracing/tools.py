@@ -101,7 +101,7 @@ def _handed(tracer: Tracer, arg: Any, loc: Loc, name: str) -> Tree:
 
 def _is_data(arg: Any) -> bool:
     if type(arg) is dict:
-        return all(type(key) is str and _is_data(item) for key, item in arg.items())
+        return all(_is_data(key) and _is_data(item) for key, item in arg.items())
     if type(arg) in (list, tuple):
         return all(map(_is_data, arg))
     return isinstance(arg, Symbolic) or type(arg) in (str, int, float, bool, type(None))

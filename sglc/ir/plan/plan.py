@@ -129,7 +129,8 @@ class CallStep:
 class FunctionStep:
     """`name` is what the declared Python function returns, a value of type `gives`.
 
-    One with effects (a tool) is called when all before it, in the order of the program, have returned.
+    One with effects (a tool) is called when all before it, in the order of the program, have returned, those
+    without effects too: it could change what they read, and is not called where one of them has failed.
     """
 
     name: str

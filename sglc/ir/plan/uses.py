@@ -33,7 +33,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
-from sglc.ir.pure import PURE
+from sglc.ir.pure import PURE, STORED
 
 Name = Slot | Held
 Names = dict[Name, None]  # in order of their first mention
@@ -134,10 +134,15 @@ class Uses:
         return found
 
     def has_effects(self, step: Step) -> bool:
-        """Whether tools behind a step have to wait for it: it calls one, or the program may end in it."""
+        """Whether tools behind a step have to wait for it.
+
+        It calls one, the program may end in it, or it reads an object that a tool may change.
+        """
         match step:
             case FunctionStep():
-                return step.effects or (step.function in PURE and PURE[step.function].fails)
+                if step.function not in PURE:
+                    return not step.function.endswith(STORED)  # that only reads a text, and fails nobody
+                return PURE[step.function].fails or _goes_through(step.function)
             case HostStep():
                 return True
             case ValueStep():
@@ -160,6 +165,11 @@ class Uses:
             own.update(dict.fromkeys(gives_of(step)))
         found.update(dict.fromkeys(block_ends(block)))
         return {name: None for name in found if name not in own}
+
+
+def _goes_through(function: str) -> bool:
+    """Whether it is a method of what a tool may change."""
+    return function.startswith(("list.", "dict.", "set."))
 
 
 def block_ends(block: Block) -> Iterator[Name]:

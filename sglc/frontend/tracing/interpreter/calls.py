@@ -7,10 +7,8 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import site
 import string
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable
 from enum import EnumMeta
@@ -47,6 +45,7 @@ from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import only_holds
+from sglc.frontend.tracing.stores import INSTALLED
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
@@ -54,7 +53,6 @@ from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of, sets_up_itself
 
-_MODULE_PATHS = tuple({path for path in (*site.getsitepackages(), *sysconfig.get_paths().values()) if path})
 _CONTROL = frozenset(vars(control).get("__all__", ())) | {
     "cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json",
 }  # fmt: skip
@@ -148,7 +146,7 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
 def is_users(function: FunctionType) -> bool:
     """Whether a function is none of an installed module."""
     file = function.__code__.co_filename
-    return bool(file) and not file.startswith((*_MODULE_PATHS, "<frozen"))
+    return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
 
 
 def _is_program(item: Any) -> bool:
@@ -169,7 +167,10 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
     if name in ("parse_json", "get_var", "set_var") or name in _CONTROL:
         if name in ("parse_json", "get_var"):
             frame.tracer.may_fail(f"`{name}(...)`")
-        return function(*args, **named)
+        made = function(*args, **named)
+        if name == "get_var":
+            frame.tracer.was_read(made)
+        return made
     if name == "text" and isinstance(getattr(function, "__self__", None), State):
         frame.tracer.may_fail("`text()`")
         said = function(*args, **named)
@@ -210,6 +211,8 @@ def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict
     if function.effects:
         frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
         frame.tracer.before_tool(function.function.__name__)
+        for arg in (*args, *named.values()):
+            frame.tracer.outside.give(frame, arg, function.function.__name__)
     return function(*args, **named)
 
 

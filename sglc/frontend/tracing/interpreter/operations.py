@@ -326,7 +326,10 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     if isinstance(value, Symbolic):
         return _data_attribute(frame, value, name, called)
     if is_ours(value):
-        return getattr(value, name)
+        found = getattr(value, name)
+        if isinstance(value, CallResult) and name == "ret_value":  # it waits for all that was called
+            frame.tracer.was_read([found, *value.variables.values()])
+        return found
     outside = frame.tracer.outside
     if isinstance(value, ModuleType):
         if name not in vars(value):
