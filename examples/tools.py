@@ -1,7 +1,7 @@
 """A host function between two generations: the model writes a sum, Python works it out.
 
-`calculate` is ordinary Python. Reading `s["sum"]` waits for the model, once; the answer that goes
-back into the prompt is Python's, so it is right whenever the sum is.
+`calculate` is ordinary Python, so the program runs as such, and waits where it reads `s["sum"]`. The answer
+that goes back into the prompt is Python's, so it is right whenever the sum is.
 
     sglc run examples/tools.py --arg question="A box holds 12 eggs. How many eggs are in 7 boxes?"
 """

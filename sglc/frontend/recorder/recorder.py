@@ -1,4 +1,4 @@
-"""Records what one run of a function does as ops, launch by launch.
+"""Records what a body does as ops: all of it while it is traced, and launch by launch where it runs as Python.
 
 The program of a launch starts from the streams that earlier launches kept (`resume`). When real
 arguments are there, every literal becomes a slot, so that rows which do the same record equal
