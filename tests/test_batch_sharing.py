@@ -471,8 +471,15 @@ def test_what_cannot_run_together(programs: Any, code: str) -> None:
 
 
 def results_as_they_began(patch: pytest.MonkeyPatch) -> None:
-    original = runner._Window.result
-    patch.setattr(runner._Window, "result", lambda self, number: original(self, self._turns[number]))
+    original, places = runner._Batch._begin, itertools.count()
+
+    def faulty(batch: Any, number: int, row: Any) -> None:
+        make = batch._make
+        batch._make = lambda _, own: make(number, own)
+        original(batch, next(places), row)
+        batch._make = make
+
+    patch.setattr(runner._Batch, "_begin", faulty)
 
 
 def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:

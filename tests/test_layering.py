@@ -58,7 +58,7 @@ PLANTED = {
     "in a function": ("backends/scripted.py", FUNCTION_LEVEL.format("cli", "main"), "backends is below cli"),
     "inside a layer": (
         "frontend/outputs/forms.py",
-        TYPE_ONLY.format("frontend.source", "scopes"),
+        TYPE_ONLY.format("frontend.source", "source_of"),
         "outputs is below",
     ),
     "plain data": ("runtime/step.py", "from sglc.ir.core import Op\n", "plain data alone"),

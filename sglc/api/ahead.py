@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sglc.execution.options import Fitting
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
+from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program, Site
 from sglc.ir.sampling import Sampling
 
@@ -25,22 +26,30 @@ if TYPE_CHECKING:
     from sglc.passes.compile import Compiled
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A program as it was recorded, and where it is left to ordinary Python."""
+
+    program: Program
+    breaks: tuple[BreakPlace, ...]
+
+
 class AheadOfTime:
     """One function with its `bound` arguments. `memo` has what was recorded, and what that depends on."""
 
     def __init__(
-        self, definition: Definition, bound: Mapping[str, Any], memo: Memo[Program] | None = None
+        self, definition: Definition, bound: Mapping[str, Any], memo: Memo[Recording] | None = None
     ) -> None:
-        self.memo: Memo[Program] = Memo() if memo is None else memo
+        self.memo: Memo[Recording] = Memo() if memo is None else memo
         self._definition = definition
         self._bound = bound
         self._begun: Memo[Program] = Memo()  # recorded to see how rows begin
         self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
         self._turn = threading.Lock()  # one recording at a time
 
-    def program(
+    def recording(
         self, sampling: Sampling, max_paths: int | None = None, args: Mapping[str, Any] | None = None
-    ) -> Program:
+    ) -> Recording:
         """As of `Function.trace`."""
         from sglc.frontend.tracing.paths import MOST_PATHS
 
@@ -48,17 +57,18 @@ class AheadOfTime:
         key = (frozen(self._bound), sampling, most, None if args is None else frozen(dict(args)))
         return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most, args))
 
-    def _record(self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None) -> Program:
-        from sglc.frontend.tracing.trace import record
+    def _record(self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None) -> Recording:
+        from sglc.frontend.tracing.trace import explored
 
         bound = self._bound
         parameters = tuple(
             parameter.replace(default=Bound(bound[parameter.name])) if parameter.name in bound else parameter
             for parameter in self._definition.parameters
         )
-        return record(
+        made = explored(
             replace(self._definition, parameters=parameters), sampling, max_paths=max_paths, args=args
         )
+        return Recording(made.program, tuple([one.place for one in made.graph_breaks]))
 
     def compiled(self, program: Program, target: Target) -> Compiled:
         """The newest recording, `program`, lowered for a target."""
@@ -100,7 +110,7 @@ class AheadOfTime:
             if target.takes is EVERYTHING:
                 return {}
             with self._turn:
-                program = self.program(sampling)
+                program = self.recording(sampling).program
         except Exception:
             return {}  # whatever is wrong is met, and told, where the body itself comes to it
         if not program.ops:

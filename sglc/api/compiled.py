@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sglc.execution.result import Result
+from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
@@ -28,12 +29,16 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompiledFunction:
-    """A program with its plan for one back end. It runs there as the function does, from Python."""
+    """A program with its plan for one back end. It runs there as the function does, from Python.
+
+    `breaks` are the places where it is left to ordinary Python.
+    """
 
     function: Runnable
     backend: Backend
     compiled: Compiled
     defaults: Mapping[str, Any]
+    breaks: tuple[BreakPlace, ...] = ()
 
     @property
     def source(self) -> Program:

@@ -14,7 +14,6 @@ from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.context import resolve, set_default_backend
 from sglc.execution.options import (
-    DEFAULTS,
     NOTHING,
     OPTIONS,
     WATCHES,
@@ -37,6 +36,7 @@ from sglc.ir.sampling import Sampling
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
+    from sglc.api.ahead import Recording
     from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
     from sglc.execution.context import CallPlace
@@ -46,13 +46,10 @@ if TYPE_CHECKING:
     from sglc.execution.result import Result
     from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
-    from sglc.frontend.recorder.replay_cache import ReplayCache
     from sglc.frontend.tracing.guards import Memo
     from sglc.ir.plan.backend import Backend
 
 __all__ = ["Function", "function", "set_default_backend"]
-
-_MOST_REPLAY_CACHES = 64
 
 
 class Function:
@@ -65,7 +62,6 @@ class Function:
         self.definition = definition
         self.bound = dict(bound or {})
         self._ahead = AheadOfTime(definition, self.bound)
-        self._replay_caches: dict[Sampling, ReplayCache] = {}  # by the sampling defaults of its runs
         self.__name__ = definition.name
         self.__doc__ = definition.call.__doc__
         self.__wrapped__ = definition.call
@@ -378,11 +374,16 @@ class Function:
             SglcError: the function misuses the language or raises; of a `fullgraph` program also where
                 ordinary Python would have to take over.
         """
+        return self._recording(max_paths, args, kwargs).program
+
+    def _recording(
+        self, max_paths: int | None, args: Mapping[str, Any] | None, kwargs: Mapping[str, Any]
+    ) -> Recording:
         _, sampling = split(self.definition, kwargs, ())
-        return self._ahead.program(sampling, max_paths, self._examples(args))
+        return self._ahead.recording(sampling, max_paths, self._examples(args))
 
     @property
-    def memo(self) -> Memo[Program]:
+    def memo(self) -> Memo[Recording]:
         """What was recorded, and what that depends on."""
         return self._ahead.memo
 
@@ -410,9 +411,9 @@ class Function:
 
         chosen = resolve(backend if target is None else target, self.definition.loc)
         goal = chosen.target
-        return CompiledFunction(
-            self, chosen, self._ahead.compiled(self.trace(args=args, **kwargs), goal), kwargs
-        )
+        recording = self._recording(None, args, kwargs)
+        compiled = self._ahead.compiled(recording.program, goal)
+        return CompiledFunction(self, chosen, compiled, kwargs, recording.breaks)
 
     def explain(
         self, target: Backend | str | None = None, *, rows: Sequence[Row] | None = None, **kwargs: Any
@@ -452,13 +453,6 @@ class Function:
         own = {name: value for name, value in args.items() if name in names}
         return own if rest is None else {rest: more, **own}
 
-    @cached_property
-    def _replay_cache(self) -> ReplayCache:
-        """What its runs recorded that set no sampling defaults."""
-        from sglc.frontend.recorder.replay_cache import ReplayCache
-
-        return ReplayCache()
-
     def _made(self, fitting: Fitting, setup: RunSetup, mode: Mode) -> Run:
         """A run of these arguments: of the plan that is for them, or of the body.
 
@@ -494,13 +488,9 @@ class Function:
 
     def _python_part(self, sampling: Sampling, run: Run, served: Served | None = None) -> PythonPart:
         from sglc.execution.function_run import PythonPart
-        from sglc.frontend.recorder.replay_cache import ReplayCache
 
-        replay_cache = self._replay_cache if sampling is DEFAULTS else self._replay_caches.get(sampling)
-        if replay_cache is None and len(self._replay_caches) < _MOST_REPLAY_CACHES:
-            replay_cache = self._replay_caches.setdefault(sampling, ReplayCache())
         check = partial(self._ahead.cache_keys, sampling, run.session.backend)
-        return PythonPart(run, self.definition, sampling, replay_cache, check, served)
+        return PythonPart(run, self.definition, sampling, check, served)
 
 
 def _affords(limits: Limits, prepared: PreparedRows) -> bool:

@@ -26,10 +26,8 @@ from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
-from sglc.frontend.recorder.replay_cache import CachingRecorder, ReplayCache
-from sglc.frontend.source.lazy_reads import LazyReads, body_of, run_as
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.tools import AROUND
-from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -53,7 +51,6 @@ class PythonPart(Part):
         run: Run,
         definition: Definition,
         sampling: Sampling,
-        replay_cache: ReplayCache | None = None,
         check: Callable[[], Mapping[Site, str]] | None = None,
         served: Served | None = None,
     ) -> None:
@@ -62,7 +59,6 @@ class PythonPart(Part):
         self._session = run.session
         self._inside = run.inside
         self._check = check
-        self._replay_cache = replay_cache or ReplayCache()
         self._definition = definition
         self._sampling = sampling
         self._served = served
@@ -76,15 +72,13 @@ class PythonPart(Part):
             self._run.context.run(self._run_body)
 
     def _run_body(self) -> None:
-        recorder = CachingRecorder(
-            self._definition.name, self._sampling, self._replay_cache, self._definition.ahead
+        recorder = OpRecorder(
+            self._definition.name, self._sampling, symbolic=False, ahead=self._definition.ahead
         )
         stream = recorder.new_stream(self._definition.loc)
         launcher = _Shown(self._session, stream, self._run.observer)
-        body = body_of(self._definition.call)
-        texts = {name: value for name, value in self._run.arguments.items() if type(value) is str}
         self._inside.reserve = partial(recorder.reserve, ())
-        instance = Instance(recorder, launcher, LazyReads(body, self._definition.code, texts))
+        instance = Instance(recorder, launcher)
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
@@ -100,7 +94,7 @@ class PythonPart(Part):
                 AROUND.set(self._inside.served.around(AROUND.get()))
             if self._check is not None:
                 self._session.cache_keys = self._check()
-            value = self._call(run_as(body, self._definition.call), state)
+            value = self._call(state)
             instance.settle()
             launcher.launch(recorder.take(final=True))
         except BaseException as problem:
@@ -175,15 +169,15 @@ class PythonPart(Part):
         error, total_s = self._run.leave(outcome.error, outcome.total_s)
         self._run.fill(replace(outcome, error=error, total_s=total_s))
 
-    def _call(self, function: Callable[..., Any], state: State) -> Any:
+    def _call(self, state: State) -> Any:
         """The function's value. A coroutine function runs on an event loop of its own, in this thread."""
         kinds = {parameter.kind for parameter in self._definition.parameters}
         if kinds <= _BY_NAME:
-            value = function(state, **self._run.arguments)
+            value = self._definition.call(state, **self._run.arguments)
         else:
             signature = inspect.Signature(self._definition.parameters)
             bound = inspect.BoundArguments(signature, OrderedDict(self._run.arguments))
-            value = function(state, *bound.args, **bound.kwargs)
+            value = self._definition.call(state, *bound.args, **bound.kwargs)
         if not inspect.iscoroutine(value):
             return value
         if self._running is not None:
@@ -267,10 +261,8 @@ class _Shown:
 
 
 def _plain(value: Any, instance: Instance) -> Any:
-    """A returned value with gathered variables as ordinary dicts, and lazy texts as texts."""
+    """A returned value with gathered variables as ordinary dicts."""
     match value:
-        case LazyText():
-            return value.read(instance.known)
         case GatheredVariables():
             return {name: instance.read(made, "`return`", here()) for name, made in value.variables.items()}
         case dict():

@@ -40,7 +40,6 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.plan.stream_text import StreamAt, stream_pieces
-from sglc.ir.target import Target
 from sglc.passes.compile import cached
 
 HANDLES = count()
@@ -53,16 +52,6 @@ class _Kept:
     segment: Segment
     node: int
     number: int | None  # the back end's handle; None if the stream is not kept there
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A launch's segment for one target, and where a row's own data goes into it."""
-
-    target: Target
-    template: Template
-    asked: Mapping[int, GenNode | SelectNode]
-    keeps: tuple[KeepNode, ...]
 
 
 @dataclass(slots=True)
@@ -155,21 +144,22 @@ class Session:
             if releases:
                 self._submit(Segment(releases), {})
             return
-        prepared = self._prepared(recorded)
+        segment = _segment_of(recorded, self.backend)
         if self._refused:
-            for node in prepared.template.segment.nodes:
+            for node in segment.nodes:
                 if isinstance(node, OpenNode) and node.handle in self._refused:
                     raise self._refused[str(node.handle)]
-        numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in prepared.keeps}
+        keeps = [node for node in segment.nodes if isinstance(node, KeepNode)]
+        numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in keeps}
         own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys, self.outputs.call)
-        bound = prepared.template.bind(own)
-        for node in prepared.keeps:
+        bound = self._bound(without_keeps(segment) if recorded.final else segment, own)
+        for node in keeps:
             number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)
             self._kept[str(node.handle)] = kept
             if number is not None:
                 self._numbered[number] = kept
-        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, self._asked(prepared, bound))
+        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, asked_in(bound))
 
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
         """Run a program of its own on another back end, as a part of this run: its calls, seeds, errors.
@@ -181,29 +171,13 @@ class Session:
         if self.observer is not None:
             other = self.observer.other(other, recorded.program, loc)
         other.start()
-        prepared = self._prepared(recorded, other)
-        bound = prepared.template.bind(Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call))
-        self._submit(bound, self._asked(prepared, bound), other)
+        own = Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call)
+        bound = self._bound(_segment_of(recorded, other), own)
+        self._submit(bound, asked_in(bound), other)
 
-    def _asked(self, prepared: _Prepared, bound: Segment) -> Mapping[int, GenNode | SelectNode]:
-        """The generations of a bound segment; those of a run that is no call have the sites of the program."""
-        return asked_in(bound) if self.outputs.call else prepared.asked
-
-    def _prepared(self, recorded: Recorded, backend: Backend | None = None) -> _Prepared:
-        target = (backend or self.backend).target
-        placed = bool(self.outputs.call)
-        known = recorded.memo.get((id(target), placed))
-        if not isinstance(known, _Prepared):
-            plan = cached(recorded.program, target).plan
-            (segment,) = (step for step in plan.steps if isinstance(step, Segment))
-            known = _Prepared(
-                target,  # kept, so that no other target gets its id
-                Template(without_keeps(segment) if recorded.final else segment, placed=placed),
-                asked_in(segment),
-                tuple(node for node in segment.nodes if isinstance(node, KeepNode)),
-            )
-            recorded.memo[id(target), placed] = known
-        return known
+    def _bound(self, segment: Segment, own: Own) -> Segment:
+        """The segment with the row's own data; in a called program its sites are those of the call."""
+        return Template(segment, placed=bool(self.outputs.call)).bind(own)
 
     def text_of_site(self, site: Site) -> str | list[str]:
         """The text that a generation made (a list for n > 1); waits for it.
@@ -519,3 +493,10 @@ class Session:
             return None if before is since else (before.segment, before.node)
 
         return stream_pieces((kept.segment, kept.node), opened)
+
+
+def _segment_of(recorded: Recorded, backend: Backend) -> Segment:
+    """What a launch becomes on a back end: one segment, compiled once for all launches that are equal."""
+    plan = cached(recorded.program, backend.target).plan
+    (segment,) = (step for step in plan.steps if isinstance(step, Segment))
+    return segment

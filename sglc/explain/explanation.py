@@ -16,9 +16,10 @@ from sglc.explain.render.page import page
 from sglc.explain.render.text import explanation_text
 from sglc.explain.render.to_json import explanation_data
 from sglc.frontend.analysis.lint import Finding, findings
-from sglc.frontend.analysis.survey import Survey, survey
 from sglc.frontend.language.function import Definition, describe
-from sglc.ir.core import Program
+from sglc.frontend.values.graph_breaks import BreakPlace
+from sglc.ir.core import Program, walk
+from sglc.ir.ops import HostCall
 from sglc.ir.plan.plan import HostStep, Plan
 from sglc.ir.target import Target
 from sglc.passes.compile import Compiled, compile_program
@@ -34,6 +35,8 @@ class _Compilation(Protocol):
     def compiled(self) -> Compiled: ...
     @property
     def backend(self) -> Backend: ...
+    @property
+    def breaks(self) -> tuple[BreakPlace, ...]: ...
 
 
 class Explained(Protocol):
@@ -50,21 +53,24 @@ class Explained(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a program will do on one back end. `price` is None where it is not known, or nobody asks one."""
+    """What a program will do on one back end.
+
+    `price` is None where it is not known, or nobody asks one. `breaks` are where ordinary Python takes over.
+    """
 
     compiled: Compiled
     forecast: Forecast
     price: Price | None
-    survey: Survey | None
+    breaks: tuple[BreakPlace, ...]
     findings: tuple[Finding, ...]
 
     def text(self) -> str:
         """For people, without a newline at the end."""
-        return explanation_text(self.compiled, self.forecast, self.price, self.survey, self.findings)
+        return explanation_text(self.compiled, self.forecast, self.price, self.breaks, self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""
-        return explanation_data(self.compiled, self.forecast, self.price, self.survey, self.findings)
+        return explanation_data(self.compiled, self.forecast, self.price, self.breaks, self.findings)
 
     def to_html(self) -> str:
         """One page that needs nothing else."""
@@ -109,7 +115,7 @@ def explained(
     first, goal = made[0][0].compiled, made[0][0].backend.target
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
     return Explanation(
-        first, forecast, price_of(goal.name, forecast.counts), survey(function.definition),
+        first, forecast, price_of(goal.name, forecast.counts), made[0][0].breaks,
         tuple(findings(function.definition, first.source)),
     )  # fmt: skip
 
@@ -127,7 +133,9 @@ def explained_compiled(compiled: Compiled, target: Target) -> Explanation:
     """The explanation of a program that has been compiled for `target`, without its source."""
     forecast = estimated([(compiled.plan, {})], target)
     price = price_of(target.name, forecast.counts)
-    return Explanation(compiled, forecast, price, None, tuple(findings(None, compiled.source)))
+    stops = [op for op in walk(compiled.source.ops) if isinstance(op, HostCall) and not op.error]
+    breaks = dict.fromkeys(BreakPlace(op.loc, op.reason) for op in stops)
+    return Explanation(compiled, forecast, price, tuple(breaks), tuple(findings(None, compiled.source)))
 
 
 def _row(

@@ -311,7 +311,7 @@ def test_a_price_is_that_of_the_table_or_is_not_known() -> None:
 def test_data_is_json_and_says_what_the_text_says() -> None:
     explanation = judge().explain(OracleBackend(), essay="An essay.")
     data = json.loads(json.dumps(explanation.to_json()))
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert data["estimate"]["counts"]["calls"] == [4, 4, 4.0]
     assert [step["site"] for step in data["estimate"]["steps"]][-1] == "grade_essay.verdict#0"
     head = len("Evaluate this essay:\nAn essay.\n")

@@ -33,7 +33,7 @@ def test_every_command_prints_what_stands_below_it(
 ) -> None:
     page = PAGE.read_text(encoding="utf-8")
     commands = _COMMAND.findall(page)
-    assert len(commands) == page.count("```console") == 2
+    assert len(commands) == page.count("```console") == 3
     for command, expected in commands:
         assert main(shlex.split(command)[1:]) == 0
         out = capsys.readouterr().out

@@ -118,8 +118,16 @@ def test_a_click_through_the_page(chromium: Any, tmp_path: Path) -> None:
         row = tab.locator("#view tr", has_text="grade_essay[0].score#0").inner_text()
         (step,) = [one for one in data["analysis"]["steps"] if one["site"] == "grade_essay[0].score#0"]
         assert f"{step['usage']['prompt']} / {step['usage']['prompt']}" in row
+
+
+@pytest.mark.browser
+def test_graph_breaks_are_among_the_notes(chromium: Any, tmp_path: Path) -> None:
+    data = open_function("examples/tools.py").explain(OracleBackend()).to_json()
+    (place,) = data["breaks"]
+    with opened(chromium, tmp_path, page([data])) as tab:
         view(tab, "Notes")
-        assert "examples/judge.py:22" in tab.inner_text("#view")
+        said = tab.inner_text("#view")
+        assert f"{place['loc']}: `parse(...)` is ordinary Python; declare it with `@sglc.tool`" in said
 
 
 @pytest.mark.browser

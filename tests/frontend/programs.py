@@ -1,4 +1,4 @@
-"""Programs that look at what they read, and programs that do not; with their source and without."""
+"""Programs that read what generations make, in the ways in which people do; a program with its source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import Any
 
 import sglc as sgl
 from sglc.execution.result import Result
-from tests.oracle_backend import OracleBackend
-
-SEED = 3
 
 
 def from_file(tmp_path: Path, source: str, name: str = "program") -> sgl.Function:
@@ -20,25 +17,6 @@ def from_file(tmp_path: Path, source: str, name: str = "program") -> sgl.Functio
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), names)
     return sgl.function(names[name])
-
-
-def without_source(source: str, name: str = "program") -> sgl.Function:
-    names: dict[str, Any] = {"__name__": "program"}
-    exec(compile(textwrap.dedent(source), "<generated>", "exec", dont_inherit=True), names)
-    return sgl.function(names[name])
-
-
-def launches(function: sgl.Function, backend: OracleBackend, **arguments: Any) -> tuple[Result, int]:
-    """A run that ended well, and how many segments the back end was given for it."""
-    before = 0 if backend.machine is None else backend.machine.submits
-    result = function.run(**arguments, backend=backend, seed=SEED)
-    result.sync()
-    error = result.error()
-    if error is not None:
-        raise error
-    backend.settle()
-    assert backend.machine is not None
-    return result, backend.machine.submits - before
 
 
 HEAD = """
@@ -57,8 +35,8 @@ def turn(s, name):
     s += f"({s[name]})"
 """
 
-# Programs that never look at what they read: one launch.
-DEFERRED = {
+# Programs in which what is read goes into prompts and results, and nowhere else.
+HANDED_ON = {
     "appended": """
         s += "a" + gen("x", max_tokens=3)
         s += s["x"]
@@ -148,8 +126,8 @@ DEFERRED = {
     """,
 }
 
-# Programs that need a text once: two launches. The second line of each body is the one that does.
-OBSERVED = {
+# Lines that need a text for something else.
+LOOKED_AT = {
     "json": 's += json.dumps({"a": s["x"]})',
     "json.loads": 's += str(json.loads(json.dumps([s["x"]])))',
     "re": 's += "yes" if re.match("(?s).*", s["x"]) else "no"',
@@ -198,13 +176,19 @@ OBSERVED = {
 }
 
 
-def deferred_source(body: str) -> str:
+def body_source(body: str) -> str:
     return f"{HEAD}\ndef program(s, q):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
 
 
-def observed_source(line: str) -> str:
+def line_source(line: str) -> str:
     head = f"{HEAD}\ndef program(s, q):\n    s += 'a' + gen('x', max_tokens=3)\n"
     return f"{head}    {line.lstrip()}\n    s += 'b' + gen('y', max_tokens=3)\n    return s.get_var('y')\n"
+
+
+READS = {
+    **{name: body_source(body) for name, body in HANDED_ON.items()},
+    **{name: line_source(line) for name, line in LOOKED_AT.items()},
+}
 
 
 def outcome(result: Result) -> Any:

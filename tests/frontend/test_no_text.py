@@ -50,7 +50,7 @@ def called_in_braces(s: Any) -> None:
 
 
 @sgl.function
-def called_beside_a_lazy_text(s: Any) -> None:
+def called_beside_a_generated_text(s: Any) -> None:
     s += "a" + sgl.gen("x")
     s += f"{s['x']}{other()}"
 
@@ -98,7 +98,7 @@ WRONG = {
     percent: '`gen("x")` is no text',
     format_method: "`user(...)` is no text",
     called_in_braces: "what `other(...)` gives is no text",
-    called_beside_a_lazy_text: "what `other(...)` gives is no text",
+    called_beside_a_generated_text: "what `other(...)` gives is no text",
     called_behind_a_text: "what `other(...)` gives is no text",
     called_before_a_text: "what `other(...)` gives is no text",
     called_behind_a_generation: "what `other(...)` gives is no text",

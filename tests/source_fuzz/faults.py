@@ -232,14 +232,14 @@ def _usage(of: Callable[[Result], bool]) -> Iterator[None]:
 def _usage_of_plans() -> Iterator[None]:
     """The results of plans count one call too many: nothing of a result itself says where it is from."""
     of_plans: weakref.WeakSet[Result] = weakref.WeakSet()
-    fill = Run._fill
+    fill = Run.fill
 
     def noting(run: Run, outcome: RunOutcome) -> None:
         if _planned(run):
             of_plans.add(run.result)
         fill(run, outcome)
 
-    with patch.object(Run, "_fill", noting), _usage(lambda result: result in of_plans):
+    with patch.object(Run, "fill", noting), _usage(lambda result: result in of_plans):
         yield
 
 

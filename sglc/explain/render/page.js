@@ -290,7 +290,7 @@ function notes(one) {
   const pre = (title, items) => items.length ? [make("h3", {}, title), make("pre", {}, items.join("\n"))] : [];
   return [
     ...list("remarks of the passes", one.remarks.map((remark) => `${remark.pass}: ${remark.message}` + (remark.loc ? ` (${remark.loc})` : ""))),
-    ...pre("where a run waits", one.waits),
+    ...list("graph breaks: ordinary Python takes over", one.breaks.map((place) => `${place.loc}: ${place.reason}` + (place.hint ? `; ${place.hint}` : ""))),
     ...pre("warnings", one.warnings),
     ...list("not estimated", one.estimate.ends.map((end) => `from ${end.loc} on: ${end.why}`)),
     ...(one.analysis ? pre("rows that failed", one.analysis.errors.map(([row, error]) => `row ${row}: ${error}`)) : []),

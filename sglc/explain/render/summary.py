@@ -1,11 +1,10 @@
-"""A compiled program in words: its decisions with what stands in them, and where a run of it waits."""
+"""A compiled program in words: its decisions with what stands in them, and where it ends as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sglc.errors import Loc
-from sglc.frontend.analysis.survey import Point, Survey
+from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Op, Program, Region, Value, operands, regions, walk
 from sglc.ir.ops import (
     Call,
@@ -33,17 +32,12 @@ def structure(compiled: Compiled) -> Iterator[str]:
         yield from table(compiled.lowered)
 
 
-def waiting(compiled: Compiled, found: Survey | None) -> Iterator[str]:
-    """Where a run waits, and where compiling stops.
-
-    Args:
-        found: what the program's source says; None if there is none, as of a program in IR form.
-    """
-    yield from _boundaries(compiled.lowered, found)
-    if found is not None:
-        yield from _points("a run waits for the model at", found.observations)
-        yield from _points("read and not waited for", found.deferred)
-        yield from _points("declared functions called at", found.tools)
+def graph_breaks(breaks: Sequence[BreakPlace]) -> Iterator[str]:
+    """Where ordinary Python takes over, why, and what to write instead."""
+    for place in breaks:
+        yield f"graph break at {place.loc}: {place.reason}"
+        if place.hint:
+            yield f"  {place.hint}"
 
 
 def table(program: Program) -> Iterator[str]:
@@ -58,27 +52,6 @@ def table(program: Program) -> Iterator[str]:
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             yield "  ".join([*cells, row[4]]).rstrip()
-
-
-def _boundaries(program: Program, found: Survey | None) -> Iterator[str]:
-    """Where compiling stops on some path, and where else it would."""
-    stops = [op for op in walk(program.ops) if isinstance(op, HostCall) and not op.error]
-    for op in stops:
-        yield f"from {op.loc} on as ordinary Python, launch by launch: {op.reason}"
-    lines = [(op.loc.file, op.loc.line) for op in stops]
-    others = [point for point in found.calls if (point.loc.file, point.loc.line) not in lines] if found else []
-    yield from _points("more ordinary Python at" if stops else "ordinary Python at", others)
-
-
-def _points(title: str, points: Sequence[Point]) -> Iterator[str]:
-    if points:
-        yield title
-        for point in points:
-            yield f"  {_line(point.loc)}: {point.what}"
-
-
-def _line(loc: Loc) -> str:
-    return f"{loc.file}:{loc.line}"
 
 
 def _rows(op: Op, arms: dict[Value, str], wave: str, indent: str) -> Iterator[_Row]:

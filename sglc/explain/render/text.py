@@ -1,4 +1,4 @@
-"""An explanation as text: totals, a row for each step, remarks, where a run waits, warnings."""
+"""An explanation as text: totals, a row for each step, remarks, graph breaks, warnings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from sglc.explain.estimate.forecast import Forecast, StepForecast
 from sglc.explain.estimate.intervals import Interval
 from sglc.explain.estimate.price import Price, is_priced
-from sglc.explain.render.summary import structure, waiting
+from sglc.explain.render.summary import graph_breaks, structure
 from sglc.frontend.analysis.lint import Finding, render_finding
-from sglc.frontend.analysis.survey import Survey
+from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.ops import Arg
 from sglc.passes.compile import Compiled
 
@@ -20,7 +20,7 @@ def explanation_text(
     compiled: Compiled,
     forecast: Forecast,
     price: Price | None,
-    survey: Survey | None,
+    breaks: Sequence[BreakPlace],
     findings: Sequence[Finding],
 ) -> str:
     """The whole explanation, without a newline at the end."""
@@ -30,13 +30,13 @@ def explanation_text(
     if forecast.rows > 1:
         lines[0] += f", {forecast.rows} rows"
     inner = [*totals(forecast), *structure(compiled), *steps_table(forecast)]
-    inner += notes(forecast)
+    inner += notes(forecast, breaks)
     if price is not None:
         inner.append(f"price: {price}")
     elif is_priced(forecast.target):
         inner.append(f"price: not known for `{forecast.target}`")
     inner += [str(remark) for remark in compiled.remarks]
-    inner += waiting(compiled, survey)
+    inner += graph_breaks(breaks)
     lines += [f"  {line}" for line in inner]
     lines += [render_finding(finding) for finding in findings]
     return "\n".join(lines)
@@ -97,12 +97,14 @@ def _cells(step: StepForecast) -> Sequence[str]:
     return wave, step.kind, step.site, str(counts.calls), *map(str, tokens), str(step.loc)
 
 
-def notes(forecast: Forecast) -> Iterator[str]:
+def notes(forecast: Forecast, breaks: Sequence[BreakPlace]) -> Iterator[str]:
     """What the numbers do not say by themselves."""
     unknown = dict.fromkeys(name for step in forecast.steps for name in step.without_bound)
     if unknown:
         yield f"+: no bound is known before the run for {', '.join(unknown)}"
     if not forecast.exact:
         yield "tokens are guessed from lengths: the model's tokenizer is not here"
+    said = [(place.reason, place.loc) for place in breaks]  # with a line of its own
     for why, loc in forecast.ends:
-        yield f"not estimated from {loc} on: {why}"
+        if (why, loc) not in said:
+            yield f"not estimated from {loc} on: {why}"

@@ -9,12 +9,11 @@ from typing import Any
 from sglc.explain.estimate.forecast import Forecast, StepForecast, Tally
 from sglc.explain.estimate.intervals import Interval
 from sglc.explain.estimate.price import Price, is_priced
-from sglc.explain.render.summary import waiting
 from sglc.frontend.analysis.lint import Finding, render_finding
-from sglc.frontend.analysis.survey import Survey
+from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.passes.compile import Compiled
 
-VERSION = 1
+VERSION = 2
 
 
 def span(value: Interval) -> list[float | int | None]:
@@ -60,7 +59,7 @@ def explanation_data(
     compiled: Compiled,
     forecast: Forecast,
     price: Price | None,
-    survey: Survey | None,
+    breaks: Sequence[BreakPlace],
     findings: Sequence[Finding],
 ) -> dict[str, Any]:
     """An explanation, with `version`."""
@@ -73,6 +72,6 @@ def explanation_data(
             {"pass": remark.source, "message": remark.message, "loc": str(remark.loc) if remark.loc else None}
             for remark in compiled.remarks
         ],
-        "waits": list(waiting(compiled, survey)),
+        "breaks": [{"loc": str(one.loc), "reason": one.reason, "hint": one.hint} for one in breaks],
         "warnings": [render_finding(finding) for finding in findings],
     }

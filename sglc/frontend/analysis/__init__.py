@@ -1,4 +1,4 @@
-"""What is said about a program without running it: where it waits, and what could be better.
+"""What is said about a program without running it: where it does more work than it needs, or has no end.
 
 May import: `errors`, `ir`, and every other frontend folder.
 """

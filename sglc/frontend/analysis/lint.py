@@ -7,21 +7,23 @@ where a program might have its reasons, nothing is said.
 from __future__ import annotations
 
 import ast
+import builtins
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 from sglc.errors import Loc, diagnostic
-from sglc.frontend.analysis.survey import analysis
+from sglc.frontend.language import expr
 from sglc.frontend.language.function import Definition
-from sglc.frontend.source.dataflow import DataflowAnalysis
-from sglc.frontend.source.text_types import MAKERS
+from sglc.frontend.locate import shown_path
+from sglc.frontend.source import source_of
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Resume, Root, Select
 
 _LONG = 200  # characters of a constant that is worth sharing
 _IGNORE = "sglc: ignore"
+_MAKERS = (expr.gen, expr.gen_int, expr.gen_string, expr.select)
 _UNNAMED = ("gen", "select")  # what a generation without a name is called
 
 
@@ -50,9 +52,7 @@ def findings(definition: Definition | None, program: Program) -> tuple[Finding, 
     """
     found = [*_volatile_first(program), *_unused(program)]
     if definition is not None and type(definition.call) is FunctionType:
-        known = analysis(definition.call, definition.code.co_varnames[:1], program=True)
-        if known is not None:
-            found += [*_unbounded(known), *_no_choices(known)]
+        found += _in_source(definition.call)
     ordered = sorted(found, key=lambda each: (each.loc.file, each.loc.line, each.loc.column, each.code))
     return tuple([finding for finding in dict.fromkeys(ordered) if not _is_ignored(finding.loc)])
 
@@ -160,17 +160,69 @@ def _continued(ops: tuple[Op, ...], program: Program) -> set[Value]:
 # -- in the source -------------------------------------------------------------------------------
 
 
-def _unbounded(known: DataflowAnalysis) -> Iterator[Finding]:
+class _Body:
+    """The source of a program's function: what surrounds each node, and where names are bound.
+
+    Nested functions, classes and comprehensions count as parts of it.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        tree = source_of(function.__code__).definition
+        self.function = function
+        self.state = function.__code__.co_varnames[0]
+        self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self.bindings: dict[str, list[ast.AST]] = {}
+        for node in self.parents:
+            match node:
+                case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                    self.bindings.setdefault(name, []).append(node)
+
+    def meant(self, node: ast.expr) -> object:
+        """What a name from outside, or an attribute of a module, stands for; None if that is not sure."""
+        match node:
+            case ast.Name(id=name) if name not in self.bindings:
+                cells = dict(
+                    zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
+                )
+                if name in cells:
+                    return cells[name].cell_contents
+                return self.function.__globals__.get(name, getattr(builtins, name, None))
+            case ast.Attribute(value=value, attr=attribute):
+                owner = self.meant(value)
+                return getattr(owner, attribute, None) if isinstance(owner, ModuleType) else None
+            case _:
+                return None
+
+    def makes(self, node: ast.AST) -> bool:
+        """Whether a node is a call that makes a generation or a choice."""
+        return isinstance(node, ast.Call) and any(self.meant(node.func) is maker for maker in _MAKERS)
+
+    def place(self, node: ast.expr) -> Loc:
+        """A node's place as sglc shows places."""
+        file = shown_path(self.function.__code__.co_filename)
+        end = node.end_col_offset if node.end_lineno == node.lineno else None
+        return Loc(file, node.lineno, node.col_offset + 1, 0 if end is None else end + 1)
+
+
+def _in_source(function: FunctionType) -> Iterator[Finding]:
+    """What the source says; nothing if it is not available."""
+    try:
+        body = _Body(function)
+        yield from [*_unbounded(body), *_no_choices(body)]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+
+
+def _unbounded(body: _Body) -> Iterator[Finding]:
     """SGLC602: a `while` with generations that ends only when the model says so."""
-    for node in known.names.parents:
-        if not isinstance(node, ast.While) or not any(_is_made(known, inner) for inner in ast.walk(node)):
+    for node in body.parents:
+        if not isinstance(node, ast.While) or not any(map(body.makes, ast.walk(node))):
             continue
         tests = [] if isinstance(node.test, ast.Constant) else [node.test]
         tests += _exits(node)
-        if all(_is_the_models(known, test, ()) for test in tests):
-            loc = known.place(node.test)
+        if all(_is_the_models(body, test, ()) for test in tests):
             yield Finding(
-                "SGLC602", "a loop with generations has no bound on its rounds", loc,
+                "SGLC602", "a loop with generations has no bound on its rounds", body.place(node.test),
                 "it ends only when the model writes what it waits for",
                 "count the rounds: `for _ in range(8): ...` with a `break`",
             )  # fmt: skip
@@ -186,56 +238,42 @@ def _exits(loop: ast.While) -> list[ast.expr]:
     ]
 
 
-def _is_the_models(known: DataflowAnalysis, test: ast.expr, seen: tuple[str, ...]) -> bool:
-    """Whether a condition depends on texts of the model and constants alone."""
+def _is_the_models(body: _Body, test: ast.expr, seen: tuple[str, ...]) -> bool:
+    """Whether a condition depends on the prompt, whose texts the model makes, and constants alone."""
     for node in ast.walk(test):
-        if isinstance(node, ast.Subscript) and known.names.kind_of(node.value) is not None:
-            continue
-        if isinstance(node, ast.Call) and not _computes(known, node, seen):
+        if isinstance(node, ast.Call) and not _computes(body, node, seen):
             return False
-        if isinstance(node, ast.Name) and known.names.kinds.get(node.id) is None and node.id not in seen:
-            places = known.names.bindings.get(node.id)
-            if places is None:
-                continue  # a constant or a function from outside
-            for place in places:
-                match known.names.parents.get(place):
-                    case ast.Assign(value=value) if _is_the_models(known, value, (*seen, node.id)):
+        if isinstance(node, ast.Name) and node.id not in (body.state, *seen):
+            for place in body.bindings.get(node.id, ()):
+                match body.parents[place]:
+                    case ast.Assign(value=value) if _is_the_models(body, value, (*seen, node.id)):
                         continue
                     case _:
                         return False
     return True
 
 
-def _computes(known: DataflowAnalysis, call: ast.Call, seen: tuple[str, ...]) -> bool:
+def _computes(body: _Body, call: ast.Call, seen: tuple[str, ...]) -> bool:
     """Whether a call gives nothing but what its arguments, or the text whose method it is, give."""
-    function = known.names.resolve(call.func)
-    if any(function is known_one for known_one in (len, str, int, float, bool)):
+    function = body.meant(call.func)
+    if any(function is known for known in (len, str, int, float, bool)):
         return True
     if not isinstance(call.func, ast.Attribute):
         return False
     # A method of a text, and no function of a module.
-    owned = any(
-        isinstance(node, ast.Name) and node.id in known.names.bindings for node in ast.walk(call.func.value)
-    )
-    return owned and _is_the_models(known, call.func.value, seen)
+    owned = any(isinstance(node, ast.Name) and node.id in body.bindings for node in ast.walk(call.func.value))
+    return owned and _is_the_models(body, call.func.value, seen)
 
 
-def _is_made(known: DataflowAnalysis, node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    function = known.names.resolve(node.func)
-    return any(function is maker for maker in MAKERS)
-
-
-def _no_choices(known: DataflowAnalysis) -> Iterator[Finding]:
+def _no_choices(body: _Body) -> Iterator[Finding]:
     """SGLC605: `choices=[]`, which is refused when the program comes to it."""
-    for node in known.names.parents:
-        if not isinstance(node, ast.Call) or not _is_made(known, node):
+    for node in body.parents:
+        if not isinstance(node, ast.Call) or not body.makes(node):
             continue
         for keyword in node.keywords:
             match keyword:
                 case ast.keyword(arg="choices", value=ast.List(elts=[]) | ast.Tuple(elts=[])):
                     yield Finding(
-                        "SGLC605", "`choices` is empty", known.place(keyword.value),
+                        "SGLC605", "`choices` is empty", body.place(keyword.value),
                         "the run fails when it comes here", "give at least one choice",
                     )  # fmt: skip

@@ -23,7 +23,6 @@ from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import NO_TEXT
-from sglc.frontend.values.lazy_text import LazyText
 from sglc.frontend.values.no_text import NoText, append_instead, refuse_text
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE
@@ -49,7 +48,7 @@ class Expr:
         return str(self)
 
 
-Appendable = str | SymbolicText | LazyText | Expr
+Appendable = str | SymbolicText | Expr
 
 # Generations by place and arguments: batches and loops make the same ones again and again.
 _KNOWN: dict[tuple[Any, ...], GenExpr] = {}
@@ -78,7 +77,7 @@ class GenExpr(Expr):
 @dataclass(frozen=True, slots=True)
 class SelectExpr(Expr):
     name: str | None
-    choices: tuple[str | SymbolicText, ...]  # a state replaces lazy texts before it records them
+    choices: tuple[str | SymbolicText, ...]
     method: str
     loc: Loc = field(default=NOWHERE, compare=False)
     decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
@@ -316,7 +315,7 @@ def _select(
     if not choices:
         raise TraceError("SGLC104", "`choices` is empty", loc, hint="give at least one choice")
     for choice in choices:
-        if not isinstance(choice, str | SymbolicText | LazyText) or (isinstance(choice, str) and not choice):
+        if not isinstance(choice, str | SymbolicText) or (isinstance(choice, str) and not choice):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
     if isinstance(method, ChoicesSamplingMethod):
         alone = method.requires_unconditional_logprobs
@@ -464,7 +463,7 @@ def _name(name: object, what: str, loc: Loc) -> str | None:
     return name
 
 
-_PARTS = (str, Expr, SymbolicText, LazyText)
+_PARTS = (str, Expr, SymbolicText)
 
 
 def _checked(item: object) -> Appendable:

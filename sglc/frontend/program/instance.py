@@ -12,11 +12,9 @@ from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.source.lazy_reads import LazyReads
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import needing
-from sglc.frontend.values.lazy_text import LazyText
-from sglc.frontend.values.recorded import Generated, Launcher, Observation, RecordedStream
+from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, GraphBreak, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
@@ -88,17 +86,11 @@ class PromptState(Protocol):
 
 
 class Instance:
-    """One run of a function: the recorder, and the launcher that makes results (None: compiling).
+    """One run of a function: the recorder, and the launcher that makes results (None: compiling)."""
 
-    `lazy_reads` are those that give a lazy text.
-    """
-
-    def __init__(
-        self, recorder: OpRecorder, launcher: Launcher | None, lazy_reads: LazyReads | None = None
-    ) -> None:
+    def __init__(self, recorder: OpRecorder, launcher: Launcher | None) -> None:
         self.recorder = recorder
         self.launcher = launcher
-        self._lazy_reads = lazy_reads
         self.states: list[PromptState] = []  # all that there are, while compiling
         self.waiting: list[PromptState] = []  # those with something pending, in program order
 
@@ -112,7 +104,6 @@ class Instance:
         if self.launcher is None:
             raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
         if self.recorder.pending:
-            self.recorder.observations.append(Observation(what, loc))
             self.launcher.launch(self.recorder.take(final=False))
         return self.launcher
 
@@ -163,46 +154,9 @@ class Instance:
             case _:
                 return variable
 
-    def read_here(self, variable: Variable, what: str, loc: Loc) -> Any:
-        """`read`, which gives a lazy text where the user's code need not know it yet."""
-        if self._lazy_reads is not None and isinstance(variable, Generated | Gathered | Scoped):
-            read = self._lazy_reads.here()
-            lazy_text = None if read is None else self._lazy_text(variable, read.depth)
-            if lazy_text is not None:
-                return lazy_text
-        return self.read(variable, what, loc)
-
-    def known(self, made: Generated) -> Any:
-        """The text of a generation that was launched; waits for it, and launches nothing."""
-        assert self.launcher is not None
-        return self.launcher.text_of_site(made.site)
-
     def in_prompt(self, made: Generated, what: str, loc: Loc) -> str:
         """The text that the prompt has of a generation: none, if the program caught its failure."""
         return self.observe(what, loc).text_in_prompt(made.site)
-
-    def _lazy_text(self, variable: Variable, depth: int | None) -> Any:
-        """A variable as lazy text, inside of `depth` lists (None: any); None if it has another form."""
-        match variable:
-            case Generated(parser=None, many=False) if not depth:
-                return LazyText((variable,), self.text_of)
-            case str() if not depth:
-                return variable
-            case Scoped() if not depth:
-                items: tuple[Any, ...] = tuple(part.item for part in variable.parts)
-                plain = all(part.kind in ("text", "generated") for part in variable.parts)
-                single = not any(isinstance(item, Generated) and item.many for item in items)
-                return LazyText(items, self.text_of) if plain and single else None
-            case Gathered() if depth is None or depth > 0:
-                inner = None if depth is None else depth - 1
-                texts = [None if entry is None else self._lazy_text(entry, inner) for entry in variable.entries]
-                whole = all(
-                    text is not None or entry is None
-                    for text, entry in zip(texts, variable.entries, strict=True)
-                )
-                return texts if whole else None
-            case _:
-                return None
 
     def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
         texts: list[Any] = [
@@ -237,7 +191,7 @@ class GatheredVariables(Mapping[str, Any]):
         self.variables = dict(variables)
 
     def __getitem__(self, name: str) -> Any:
-        return self._instance.read_here(self.variables[name], f"`[{name!r}]`", here())
+        return self._instance.read(self.variables[name], f"`[{name!r}]`", here())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)

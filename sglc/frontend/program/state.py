@@ -35,11 +35,9 @@ from sglc.frontend.program.instance import (
     Instance,
     Scoped,
     Variable,
-    first,
     is_typed,
 )
 from sglc.frontend.program.pending import Pending
-from sglc.frontend.values.lazy_text import Changed, LazyText
 from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText
@@ -93,7 +91,7 @@ class State(NoText):
             case GenExpr() if item.retries or item.backend is not None:
                 self._suspend(Pending(self, item), item.loc)
             case SelectExpr() if item.decide is not None or item.backend is not None:
-                self._suspend(Pending(self, replace(item, choices=_known_choices(item))), item.loc)
+                self._suspend(Pending(self, item), item.loc)
             case ReasonedExpr():
                 self._suspend(Pending(self, item.inner, item.tags), item.inner.loc)
             case RoleOpenExpr() | RoleCloseExpr():
@@ -114,16 +112,11 @@ class State(NoText):
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
                 self._history = History(self._history, "text", item)
-            case LazyText():
-                for part in item.parts:
-                    self._write_part(part, loc)
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
                 read = made if item.parser is None else replace(made, parser=item.parser)
                 self._store(item.name or "gen", made, read)
             case SelectExpr():
-                if any(isinstance(choice, LazyText) for choice in item.choices):
-                    item = replace(item, choices=tuple([self._choice(choice) for choice in item.choices]))
                 made = recorder.select(self._stream, self._path, item)
                 self._store(item.name or "select", made, made)
             case RoleOpenExpr():
@@ -141,31 +134,6 @@ class State(NoText):
                 recorder.section_close(self._stream, item.name, item.loc)
             case _:
                 raise AssertionError(item)
-
-    def _write_part(self, part: str | Generated | Changed, loc: Loc) -> None:
-        """Text, or what a generation makes: as its value in the same launch, later as text that is known."""
-        match part:
-            case Generated() if part.launch == self._instance.recorder.launch:
-                self._instance.recorder.append(self._stream, SymbolicText((part.value,)), loc)
-                self._history = History(self._history, "generated", part)
-            case Generated():
-                self._write(first(self._instance.known(part)), loc)
-            case Changed():
-                self._write(part.known("a part of the prompt", loc), loc)
-            case _:
-                self._write(part, loc)
-
-    def _choice(self, choice: Any) -> Any:
-        """A choice that a generation makes: as its value in the same launch, else as text that is known."""
-        match choice:
-            case LazyText(parts=[Generated() as made]) if made.launch == self._instance.recorder.launch:
-                return SymbolicText((made.value,))
-            case LazyText(parts=[Generated()]):
-                return choice.read(self._instance.known)
-            case LazyText():
-                return choice.text("a choice")
-            case _:
-                return choice
 
     def _store(self, name: str, made: Generated, variable: Generated) -> None:
         self._variables[name] = variable
@@ -425,7 +393,8 @@ class State(NoText):
         for part in parts:
             made = part.item
             if isinstance(made, Generated) and made.launch == self._instance.recorder.launch:
-                self._write_part(made, loc)
+                self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
+                self._history = History(self._history, "generated", made)
             elif isinstance(made, Generated):
                 self.append(self._instance.in_prompt(made, "`join`", loc), loc)
             else:
@@ -459,7 +428,7 @@ class State(NoText):
                 "SGLC110", f"nothing is stored under `{name}` yet", loc,
                 note=f"stored so far: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
             )  # fmt: skip
-        return self._instance.read_here(self._variables[name], f"`[{name!r}]`", loc)
+        return self._instance.read(self._variables[name], f"`[{name!r}]`", loc)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.settle()
@@ -524,8 +493,3 @@ class State(NoText):
 
 class Forks(Branches[State]):
     """The branches of one fork, in order: by number, by label, or all at once."""
-
-
-def _known_choices(item: SelectExpr) -> tuple[Any, ...]:
-    """The choices with lazy texts as the texts that they are, because Python or another model sees them."""
-    return tuple([text.text("a choice") if isinstance(text, LazyText) else text for text in item.choices])

@@ -1,4 +1,4 @@
-"""Records what one run of a function does as ops, launch by launch.
+"""Records what a body does as ops: all of it while it is traced, and launch by launch where it runs as Python.
 
 The program of a launch starts from the streams that earlier launches kept (`resume`). When real
 arguments are there, every literal becomes a slot, so that rows which do the same record equal
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
-from sglc.frontend.values.recorded import Generated, Mark, Observation, Recorded, RecordedStream, Turns
+from sglc.frontend.values.recorded import Generated, Mark, Recorded, RecordedStream, Turns
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import (
@@ -46,7 +46,6 @@ class OpRecorder:
     params: list[Op] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     streams: list[RecordedStream] = field(default_factory=list)
-    observations: list[Observation] = field(default_factory=list)
     _next_value: int = 0
     _next_handle: int = 0
     _slots: dict[str, Value] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.source.rewrite import matches, source_of
+from sglc.frontend.source import matches, source_of
 from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Tracing

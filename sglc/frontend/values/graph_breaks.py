@@ -143,6 +143,15 @@ def needing(what: str) -> BreakKind:
     return _NEEDING.get(what, OTHER)
 
 
+@dataclass(frozen=True, slots=True)
+class BreakPlace:
+    """A graph break as data: where the recorded part of a program ends, why, and what would remove it."""
+
+    loc: Loc
+    reason: str
+    hint: str = ""
+
+
 class GraphBreak(BaseException):
     """The recorded part of a program ends here. Not an `Exception`: user code must not catch it."""
 
@@ -156,6 +165,11 @@ class GraphBreak(BaseException):
     @property
     def code(self) -> str:
         return self.kind.code
+
+    @property
+    def place(self) -> BreakPlace:
+        """What is left of it when tracing is over: it would keep everything that was traced."""
+        return BreakPlace(self.loc, self.reason, self.hint)
 
     def as_error(self, name: str) -> TraceError:
         """The error of the program `name`, which is `fullgraph`."""

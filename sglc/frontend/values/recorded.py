@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,15 +39,13 @@ class Recorded:
     """One launch: what to compile, the texts of its slots, and the streams that matter afterwards.
 
     `program.returns` maps handles to streams that later launches resume; `release` are handles
-    of earlier launches that nothing will resume any more. `final`: the function has returned. Equal
-    launches may share a `memo`.
+    of earlier launches that nothing will resume any more. `final`: the function has returned.
     """
 
     program: Program
     texts: Mapping[str, str]
     release: tuple[str, ...]
     final: bool
-    memo: dict[Hashable, object] = field(default_factory=dict, compare=False)  # what a launcher made of it
 
 
 class Launcher(Protocol):
@@ -107,11 +105,3 @@ class Mark:
     next_value: int
     occurrences: Mapping[tuple[tuple[int, ...], str], int]
     streams: int
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A point where ordinary Python needed a result: a launch ends there."""
-
-    what: str
-    loc: Loc

@@ -1,50 +1,53 @@
-"""What explain says: where a run waits, what stays deferred, where compiling stops, blocks and arms."""
+"""What explain says of a program's parts: its graph breaks, its blocks and arms."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-import sglc as sgl
+from sglc.explain.explanation import explained_program
 from sglc.explain.render.summary import table
-from sglc.frontend.analysis.survey import survey
 from sglc.ir.text.printer import from_text
-from tests.frontend.programs import (
-    deferred_source,
-    from_file,
-    launches,
-)
+from tests.frontend.programs import body_source, from_file
 from tests.oracle_backend import OracleBackend
 
 
-@pytest.fixture
-def oracle() -> OracleBackend:
-    return OracleBackend()
-
-
-def test_explain_names_every_place_by_its_line(tmp_path: Path, oracle: OracleBackend) -> None:
+def test_each_graph_break_says_where_why_and_what_would_remove_it(tmp_path: Path) -> None:
     body = """
-        s += q + gen("x", max_tokens=2)
-        s += note(s["x"])
-        s += s["x"]
+        s += q + select("x", choices=["a", "b"])
         if s["x"] == "a":
-            s += json.dumps([1])
-        s.messages()
-        print("done", open("/nowhere"))
+            s += json.dumps([s["x"]])
+            s += str(open("/nowhere"))
+        else:
+            note.seen = s["x"]
+        s += gen("y")
     """
-    program = from_file(tmp_path, deferred_source(body))
-    text = program.explain(oracle).text().replace(str(tmp_path), ".")
+    program = from_file(tmp_path, body_source(body))
+    explanation = program.explain(OracleBackend())
     first = program.definition.code.co_firstlineno
-    assert f"from ./program.py:{first + 7}:" in text
-    assert [line.strip() for line in text.splitlines() if line.startswith("    ./")] == [
-        f"./program.py:{first + 8}: `open(...)` is ordinary Python",
-        f"./program.py:{first + 3}: `s['x']`: passed to `note`",
-        f"./program.py:{first + 5}: `s['x']`: a comparison",
-        f"./program.py:{first + 7}: `s.messages(...)`",
-        f"./program.py:{first + 4}: `s['x']`",
+    lines = explanation.text().replace(str(tmp_path), ".").splitlines()
+    begin = next(number for number, line in enumerate(lines) if "graph break" in line)
+    assert lines[begin : begin + 4] == [
+        f"  graph break at ./program.py:{first + 5}:18: `open(...)` is ordinary Python",
+        "    declare it with `@sglc.tool`, or with `@sglc.pure` if all it does is compute",
+        f"  graph break at ./program.py:{first + 7}:9: `.seen = ...` of a `function` runs code of its own",
+        "    make the container inside the program, or change it in a function declared with `@sglc.tool`",
     ]
+    said = [(place["loc"], place["reason"]) for place in explanation.to_json()["breaks"]]
+    assert said == [(str(place.loc), place.reason) for place in program.compile(OracleBackend()).breaks]
+
+
+def test_a_program_without_graph_breaks_says_nothing_of_them(tmp_path: Path) -> None:
+    explanation = from_file(tmp_path, body_source('s += q + gen("x")\ns += s["x"]')).explain(OracleBackend())
+    assert "graph break" not in explanation.text()
+    assert explanation.to_json()["breaks"] == []
+
+
+def test_a_program_in_text_form_names_its_breaks_too() -> None:
+    program = from_text(
+        "def f():\n    s0 = root()\n    host_call('`look(...)` is ordinary Python')\n    return\n", "f.sglir"
+    )
+    (place,) = explained_program(program, OracleBackend().target).breaks
+    assert (str(place.loc), place.reason) == ("f.sglir:3:5", "`look(...)` is ordinary Python")
 
 
 def test_explain_shows_regions_and_the_arms_of_a_select() -> None:
@@ -109,22 +112,3 @@ def f(q):
         "          else",
         "        tool        m.look                   f.sglir:13:9",
     ]
-
-
-@sgl.tool
-def look(text: str) -> str:
-    return text
-
-
-def test_explain_names_declared_functions(oracle: OracleBackend) -> None:
-    @sgl.function
-    def program(s: Any) -> None:
-        s += "a" + sgl.gen("x", max_tokens=2)
-        s += look(s["x"])
-
-    found = survey(program.definition)
-    assert found is not None
-    assert [point.what for point in found.tools] == ["`look(...)`"]
-    assert [point.what for point in found.observations] == ["`s['x']`: passed to `look`"]
-    assert found.calls == ()
-    assert launches(program, oracle)[1] == 2

@@ -1,0 +1,66 @@
+"""The source of a function: found, and told from one that its code was not compiled from."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from sglc.backends.scripted import ScriptedBackend
+from sglc.frontend.source import matches, source_of
+from tests.frontend.programs import body_source, from_file
+
+
+class Owner:
+    __secret = "secret"
+
+    def method(self, text: str, *, more: str = "m") -> str:
+        return f"{text} {self.__secret} {more}"
+
+    def parent(self) -> Any:
+        return super().__init__
+
+    @staticmethod
+    def recursive(number: int) -> int:
+        return 1 if number == 0 else Owner.recursive(number - 1) + 1
+
+
+def nested() -> FunctionType:
+    word = "bound later"
+
+    def inner(text: str) -> str:
+        return f"{text} {word} {[word for _ in text]}"
+
+    return inner  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "function", [Owner.method, Owner.parent, Owner.recursive, nested(), from_file, textwrap.dedent, json.dumps]
+)
+def test_a_source_gives_its_code_again(function: FunctionType) -> None:
+    source = source_of(function.__code__)
+    assert source.definition.name == function.__name__
+    assert matches(source)
+
+
+def test_a_file_that_changed_is_no_source(tmp_path: Path) -> None:
+    program = from_file(tmp_path, body_source('s += "a"\ns += gen("x")'))
+    assert matches(source_of(program.definition.code))
+    (tmp_path / "program.py").write_text(body_source('s += "b"\ns += gen("x")'))
+    assert not matches(source_of(program.definition.code))
+    backend = ScriptedBackend(lambda asked: "<x>")
+    assert "graph break at" in program.explain(backend).text()
+    assert program.run("", backend=backend).text() == "a<x>"
+
+
+def test_what_is_no_plain_function_has_no_source() -> None:
+    made: dict[str, Any] = {}
+    exec("def generated(s):\n    return s", made)
+    with pytest.raises(OSError, match="source"):
+        source_of(made["generated"].__code__)
+    with pytest.raises(SyntaxError):
+        source_of((lambda s: s).__code__)
