@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sglc.execution.result import Result
+from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program
 from sglc.ir.plan.backend import Backend
@@ -62,10 +63,9 @@ class CompiledFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For `pickle`: its plan, as `sglc.load_plan` gives it."""
-        from sglc.api.reference import pickled_plan
-        from sglc.frontend.tracing.tools import tools_of
+        from sglc.api.plan import LoadedPlan
 
-        return pickled_plan(self.plan, tools_of(self.source))
+        return LoadedPlan(self.plan, tools_of(self.source)).__reduce__()
 
     def save(self, path: str | Path) -> None:
         """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.

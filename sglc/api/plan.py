@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
@@ -52,7 +53,7 @@ class LoadedPlan:
         Raises:
             pickle.PicklingError: one of them was given under another's name.
         """
-        return pickled_plan(self.plan, self.tools)
+        return unpickled_plan, pickled_plan(self.plan, self.tools)
 
     @property
     def hash(self) -> str:
@@ -179,6 +180,13 @@ class LoadedPlan:
             return bound(self.plan, row)
         except SglcError as error:
             raise in_row(number, error) from None
+
+
+def unpickled_plan(text: str, modules: Sequence[str]) -> LoadedPlan:
+    """The plan that was pickled as `text`; the modules of the functions that it calls are imported."""
+    for module in modules:
+        importlib.import_module(module)
+    return LoadedPlan(plan_from_text(text, "a pickled plan"))
 
 
 def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:

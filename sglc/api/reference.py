@@ -9,21 +9,27 @@ import pickle
 import sys
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sglc.errors import UsageError
 from sglc.execution.plan.prepare import is_declared
 from sglc.execution.tool_calls import Tools
+from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
-
-if TYPE_CHECKING:
-    from sglc.api.function import Function
-    from sglc.api.plan import LoadedPlan
+from sglc.ir.plan.plan_file import plan_to_text
 
 
-def reference(function: Function) -> tuple[str, str, str]:
+class Referred(Protocol):
+    """A program, or a bound one."""
+
+    definition: Definition
+
+    def bind(self, **kwargs: Any) -> Any:
+        """As `Function.bind`."""
+
+
+def reference(function: Referred) -> tuple[str, str, str]:
     """Module, name and hash of a program that its module has under its name.
 
     Raises:
@@ -40,7 +46,7 @@ def reference(function: Function) -> tuple[str, str, str]:
     return module, name, _hash(function)
 
 
-def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) -> Function:
+def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) -> Any:
     """The program that `reference` named.
 
     Raises:
@@ -56,20 +62,10 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
             "SGLC059", f"`{module}:{name}` is another program here than where it was pickled",
             found.definition.loc, hint="pickle it again, or use the same version of its file",
         )  # fmt: skip
-    made: Function = found.bind(**bound) if bound else found
-    return made
+    return found.bind(**bound) if bound else found
 
 
-def plan_of(text: str, tools: tuple[str, ...]) -> LoadedPlan:
-    """The plan that was pickled as `text`; the modules of its functions are imported."""
-    from sglc.api.plan import LoadedPlan
-
-    for module in dict.fromkeys(tools):
-        importlib.import_module(module)
-    return LoadedPlan(plan_from_text(text, "a pickled plan"))
-
-
-def pickled_plan(plan: Plan, tools: Tools) -> tuple[Any, ...]:
+def pickled_plan(plan: Plan, tools: Tools) -> tuple[str, tuple[str, ...]]:
     """A plan for `pickle`: its text, and the modules of the functions that it calls.
 
     Raises:
@@ -79,14 +75,14 @@ def pickled_plan(plan: Plan, tools: Tools) -> tuple[Any, ...]:
     for name, tool in tools.items():
         if is_declared(name) and declared.get(name) is not tool:
             raise pickle.PicklingError(f"the plan calls a `{name}` that is no declared function of that name")
-    return plan_of, (plan_to_text(plan), tuple(tool.__module__ for tool in tools.values()))
+    return plan_to_text(plan), tuple(dict.fromkeys(tool.__module__ for tool in tools.values()))
 
 
 def _found(module: str, name: str) -> Any:
     return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))
 
 
-def _hash(function: Function) -> str:
+def _hash(function: Referred) -> str:
     try:
         source = inspect.getsource(function.definition.code)
     except OSError:
