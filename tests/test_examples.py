@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.small_default import says
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(local: LocalBackend, name: str, **arguments: str) -> Result:
+def run(local: LocalBackend, name: str, **arguments: Any) -> Result:
     result = open_function(str(EXAMPLES / f"{name}.py")).run(backend=local, seed=0, **arguments)
     assert result.error() is None
     return result
@@ -22,7 +24,7 @@ def run(local: LocalBackend, name: str, **arguments: str) -> Result:
 
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"quickstart", "judge", "few_shot", "react", "tree", "tools"}
+    assert names == {"quickstart", "judge", "few_shot", "react", "tree", "tools", "guess"}
 
 
 def test_quickstart(local: LocalBackend) -> None:
@@ -67,3 +69,16 @@ def test_react(local: LocalBackend) -> None:
     own = result.text().rpartition("Question: ")[2]
     assert own.count("Observation ") == len(searches) > 0
     assert result.ret_value == result["answer"]
+
+
+def test_guess(local: LocalBackend) -> None:
+    result = run(local, "guess", lucky=7)
+    number = random.Random(7).randint(1, 20)
+    guesses = [int(call.samples[0].text) for call in result.calls]
+    assert result.mode == "python"
+    assert result.ret_value == (guesses.index(number) + 1 if number in guesses else None)
+    assert all(
+        f"{'higher' if one < number else 'lower'} than {one}." in result.text()
+        for one in guesses
+        if one != number
+    )

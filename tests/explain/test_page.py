@@ -122,12 +122,12 @@ def test_a_click_through_the_page(chromium: Any, tmp_path: Path) -> None:
 
 @pytest.mark.browser
 def test_graph_breaks_are_among_the_notes(chromium: Any, tmp_path: Path) -> None:
-    data = open_function("examples/tools.py").explain(OracleBackend()).to_json()
+    data = open_function("examples/guess.py").explain(OracleBackend()).to_json()
     (place,) = data["breaks"]
     with opened(chromium, tmp_path, page([data])) as tab:
         view(tab, "Notes")
         said = tab.inner_text("#view")
-        assert f"{place['loc']}: `parse(...)` is ordinary Python; declare it with `@sglc.tool`" in said
+        assert f"{place['loc']}: `Random(...)` is ordinary Python; declare it with `@sglc.tool`" in said
 
 
 @pytest.mark.browser
