@@ -430,7 +430,9 @@ class Function:
         from sglc.explain.explanation import explained
 
         own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
-        return explained(self, target, rows, own, {key: kwargs[key] for key in kwargs if key not in own})
+        sampling = {key: kwargs[key] for key in kwargs if key not in own}
+        made = explained(self, target, rows, own, sampling)
+        return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
 
     # -- inside ----------------------------------------------------------------------------------
 

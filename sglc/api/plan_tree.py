@@ -17,6 +17,7 @@ from sglc.errors import SglcError
 from sglc.execution.plan.prepare import check_plan_runs, steps_of
 from sglc.execution.plan.run import PreparedRows
 from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.explain.explanation import LeafSeen
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.guards import Fingerprint, Same, changed, fingerprint, frozen
 from sglc.frontend.tracing.tools import tools_of
@@ -92,11 +93,24 @@ class PlanTree:
             outside = fingerprint(self._definition.call)
             leaf = self._found(arguments, sampling, outside, now=now)
             if leaf is None:
-                return Choice(None, f"another path than before: {self.last_miss}")
+                return Choice(None, f"`{self.last_miss}` is new here, and what comes once is not compiled")
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
             return self._for(leaf, leaf.program, backend)
+
+    def seen(self) -> tuple[LeafSeen, ...]:
+        """The leaves for people, the last one that was used first."""
+        with self._turn:
+            return tuple(
+                LeafSeen(
+                    tuple([f"{name}: {kind}" for name, kind in leaf.kinds.items() if isinstance(kind, str)])
+                    + tuple([f"{fact} is {expected}" for fact, expected in leaf.facts.items()]),
+                    leaf.hits,
+                    leaf.why,
+                )
+                for leaf in self.leaves
+            )
 
     def _found(
         self, arguments: Mapping[str, Any], sampling: Sampling, outside: Fingerprint, *, now: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import UsageError
@@ -52,10 +52,25 @@ class Explained(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LeafSeen:
+    """A path that runs of a function took: for which arguments, how often, and why it is no plan, if so."""
+
+    guards: tuple[str, ...]
+    hits: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        what = f"Python, because {self.why}" if self.why else "a plan"
+        return f"{self.hits} runs of {what}" + (f", where {', '.join(self.guards)}" if self.guards else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """What a program will do on one back end.
 
     `price` is None where it is not known, or nobody asks one. `breaks` are where ordinary Python takes over.
+    `leaves` are what its runs came to so far, and `last_miss` the fact that was new at the last one that had
+    no plan.
     """
 
     compiled: Compiled
@@ -63,14 +78,19 @@ class Explanation:
     price: Price | None
     breaks: tuple[BreakPlace, ...]
     findings: tuple[Finding, ...]
+    leaves: tuple[LeafSeen, ...] = ()
+    last_miss: str = ""
 
     def text(self) -> str:
         """For people, without a newline at the end."""
-        return explanation_text(self.compiled, self.forecast, self.price, self.breaks, self.findings)
+        text = explanation_text(self.compiled, self.forecast, self.price, self.breaks, self.findings)
+        missed = [f"  last without a plan: another {self.last_miss}"] if self.last_miss else []
+        return "\n".join([text, *(f"  so far {leaf}" for leaf in self.leaves), *missed])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""
-        return explanation_data(self.compiled, self.forecast, self.price, self.breaks, self.findings)
+        data = explanation_data(self.compiled, self.forecast, self.price, self.breaks, self.findings)
+        return {**data, "leaves": [asdict(leaf) for leaf in self.leaves], "last_miss": self.last_miss}
 
     def to_html(self) -> str:
         """One page that needs nothing else."""
