@@ -109,7 +109,7 @@ def traced(module: Any) -> Program:
     return made
 
 
-@pytest.mark.parametrize("case", few(cases(), 15), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", few(cases(), 24), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -138,7 +138,7 @@ def test_every_kind_of_graph_break_is_shown() -> None:
 
 def test_without_it_each_is_a_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same places end the recorded part of a program that is not `fullgraph`, with the same words."""
-    for case in few(cases(), 15):
+    for case in few(cases(), 24):
         if case.title.startswith(ERRORS):
             continue
         program = traced(loaded(case, monkeypatch, tmp_path, fullgraph=False))

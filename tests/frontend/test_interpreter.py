@@ -22,7 +22,6 @@ from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
-from tests.depth import few
 from tests.frontend import settings
 from tests.frontend.stand_in import same_on_every_path
 
@@ -515,7 +514,7 @@ BREAKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("statements", few(BREAKS, 24), ids=lambda function: function.__name__)
+@pytest.mark.parametrize("statements", BREAKS, ids=lambda function: function.__name__)
 def test_an_effect_is_a_break_before_it_happens(statements: Callable[[Any], Any]) -> None:
     program = body(statements)
     before = state_of_the_world()
