@@ -177,9 +177,9 @@ class Builder:
 
 def _weight(production: Production, builder: Builder) -> float:
     """What a program is allowed to have it has more often."""
-    if production.level < builder.level:
-        return production.weight * 0.6
-    return production.weight
+    if production.level == builder.level:
+        return production.weight
+    return production.weight * (0.35 if production.level == BASIC else 0.6)
 
 
 def in_fstring(expression: str) -> str:

@@ -33,6 +33,7 @@ from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter import data, methods, operations, statements
 from sglc.frontend.tracing.makers import maker_named
 from sglc.frontend.tracing.outside import OutsideState
+from sglc.frontend.tracing.stores import Stores
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import GraphBreak
 from sglc.ir.core import Site
@@ -456,6 +457,8 @@ IN_TRACER: dict[str, Fault] = {
         statements._RULES, {ast.Try: _seeing_breaks}
     ),
     "globals are read behind tools as they were before": lambda: patch.object(OutsideState, "_check", _nothing),
+    "what tools were given is read behind them": lambda: patch.object(OutsideState, "give", _nothing),
+    "no code stores any name": lambda: patch.object(Stores, "may_store", lambda *_: False),
     "what can fail is traced inside of a `try`": lambda: patch.object(Tracer, "may_fail", _nothing),
     "a later generation of one name has another site": lambda: patch.object(OpRecorder, "_site", _other_site),
     "tools are given texts of numbers": lambda: patch.object(tools, "_handed", _handed_as_text),

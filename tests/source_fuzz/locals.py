@@ -91,10 +91,11 @@ def known_loop(b: Builder) -> None:
             b.steps(1, 1)
 
 
-@production(RULED)
+@production(RULED, weight=1.5)
 def loop_over_texts(b: Builder) -> None:
     """A loop over a list that is an argument, or one that was generated."""
-    over = b.random.choice(b.lists) if b.lists and b.chance(0.7) else f"{b.text()}.split()"
+    known = b.pick('["x", b_two]', '("u", "v")').replace("b_two", b.text())
+    over = b.random.choice(b.lists) if b.lists and b.chance(0.7) else b.pick(known, f"{b.text()}.split()")
     each = b.fresh("w")
     with b.block(f"for {each} in {over}:", loop=True):
         b.append(each)
@@ -252,19 +253,19 @@ def local_containers(b: Builder) -> None:
 @production(RULED)
 def local_records(b: Builder) -> None:
     made = b.fresh("p")
-    match b.random.randrange(4):
-        case 0:
+    match b.random.randrange(7):
+        case 0 | 1:
             b.need("Point")
             b.line(f"{made} = Point(1, {b.text()})")
             b.line(f"{made}.x += 2")
             b.observe(f"{made}.shown()")
             b.results.append(made)
-        case 1:
+        case 2 | 3:
             b.need("Frozen")
             b.line(f"{made} = Frozen({b.text()})")
             b.observe(f"{made}.name + str({made}.sizes)")
             b.results.append(made)
-        case 2:
+        case 4 | 5:
             b.need("Pair")
             b.line(f"{made} = Pair({b.text()}, right=2)")
             b.observe(f"{made}.left")
@@ -297,13 +298,16 @@ def helpers(b: Builder) -> None:
             )
 
 
-@production(RULED, weight=0.6)
+@production(RULED, weight=0.9)
 def raised_and_caught(b: Builder) -> None:
     """An exception of the program's own, which it catches."""
     error = b.fresh("err")
+    asked = b.text() if b.chance(0.3) else b.local("v", b.text())
     b.line("try:")
-    b.line(f"    if {b.text()} {b.pick('==', '!=')} 'yes':")
+    b.line(f"    if {asked} {b.pick('==', '!=')} 'yes':")
     b.line("        raise ValueError('own')")
+    if b.chance(0.25):
+        b.line(f"    {b.state} += str(int({asked}))")
     b.line(f"    {b.state} += 'quiet '")
     b.line(f"except {b.pick('ValueError', 'Exception', '(KeyError, ValueError)')} as {error}:")
     b.line(f"    {b.state} += f'caught {{{error}}} '")
@@ -313,7 +317,7 @@ def raised_and_caught(b: Builder) -> None:
     b.gen()
 
 
-@production(RULED, weight=0.6)
+@production(RULED, weight=0.8)
 def odds_and_ends(b: Builder) -> None:
     made = b.fresh("o")
     match b.random.randrange(6):

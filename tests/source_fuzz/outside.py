@@ -17,7 +17,7 @@ def printed(b: Builder) -> None:
             b.line("print('plain')")
 
 
-@production(ANYTHING, weight=1.5)
+@production(ANYTHING, weight=2)
 def effect(b: Builder) -> None:
     """A statement that changes something of the user's."""
     text = b.text()
@@ -115,7 +115,7 @@ def object_with_operators(b: Builder) -> None:
             b.append("word")
 
 
-@production(ANYTHING, weight=1.5)
+@production(ANYTHING, weight=3)
 def try_around_tool(b: Builder) -> None:
     b.need("failing")
     b.line("try:")
@@ -137,7 +137,7 @@ def try_around_tool(b: Builder) -> None:
     b.gen()
 
 
-@production(ANYTHING, weight=1.5)
+@production(ANYTHING, weight=3)
 def try_around_read(b: Builder) -> None:
     """A bare `except:` that would see whatever tracing raises there."""
     value = b.fresh("v")

@@ -274,8 +274,21 @@ def record(data):
 #: take <- LOG
 @sgl.tool
 def take(thing) -> str:
-    LOG.append(("take", type(thing).__name__))
+    LOG.append(("take", thing if type(thing) in (list, dict, tuple) else type(thing).__name__))
     return f"took {type(thing).__name__}"
+#: push <- LOG
+@sgl.tool
+def push(things, text: str) -> str:
+    LOG.append(("push", list(things)))
+    if isinstance(things, dict):
+        things[text] = len(LOG)
+    else:
+        things.append(text)
+    return f"pushed {len(things)}"
+#: joined <- LOG
+@sgl.pure
+def joined(things) -> str:
+    return "+".join(map(str, things)) + f" {len(LOG)}"
 #: failing <- LOG
 @sgl.tool
 def failing(text: str) -> str:
@@ -290,6 +303,16 @@ def bump(text: str) -> str:
     COUNT["hits"].append(text)
     Settings.limit += 1
     return str(COUNT["n"])
+#: set_depth
+DEPTH, WIDTH = 1, 2
+NEVER = ("set", 1)
+
+
+@sgl.tool
+def set_depth(text: str) -> str:
+    setattr(sys.modules[__name__], "DEPTH", len(text))
+    sys.modules[__name__].WIDTH += 1
+    return "set"
 #: raise_level
 LEVEL = 1
 

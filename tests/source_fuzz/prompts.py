@@ -159,13 +159,13 @@ def role_turns(b: Builder) -> None:
     b.texts.append(f'{b.state}["{name}"]')
 
 
-@production(BASIC)
+@production(BASIC, weight=1.7)
 def variables(b: Builder) -> None:
     """Scopes, and variables that are assigned."""
     name = b.fresh("k")
     read = f'{b.state}["{name}"]'
-    match b.random.randrange(4):
-        case 0:
+    match b.random.randrange(5):
+        case 0 | 4:
             with b.block(f'with {b.state}.var_scope("{name}"):'):
                 b.line(f'{b.state} += "{b.words()} "')
                 b.gen()
@@ -279,19 +279,50 @@ def tools(b: Builder) -> None:
                 b.steps()
 
 
-@production(RULED)
+@production(RULED, weight=1.7)
 def tool_given_an_object(b: Builder) -> None:
     """A tool is handed the caller's own objects, and what the body made."""
     b.need("take")
-    thing = b.pick("QUIET", "Point(2)", "(1, 2)", "{'k': 1}", "NAMES")
-    b.need(*{"QUIET": ["Quiet"], "Point(2)": ["Point"], "NAMES": ["NAMES"]}.get(thing, []))
-    b.observe(f"take({thing})")
+    text = b.text()
+    thing = b.pick(
+        "(1, 2)", "{'k': 1}", "NAMES", f"{{1: {text}, 'n': 5}}", f"[({text}, {{2: 3}})]",
+        f"{{(1, 'a'): [{text}, 4]}}",
+        "QUIET", "Point(2)", f"Pair({text}, 1)", f"collections.Counter({text})", "STACK",
+    )  # fmt: skip
+    needed = {"QUIET": "Quiet", "Point(2)": "Point", "NAMES": "NAMES", "STACK": "STACK"}
+    b.need(
+        *(snippet for name, snippet in needed.items() if name == thing), *["Pair"] * thing.startswith("Pair")
+    )
+    b.observe(b.local("v", f"take({thing})"))
+
+
+@production(RULED, weight=1.3)
+def tool_that_changes_what_it_is_given(b: Builder) -> None:
+    """What is read of it before the tool is what it was; behind it that is something else."""
+    b.need("push", "joined")
+    if b.lists and b.chance(0.4):
+        things = b.random.choice(b.lists)
+    else:
+        things = b.local("l", b.pick(f"[{b.text()}, 'b']", f"{{'a': {b.text()}}}", f"[[{b.text()}], 'c']"))
+    before = b.local("v", b.pick(f"joined({things})", f"len({things})", f"list({things})", f"str({things})"))
+    b.observe(f"push({things}, {b.text()})")
+    b.observe(before)
+    if b.chance(0.2):
+        b.observe(b.pick(f"len({things})", f"joined({things})", things))
+    elif things in b.lists:
+        b.lists.remove(things)
 
 
 @production(RULED, weight=1.5)
 def tool_that_changes_state(b: Builder) -> None:
     """What the program reads behind the tool is no longer what it was."""
-    if b.chance(0.5):
+    if b.chance(0.3):
+        b.need("set_depth")
+        read = b.pick("DEPTH", "WIDTH", "NEVER")
+        if b.chance(0.5):
+            b.append(read)
+        b.line(f"set_depth({b.text()})")
+    elif b.chance(0.5):
         b.need("bump")
         read = b.pick('COUNT["n"]', "Settings.limit", 'len(COUNT["hits"])')
         if b.chance(0.5):
@@ -303,7 +334,8 @@ def tool_that_changes_state(b: Builder) -> None:
         if b.chance(0.5):
             b.append(read)
         b.line(f'{b.state} += raise_level("{b.words()}")')
-    b.observe(read)
+    if read == "NEVER" or b.chance(0.5):
+        b.observe(read)
 
 
 @production(BASIC)
@@ -343,12 +375,12 @@ def helper_with_state(b: Builder) -> None:
     b.results.append(value)
 
 
-@production(RULED, weight=0.5)
+@production(RULED)
 def whole_prompt(b: Builder) -> None:
-    match b.random.randrange(3):
-        case 0:
+    match b.random.randrange(5):
+        case 0 | 1 | 2:
             b.results.append(b.local("v", f"len({b.state}.text())"))
-        case 1:
+        case 3:
             b.results.append(b.local("v", f"{b.state}.messages()"))
         case _:
             name = b.fresh("g")

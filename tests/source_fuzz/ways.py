@@ -17,6 +17,7 @@ from typing import Any
 import sglc as sgl
 from sglc.errors import SglcError, UsageError
 from sglc.execution.result import Result
+from sglc.frontend.values.graph_breaks import GraphBreak
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import globals_of
 from tests.source_fuzz.observe import (
@@ -127,9 +128,7 @@ def _unchanged(report: Report, way: str, module: ModuleType, row: Any) -> Iterat
     error: Any = None
     try:
         yield
-    except SglcError as problem:
-        error = told(problem)
-    except Exception as problem:
+    except (Exception, GraphBreak) as problem:
         error = told(problem)
     after = through_json({"state": state_of(module, row)})
     report.compare(NO_EFFECTS, way, before, after, ("state",))
