@@ -23,28 +23,41 @@ _BY_TEXT = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What code stores: as globals of its own module, and as attributes of anything."""
+
+    as_globals: frozenset[str]
+    as_attributes: frozenset[str]
+
+
+# By the id of the code, which is kept alive: looking into byte code takes long, and code does not change.
+_KNOWN: dict[int, tuple[CodeType, _Stored]] = {}
+_MOST = 1 << 16
+
+
 @dataclass(slots=True)
 class Stores:
-    """The user's code with its globals, looked up when it is first asked about, and what was answered."""
+    """What the user's code stores, looked up when it is first asked about."""
 
-    codes: dict[int, tuple[CodeType, Mapping[str, Any]]] = field(default_factory=dict)
-    known: dict[tuple[str, int], bool] = field(default_factory=dict)
+    as_globals: dict[int, set[str]] | None = None  # by the id of the globals
+    as_attributes: set[str] = field(default_factory=set)
 
     def may_store(self, name: str, names: Mapping[str, Any] | None) -> bool:
         """Whether some code may store `name` in `names`, the globals of a module, or (None) as an attribute."""
-        if not self.codes:
+        if self.as_globals is None:
             self._look(names or {})
-        key = name, id(names)
-        if key not in self.known:
-            codes = self.codes.values()
-            self.known[key] = any(_stores(code, name, here=around is names) for code, around in codes)
-        return self.known[key]
+        assert self.as_globals is not None
+        return name in self.as_attributes or name in self.as_globals.get(id(names), ())
 
     def _look(self, names: Mapping[str, Any]) -> None:
+        self.as_globals = {}
         users = [vars(module) for module in list(sys.modules.values()) if _is_users(module)]
         for function in [found for module in (names, *users) for found in _functions(module)]:
-            for code in _nested(function.__code__):
-                self.codes[id(code)] = code, function.__globals__
+            stored = _stored_by(function.__code__)
+            self.as_attributes |= stored.as_attributes
+            if stored.as_globals:
+                self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
 
 
 def _is_users(module: object) -> bool:
@@ -73,29 +86,35 @@ def _functions(names: Mapping[str, Any]) -> Iterator[FunctionType]:
                 yield from _functions({"": getattr(value, "__wrapped__", None)})
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
+def _stored_by(code: CodeType) -> _Stored:
+    """What code stores, that of functions inside too."""
+    known = _KNOWN.get(id(code))
+    if known is None:
+        if len(_KNOWN) >= _MOST:
+            del _KNOWN[next(iter(_KNOWN))]  # the oldest
+        known = _KNOWN[id(code)] = code, _looked_up(code)
+    return known[1]
 
 
-def _stores(code: CodeType, name: str, *, here: bool) -> bool:
-    """Whether code stores a name as a global (`here`: it is one of these globals) or as an attribute."""
-    if not _BY_TEXT.isdisjoint(code.co_names) and name in _texts(code.co_consts):
-        return True
-    if name not in code.co_names:
-        return False
+def _looked_up(code: CodeType) -> _Stored:
+    as_globals: set[str] = set()
+    as_attributes: set[str] = set()
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        as_attributes.update(_texts(code.co_consts))
     before = None
     for instruction in dis.get_instructions(code):
-        if instruction.argval == name:
-            if here and instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                return True
-            # An attribute of `self` is that of an object, and not of a module or class.
-            if instruction.opname in ("STORE_ATTR", "DELETE_ATTR") and before != "self":
-                return True
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            as_globals.add(instruction.argval)
+        # An attribute of `self` is that of an object, and not of a module or class.
+        if instruction.opname in ("STORE_ATTR", "DELETE_ATTR") and before != "self":
+            as_attributes.add(instruction.argval)
         before = instruction.argval
-    return False
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = _stored_by(constant)
+            as_globals |= inner.as_globals
+            as_attributes |= inner.as_attributes
+    return _Stored(frozenset(as_globals), frozenset(as_attributes))
 
 
 def _texts(constants: tuple[Any, ...]) -> Iterator[str]:
