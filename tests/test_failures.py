@@ -157,7 +157,8 @@ def left(before: set[threading.Thread]) -> list[str]:
 def test_a_run_that_is_stopped_in_a_tool(planned: bool, stream: bool) -> None:
     backend = Scripted()
     program: Any = LoadedPlan(work.compile(backend).plan) if planned else work
-    result = program.run(word="hangs", backend=backend, stream=stream)
+    mode: dict[str, Any] = {} if planned else {"mode": "python"}
+    result = program.run(word="hangs", backend=backend, stream=stream, **mode)
     until(WAITING.is_set)
     until(lambda: len(result.outputs.calls) == 1)  # a plan calls the tool beside the first generation
     until(lambda: backend.firsts == 1)

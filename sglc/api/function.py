@@ -498,7 +498,7 @@ class Function:
 def _affords(limits: Limits, prepared: PreparedRows) -> bool:
     """Whether a budget of calls ends a plan where it ends Python: the order of the program shows then."""
     calls = None if limits.budget is None else limits.budget.calls
-    return calls is None or prepared.single is not None or prepared.most_calls <= calls
+    return calls is None or prepared.at_once or prepared.most_calls <= calls
 
 
 @overload

@@ -38,6 +38,7 @@ class PendingOutput:
     order: int
     started_s: float
     several: bool  # its value is a list
+    place: int = 0  # among the nodes of its segment
     pieces: list[str] | None = None
     deltas: list[Delta] | None = None  # what `pieces` are of, where they came as such
     text: str | list[str] | None = None
@@ -199,7 +200,7 @@ class RunOutputs:
                 output = answers.pop(node.site) if node.site in answers else None
                 if output is None:
                     several = isinstance(node, GenNode) and node.sampling.n > 1
-                    output = PendingOutput(node, 0, now_s, several)
+                    output = PendingOutput(node, 0, now_s, several, number)
                 elif self.outer is not None:  # the run around has it
                     (self.failed if output.error else self.done).append(output)
                 output.order = len(self.generations)
@@ -287,6 +288,12 @@ class RunOutputs:
             self.error = error
             self.content = nothing
         self.change = self.variables.change = _OVER
+
+    def first_text(self, site: Site) -> str:
+        """What a generation that has ended well left in its prompt."""
+        text = self.generations[site].text
+        assert text is not None
+        return text if isinstance(text, str) else text[0]
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from sglc.ir.plan.stream_text import StreamAt, stream_pieces
 from sglc.passes.compile import cached
 
 HANDLES = count()
+Told = Callable[[PendingOutput], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Session:
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
+    _when_stopped: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.outputs.content = self.content
@@ -261,17 +263,21 @@ class Session:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def submit(self, segment: Segment) -> None:
-        """Hand a bound segment to the back end; results arrive in the background.
+    def submit(self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], told: Told) -> None:
+        """Hand a bound segment, in which these are `asked` for, to the back end.
+
+        Each of them is `told` when it has ended, in the loop's thread or before this returns; of a run that is
+        stopped perhaps none is.
 
         Raises:
             RunError: SGLC407, the run was stopped.
         """
-        self._submit(segment, asked_in(segment))
+        self._submit(segment, asked, told=told)
 
     def _submit(
-        self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], backend: Backend | None = None
-    ) -> None:
+        self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], backend: Backend | None = None,
+        told: Told | None = None,
+    ) -> None:  # fmt: skip
         with self.outputs.change:
             if self.stopped:
                 raise self._reason or stopped()
@@ -284,7 +290,7 @@ class Session:
                 new = tuple([node for node in asked.values() if node.site not in there])
                 segment = afford(self.budget, self._spent, segment, new)
                 over = beyond(self.budget, begun, new)
-            generations = self.outputs.begin(asked, self.elapsed_s, answers)
+            generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
         for node in over:
             assert self.budget is not None
             error = passed(node, f"{self.budget.calls} calls")
@@ -294,7 +300,10 @@ class Session:
             return
         if (self.outputs.failed and backend is None) or self.served is not None:
             segment, generations = self._going_on(segment, generations, there)
-        self._start(segment, generations, backend)
+            for output in began.values():
+                if output.ready and told is not None:  # it does not begin
+                    told(output)
+        self._start(segment, generations, backend, told)
         if self.stopped:  # meanwhile
             self.close()
 
@@ -361,6 +370,12 @@ class Session:
             running = tuple(self._jobs)
         for job in running:
             job.cancel()
+        if self._when_stopped is not None:
+            self._when_stopped()
+
+    def when_stopped(self, call: Callable[[], None] | None) -> None:
+        """Call this when the run is stopped, in any thread; None: no more."""
+        self._when_stopped = call
 
     def close(self) -> None:
         """Stop what still runs, and give back kept streams; `wait` and `when_idle` wait for that."""
@@ -379,17 +394,17 @@ class Session:
     # -- inside ----------------------------------------------------------------------------------
 
     def _start(
-        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend | None = None
-    ) -> Job:
+        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend | None = None,
+        told: Told | None = None,
+    ) -> None:  # fmt: skip
         self.submits += 1
         with self.outputs.change:
             self._running += 1
-            job = start(lambda: self._follow(segment, generations, backend or self.backend))
+            job = start(lambda: self._follow(segment, generations, backend or self.backend, told))
             self._jobs.append(job)
-        return job
 
     async def _follow(
-        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend
+        self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend, told: Told | None
     ) -> None:
         problem: BaseException | None = None
         try:
@@ -401,6 +416,8 @@ class Session:
                         self.outputs.fail(output, event.error, cause)
                     else:
                         self._event(output, event)
+                    if told is not None and output.ready:
+                        told(output)
         except SglcError as error:
             problem = error
         except Exception as error:
@@ -408,11 +425,15 @@ class Session:
             problem.__cause__ = error
         finally:
             # A back end that ends early must not leave anybody waiting.
-            if problem is None:
-                self.outputs.give_up(generations.values(), self._reason or stopped())
             for index, output in generations.items():
-                if problem is not None and not output.ready:
+                if output.ready:
+                    continue
+                if problem is None:
+                    self.outputs.give_up((output,), self._reason or stopped())
+                else:
                     self.outputs.fail(output, problem, cause_of((segment, index), self._launched))
+                if told is not None:
+                    told(output)
             with self.outputs.change:
                 self._running -= 1
                 then = None

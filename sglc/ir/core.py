@@ -64,6 +64,8 @@ class Site:
             iterations: number of the current iteration of each `loop` and `map` around, outermost
                 first, counted from 0 and inside that program only.
         """
+        if not call and not iterations:
+            return self
         function = "@".join([self.function, *map(str, iterations)])
         return replace(self, function=f"{call}/{function}" if call else function)
 

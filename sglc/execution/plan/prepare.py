@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from sglc.errors import Loc, UsageError
-from sglc.execution.plan.scope import Facts
-from sglc.execution.plan.segments import Bindings
+from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
 from sglc.execution.tool_calls import EFFECTS, Tools
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step
@@ -22,11 +21,10 @@ class Prepared:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.body = plan.body
-        self.uses = Uses(plan.blocks)
         self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
-        self.bindings = Bindings()
-        self._facts: dict[int, Facts] = {}  # by block; -1 is the plan's own
+        uses = Uses(plan.blocks)
+        ordered = any(_waits(step) for step in steps_of(plan))
+        self.top = PreparedBlock(plan.body, Blocks(plan.blocks, uses, ordered))
 
     @cached_property
     def most_calls(self) -> float:
@@ -37,12 +35,10 @@ class Prepared:
         nodes = [node for step in steps if isinstance(step, Segment) for node in step.nodes]
         return sum(isinstance(node, GenNode | SelectNode) for node in nodes)
 
-    def facts(self, number: int) -> Facts:
-        """What is known of a block before it runs."""
-        if number not in self._facts:
-            block = self.body if number < 0 else self.plan.blocks[number]
-            self._facts[number] = Facts(block, self.uses)
-        return self._facts[number]
+
+def _waits(step: Step) -> bool:
+    """Whether effects before a step are over when it begins, or it is over when something behind it begins."""
+    return step.effects if isinstance(step, FunctionStep) else isinstance(step, HostStep) and not step.error
 
 
 def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool = False) -> None:

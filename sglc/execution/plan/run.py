@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
-from sglc.execution.bind import Own, Template, asked_in
+from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
-from sglc.execution.event_loop import executor_loop, start
+from sglc.execution.event_loop import executor_loop
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
-from sglc.execution.plan.arguments import as_values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
-from sglc.execution.plan.segments import value_of
-from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
+from sglc.execution.plan.values import turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
@@ -35,23 +32,14 @@ from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
-from sglc.ir.plan.uses import Name
-
-
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A plan that is one segment: what it gives, and the variables that are put together of it at the end."""
-
-    template: Template
-    gives: tuple[tuple[Slot, Site], ...]
-    late: tuple[Named, ...]
 
 
 class PreparedRows(Prepared):
     """A plan, and what its rows share.
 
     `early` are the variables that one generation makes, or a list of them: they are there before the end.
-    `shown` is how the prompt begins, as far as that is arguments, literals and generations.
+    `at_once`: all that it asks for is asked for together.
+    `shown` is how the prompt begins, as far as that is arguments, literals and generations; `shows_all`: it is.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -59,24 +47,11 @@ class PreparedRows(Prepared):
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan)
-        self.single = _single(plan, self.early)
-        self.order = tuple([item.name for item in plan.variables if isinstance(item, Named)])
+        self.at_once = (
+            len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
+        )
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
-        self.shown = _shown(self.end, plan)
-
-
-def _single(plan: Plan, early: Mapping[str, Variable]) -> Single | None:
-    match plan.steps:
-        case (Segment(nodes, gives) as segment,) if not any(isinstance(node, KeepNode) for node in nodes):
-            asked = asked_in(segment)
-            named = [item for item in plan.variables if isinstance(item, Named)]
-            return Single(
-                Template(segment),
-                tuple([(Slot(name), asked[index].site) for name, index in gives]),
-                tuple([item for item in named if item.name not in early]),
-            )
-        case _:
-            return None
+        self.shown, self.shows_all = _shown(self.end, plan)
 
 
 def _early(plan: Plan) -> dict[str, Variable]:
@@ -117,21 +92,22 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
-def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
+def _shown(end: PromptEnd | None, plan: Plan) -> tuple[tuple[str | Slot | Site, ...], bool]:
     if end is None:
-        return ()
+        return (), True
     made: dict[str, str | Slot | Site] = {param.name: Slot(param.name) for param in plan.params}
     for step in plan.steps:
         if isinstance(step, Segment):
             nodes = asked_in(step)
             made.update((name, nodes[index].site) for name, index in step.gives)
+    parts = end.text.parts if isinstance(end.text, Joined) else (end.text,)
     shown: list[str | Slot | Site] = []
-    for part in end.text.parts if isinstance(end.text, Joined) else (end.text,):
+    for part in parts:
         if isinstance(part, Slot) and part.name not in made:
             break
         assert isinstance(part, str | Slot)
         shown.append(made[part.name] if isinstance(part, Slot) else part)
-    return tuple(shown)
+    return tuple(shown), len(shown) == len(parts)
 
 
 def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
@@ -172,12 +148,7 @@ class PlanPart(Part):
         self._served = Served()
         if run.observer is not None:
             tools = run.observer.tools(tools, prepared.plan)
-        single = prepared.single if not run.result.outputs.call else None
-        self._executor = (
-            None
-            if single is not None
-            else PlanExecutor(prepared, run.session, tools, run.context, self._served)
-        )
+        self._executor = PlanExecutor(prepared, run.session, tools, run.context, self._served)
         dict.update(run.result.outputs.variables, prepared.early)
 
     def start(self) -> None:
@@ -196,69 +167,27 @@ class PlanPart(Part):
                     begin, self._session.backend, self._session.began_s
                 )
             except SglcError as error:
-                self._finish({}, None, error)
+                self._end(error)
                 return
-        if self._executor is not None:
-            start(self._walk)
-        elif self._prepared.single is not None:
-            self._submit(self._prepared.single)
-
-    # -- a plan that is one segment --------------------------------------------------------------
-
-    def _submit(self, single: Single) -> None:
-        error: Exception | None = None
-        try:
-            self._session.submit(single.template.bind(Own(self._run.arguments, {}, {}, self._session.seeds)))
-            self._show()
-        except Exception as problem:
-            error = problem
-        self._session.when_idle(lambda: self._all_ended(single, error))
-
-    def _all_ended(self, single: Single, error: BaseException | None) -> None:
-        """All generations have ended."""
-        error = error or self._session.failure
-        variables: dict[str, Any] = {}
-        value, turns = None, list[dict[str, Any]]()
-        try:
-            if error is None:
-                generations = self._run.result.outputs.generations
-                given = as_values(self._prepared.plan, self._run.arguments)
-                known: dict[Name, Value] = {Slot(name): value for name, value in given.items()}
-                known.update({slot: value_of(generations[site]) for slot, site in single.gives})
-                variables = {late.name: as_python(read(late.value, known)) for late in single.late}
-                value = as_python(read(self._prepared.plan.returns, known))
-                if self._prepared.end is not None:
-                    turns = conversation(turn_parts(plain(read(self._prepared.end.turns, known))))
-        except Exception as problem:  # a bug of ours: nobody may be left waiting for it
-            error = problem
-        self._finish(variables, value, error, turns)
-        self._session.forget()
-
-    # -- any other plan --------------------------------------------------------------------------
-
-    async def _walk(self) -> None:
-        assert self._executor is not None
-        value, error = None, None
-        variables: dict[str, Any] = {}
-        turns: list[dict[str, Any]] = []
         self._show()
-        try:
+        self._executor.begin(self._run.arguments, self._ended)
+
+    def _ended(self, value: Any, error: BaseException | None) -> None:
+        """Everything of the plan has ended."""
+        if error is None:
             try:
-                _, value = await self._executor.execute(self._run.arguments)
-                self._show_rest(self._executor.prompt[0])
-                turns = conversation(turn_parts(self._executor.prompt[1]))
-            finally:
-                variables = self._executor.variables
-        except Exception as problem:
-            error = problem
-        if error is not None and self._goes_on():
+                self._end_well(value)
+            except Exception as problem:  # a bug of ours: nobody may be left waiting for it
+                self._end(problem)
+        elif self._goes_on():
             return
-        self._finish(variables, value, error, turns)
+        else:
+            wanted = self._go_on is not None and self._executor.needs_python
+            self._end((self._session.why_over if wanted else None) or error)
         self._session.forget()
 
     def _goes_on(self) -> bool:
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
-        assert self._executor is not None
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
             return False
         self._over = True
@@ -274,15 +203,21 @@ class PlanPart(Part):
     def _show(self) -> None:
         """Readers of the whole text see what is known of it, and where generations will stand."""
         outputs = self._run.result.outputs
+        given = self._run.arguments
+        shown = [given[part.name] if isinstance(part, Slot) else part for part in self._prepared.shown]
+        if outputs.call:
+            shown = [outputs.at(part) if isinstance(part, Site) else part for part in shown]
         with outputs.change:
-            for part in self._prepared.shown:
-                outputs.text.append(self._run.arguments[part.name] if isinstance(part, Slot) else part)
+            outputs.text += shown
 
     def _show_rest(self, whole: str) -> None:
         """All generations have ended: readers see what else there is."""
+        if self._prepared.shows_all:
+            return
         outputs = self._run.result.outputs
+        known = sum([len(part if isinstance(part, str) else outputs.first_text(part)) for part in outputs.text])
         with outputs.change:
-            outputs.text.append(whole.removeprefix("".join(TextReader(outputs).come())))
+            outputs.text.append(whole[known:])
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -293,42 +228,57 @@ class PlanPart(Part):
 
     def give_up(self, error: RunError) -> None:
         self._run.stop(error)
-        self._finish({} if self._executor is None else self._executor.variables, None, error)
+        self._end(error)
 
     def _where(self) -> tuple[Loc | None, str]:
         """What an unfinished run waits for: a function, or else a generation."""
-        calling = {} if self._executor is None else self._executor.calling
-        for step in calling.values():
+        for step in self._executor.functions.calling.values():
             return step.loc, f"for `{step.function}`"
         return self._run.waits()
 
-    def _finish(
-        self, variables: Mapping[str, Any], value: Any, error: BaseException | None,
-        turns: list[dict[str, Any]] | None = None,
-    ) -> None:  # fmt: skip
+    def _end_well(self, value: Any) -> None:
+        if self._over:
+            return
+        whole, turns = self._executor.prompt
+        self._show_rest(whole)
+        said = conversation(turn_parts(turns)) if turns else []
+        self._over = True
+        error, total_s = self._run.leave(None, self._session.elapsed_s)
+        self._run.result.outputs.error = error
+        made, unread = self._store(self._executor.variables)
+        self._run.fill(RunOutcome(value, error, made, unread, whole, said, total_s))
+
+    def _end(self, error: BaseException) -> None:
+        """The run fails, with what there is."""
         if self._over:
             return
         self._over = True
         outputs = self._run.result.outputs
-        error, total_s = self._run.leave(error, self._session.elapsed_s)
-        outputs.error = error
+        problem, total_s = self._run.leave(error, self._session.elapsed_s)
+        outputs.error = problem
         early, errors = values(outputs, outputs.variables)
-        sites = {} if self._executor is None else self._executor.sites
-        for name, late in variables.items():
-            if name not in self._prepared.early:
-                site, typed = sites.get(name, (None, False))
-                if site in outputs.generations:  # its pieces can be read
-                    parser = _known_value(late) if typed else None
-                    late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
-                dict.__setitem__(outputs.variables, name, late)
-        unread = {name: late.problem for name, late in variables.items() if isinstance(late, NoValue)}
-        errors |= unread
-        variables = {name: late for name, late in variables.items() if name not in unread}
-        # In the order of the program, in which the early ones are not the first.
-        order = self._prepared.order if self._executor is None else (*variables,)
-        made = {**early, **variables}
-        made = {name: made[name] for name in (*order, *made) if name in made}
-        text = "".join(TextReader(outputs).come())
-        if self._executor is not None and error is not None:
-            text = max(text, self._executor.prompt[0], key=len)
-        self._run.fill(RunOutcome(value, error, made, errors, text, turns or [], total_s))
+        made, unread = self._store(self._executor.variables)
+        made = {**made, **early, **made}  # in the order of the program
+        text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
+        self._run.fill(RunOutcome(None, problem, made, errors | unread, text, [], total_s))
+
+    def _store(self, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseException]]:
+        """Have what was not there before among the outputs; gives all values, and why others are none."""
+        outputs, early = self._run.result.outputs, self._prepared.early
+        made: dict[str, Any] = {}
+        unread: dict[str, BaseException] = {}
+        sites = self._executor.sites if len(variables) > len(early) else {}
+        for name, value in variables.items():
+            late = value
+            if isinstance(value, NoValue):
+                unread[name] = value.problem
+            else:
+                made[name] = value
+            if name in early:
+                continue
+            site, typed = sites.get(name, (None, False))
+            if site in outputs.generations:  # its pieces can be read
+                parser = _known_value(value) if typed else None
+                late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
+            dict.__setitem__(outputs.variables, name, late)
+        return made, unread

@@ -33,12 +33,14 @@ class Exact:
     item: Any
 
 
-@dataclass(frozen=True, slots=True)
 class Made:
     """A variable that is what a generation made, and where; nothing reads it before the end."""
 
-    site: Site
-    value: Value
+    __slots__ = ("site", "value")
+
+    def __init__(self, site: Site, value: Value) -> None:
+        self.site = site
+        self.value = value
 
 
 class Kept:
@@ -54,6 +56,11 @@ class Kept:
         self.number = number
         self._free = free
         self._holders = 0
+
+    @property
+    def held_once(self) -> bool:
+        """Whether just one needs it."""
+        return self._holders == 1
 
     def hold(self) -> None:
         """One more needs it."""
@@ -100,14 +107,16 @@ def text_so_far(tree: OutputTree, known: Mapping[Name, Value]) -> str:
 
 def text(value: Value) -> str:
     """A value that is a text."""
-    if isinstance(value, Samples):
-        return value.texts[0]
-    assert isinstance(value, str), value
-    return value
+    if isinstance(value, str):
+        return value
+    assert isinstance(value, Samples), value
+    return value.texts[0]
 
 
 def plain(value: Value) -> Plain:
     """A value without streams as plain data: of several texts the first."""
+    if isinstance(value, str):
+        return value
     match value:
         case Samples():
             return value.texts[0]
@@ -138,6 +147,8 @@ def held_in(value: Value | Iterable[Value]) -> Iterator[Kept]:
 
 def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
     """A value for the user: lists as lists, all texts of a generation, and of a stream its text."""
+    if isinstance(value, str):
+        return value
     match value:
         case Samples():
             return list(value.texts)

@@ -1,0 +1,152 @@
+"""One run of a block: what stands under its names, what its steps still wait for, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
+from sglc.execution.plan.reading import MISSING, Environment
+from sglc.execution.plan.values import PROMPT, Kept, Made, Value, plain, read, text_so_far
+from sglc.ir.core import Site
+from sglc.ir.plan.plan import Within
+
+# Is told the results of a block, or the first error in it.
+Then = Callable[[Sequence[Value], Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What makes the sites of a block distinct: the call that runs its program, and iterations around."""
+
+    call: str = ""
+    iterations: tuple[int, ...] = ()
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether it is the program itself, outside of every loop."""
+        return not (self.call or self.iterations)
+
+
+class Turn:
+    """When everything with effects up to some place has ended, with its first error."""
+
+    __slots__ = ("_behind", "_own", "_then", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: Exception | None = None
+        self._own: Exception | None = None
+        self._then: list[Callable[[], None]] = []
+        self._behind: list[Turn] = []
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this when it comes, which it has not yet."""
+        self._then.append(call)
+
+    def come(self, before: Turn | None, error: Exception | None) -> None:
+        """It has come when `before` has, with the first error of both."""
+        self._own = error
+        if before is not None and not before.done:
+            before._behind.append(self)
+            return
+        coming = [(self, None if before is None else before.error)]
+        while coming:  # many may have waited for one
+            turn, earlier = coming.pop()
+            turn.done, turn.error = True, earlier or turn._own
+            coming += [(behind, turn.error) for behind in turn._behind]
+            for call in turn._then:
+                call()
+
+
+class Frame(Environment):
+    """One run of a block, inside that of the block which holds it.
+
+    Args:
+        before: comes when all effects before the block are over; `ended` does so when its own are too.
+        variables: is given those of the block, whatever comes of it.
+        then: is told what comes of it.
+    """
+
+    __slots__ = (
+        "at", "before", "block", "ended", "errors", "left", "missing", "then", "turns", "unfinished",
+        "variables", "within",
+    )  # fmt: skip
+
+    def __init__(
+        self, block: PreparedBlock, at: Placed, outer: Frame | None, variables: dict[str, Value], then: Then,
+        before: Turn | None = None, ended: Turn | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__([MISSING] * block.count, outer)
+        self.block = block
+        self.at = at
+        self.then = then
+        self.variables = variables
+        self.before = before
+        self.ended = ended
+        self.missing = block.missing.copy()
+        self.left = block.left.copy()
+        self.unfinished = len(block.steps)
+        self.errors: dict[int, Exception] = {}  # by step
+        self.within: dict[int, list[dict[str, Value]]] = {}  # by step: the variables of the blocks that it ran
+        self.turns: list[Turn | None] = []  # by step: of those with effects
+        if block.order is not None:
+            self.turns = [Turn() if effects else None for effects in block.order.has]
+
+    def before_step(self, number: int) -> Turn | None:
+        """When all effects before a step are over; None: there are none."""
+        order = self.block.order
+        if order is None or order.before[number] == NOBODY:
+            return self.before
+        return self.turns[order.before[number]]
+
+    def awaited(self, number: int) -> Iterator[Turn]:
+        """What comes before a step begins: what may go on as Python, and before its own effects all others."""
+        order = self.block.order
+        if order is None:
+            return
+        if order.gates[number] != NOBODY and (gate := self.turns[order.gates[number]]) is not None:
+            yield gate
+        if order.waits[number] and (before := self.before_step(number)) is not None:
+            yield before
+
+    def let_go(self, numbers: Sequence[int]) -> None:
+        """A reader of these streams has ended."""
+        for number in numbers:
+            self.left[number] -= 1
+            if not self.left[number] and isinstance(kept := self.values[number], Kept):
+                kept.drop()
+
+    def store(self) -> None:
+        """Give its variables as far as they are there."""
+        whole = not self.unfinished and not self.errors
+        for variable in self.block.variables:
+            match variable:
+                case PreparedVariable(name):
+                    if whole:
+                        value = variable.read(self)
+                    else:
+                        known = self.block.names.known(variable.names, self)
+                        if known is None:
+                            continue
+                        value = read(variable.tree, known)
+                    self.variables[name] = self._made(variable.site, value)
+                case PreparedPrompt():
+                    self.variables[PROMPT] = self._prompt(variable, whole=whole)
+                case Within(step):
+                    for inner in self.within.get(step, ()):
+                        self.variables |= inner
+
+    def _made(self, site: Site | None, value: Value) -> Value:
+        """A variable, with the generation that made it if it is what one made."""
+        if site is None or value is None:
+            return value
+        return Made(site.inside(self.at.call, self.at.iterations), value)
+
+    def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
+        """What the prompt says as far as it came, and what its turns consist of."""
+        if whole:
+            return prompt.text(self), () if prompt.turns is None else plain(prompt.turns(self))
+        known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
+        return text_so_far(prompt.end.text, known), plain(read(prompt.end.turns, known))

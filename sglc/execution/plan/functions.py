@@ -1,0 +1,108 @@
+"""Functions that a running plan calls: Python's own where it stands, declared ones in threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sglc.errors import RunError
+from sglc.execution.plan.values import Exact, Value
+from sglc.execution.served import Served, ToolCall, key_of
+from sglc.execution.tool_calls import EFFECTS, Tools, call_function
+from sglc.ir.plan.plan import FunctionStep
+from sglc.ir.pure import PURE, STORED, function_of
+from sglc.ir.values import placed, returned
+
+Told = Callable[[Value, Exception | None], None]
+
+
+class Functions:
+    """The functions of one run.
+
+    Args:
+        served: is told what declared functions gave.
+
+    Attributes:
+        calling: what runs now, in the order of its beginning.
+    """
+
+    def __init__(self, program: str, tools: Tools, context: contextvars.Context, served: Served | None) -> None:
+        self.calling: dict[object, FunctionStep] = {}
+        self._program = program
+        self._tools = tools
+        self._context = context
+        self._served = served
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def at_once(self, step: FunctionStep) -> bool:
+        """Whether a function needs no thread."""
+        return step.function in PURE or step.function.endswith(STORED)
+
+    def made(self, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Value:
+        """What a function gives that needs none.
+
+        Raises:
+            RunError: SGLC401, what it raises, as the program itself would have.
+        """
+        if step.function not in PURE:  # it only reads a text
+            return Exact(self._tools[step.function](*args))
+        try:
+            made = function_of(step.function)(*args, **named)
+        except Exception as error:
+            text = str(error) or "no message"
+            message = f"`{type(error).__name__}` in `{self._program}`: {text}"
+            raise RunError("SGLC401", message, placed(step.loc)) from error
+        match step.gives:
+            case "text" | "bool":
+                return made  # type: ignore[no-any-return]
+            case "list":
+                return tuple(made)
+            case _:
+                return Exact(made)
+
+    def call(self, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any], told: Told) -> None:
+        """Call a declared function; `told` gets what it gives, or why it gives nothing."""
+
+        async def work() -> None:
+            value: Value = None
+            problem: Exception | None = None
+            try:
+                made = await self._called(step, args, named)
+                exact = step.gives == "object"
+                value = Exact(made) if exact else returned(step.function, made, step.gives, step.loc)
+            except Exception as error:
+                problem = error
+            self._tasks.pop(task, None)
+            told(value, problem)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks[task] = None
+
+    def abandon(self) -> None:
+        """Nobody waits any more for what runs."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def _called(self, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        function = self._tools.get(step.function) or EFFECTS[step.function]
+        call = object()
+        self.calling[call] = step
+        made, problem = None, None
+        try:
+            made = await call_function(step.function, function, args, named, step.loc, self._context)
+        except Exception as error:
+            problem = error
+        finally:
+            self.calling.pop(call, None)
+        if self._served is not None:
+            entry = ToolCall(step.function, made, None if problem is None else problem.__cause__ or problem)
+            key = key_of(args, named)
+            if step.effects:
+                self._served.tools.append(entry)
+            elif key is not None:
+                self._served.pure[step.function, key] = entry
+        if problem is not None:
+            raise problem
+        return made

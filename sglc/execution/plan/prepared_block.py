@@ -1,0 +1,238 @@
+"""What is known of a block before it runs: its names by number, who waits for them, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sglc.execution.plan.prepared_segment import PreparedSegment
+from sglc.execution.plan.reading import Names, Read
+from sglc.ir.core import Site
+from sglc.ir.plan.plan import (
+    Block,
+    CallStep,
+    CondStep,
+    FunctionStep,
+    HostStep,
+    LoopStep,
+    MapStep,
+    Named,
+    OutputTree,
+    PromptEnd,
+    Step,
+    SwitchStep,
+    ValueStep,
+    Within,
+    blocks_of,
+)
+from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode, Slot
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in
+from sglc.ir.pure import STORED
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """All blocks of a plan. `ordered`: something in it has to wait for effects before it."""
+
+    blocks: Sequence[Block]
+    uses: Uses
+    ordered: bool
+
+
+@dataclass(eq=False, slots=True)
+class PreparedStep:
+    """A step. `reads` are its own operands in order, `whole` all names that it and its blocks read.
+
+    `gives` and `held` are names of its block by number: those that it gives, and the streams that it reads.
+    `streams`: it may give some.
+    """
+
+    step: Step
+    reads: tuple[Read, ...]
+    named: Mapping[str, Read]
+    whole: tuple[Read, ...]
+    gives: tuple[int, ...]
+    held: tuple[int, ...]
+    streams: bool
+    segment: PreparedSegment | None
+    inner: list[PreparedBlock | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVariable:
+    """A variable, and the generation that makes it if it is what one makes."""
+
+    name: str
+    read: Read
+    names: tuple[Name, ...]
+    tree: OutputTree
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """Where the program's prompt ends."""
+
+    text: Read
+    turns: Read | None  # None: it has none
+    names: tuple[Name, ...]
+    end: PromptEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The effects of a block's steps: which step `has` some, and of each step the number of the last one
+    `before` it that has, and of the last one before it that may hand over to Python. `last` is the last of all.
+
+    `waits`: whether a step begins behind those before it.
+    """
+
+    has: tuple[bool, ...]
+    waits: tuple[bool, ...]
+    before: tuple[int, ...]
+    gates: tuple[int, ...]
+    last: int
+
+
+class PreparedBlock:
+    """A block inside the one that holds it.
+
+    By number of a name: `waiting` has the steps that wait for it, `left` how many read it as a stream. By
+    number of a step: `missing` is for how much it waits.
+
+    Args:
+        arm: it is one of those of which a step runs one.
+    """
+
+    def __init__(
+        self, block: Block, plan: Blocks, outer: PreparedBlock | None = None, *, arm: bool = False
+    ) -> None:
+        self._plan = plan
+        gives = [gives_of(step) for step in block.steps]
+        given = [name for names in gives for name in names]
+        around: Names | None = None if outer is None else outer.names
+        # An arm that does nothing is read as if it stood in the block around.
+        self.nothing = arm and around is not None and not (block.params or block.steps or block.variables)
+        self.names: Names = (
+            around if self.nothing and around is not None else Names((*block.params, *given), around)
+        )
+        own = {} if self.nothing else self.names.own
+        self.params = len(block.params)
+        self.count = len(own)
+        reads = [plan.uses.reads(step) for step in block.steps]
+        self.steps = [self._step(step, names) for step, names in zip(block.steps, reads, strict=True)]
+        self.order = _order(block, plan.uses) if plan.ordered else None
+        self.waiting: list[list[int]] = [[] for _ in own]
+        self.missing = [0] * len(block.steps)
+        self.left = [0] * len(own)
+        for number, names in enumerate(reads):
+            for name in names:
+                if name in own and own[name] >= self.params:
+                    self.waiting[own[name]].append(number)
+                    self.missing[number] += 1
+        self.first = [number for number, count in enumerate(self.missing) if not count]
+        ends = [
+            own[name] for name in dict.fromkeys(block_ends(block)) if name in own and isinstance(name, Held)
+        ]
+        self.ends = tuple(ends)
+        for number in (*ends, *(number for step in self.steps for number in step.held)):
+            self.left[number] += 1
+        self.results = [self.names.reader(tree) for tree in block.results]
+        self.streams = any(isinstance(name, Held) for name in names_in(block.results))
+        sites = _sites(block)
+        self.variables = tuple([self._variable(variable, sites) for variable in block.variables])
+
+    def inner(self, step: PreparedStep, place: int) -> PreparedBlock:
+        """The block of a step at `place` among those that it holds."""
+        found = step.inner[place]
+        if found is None:
+            around = None if isinstance(step.step, CallStep) else self
+            arm = isinstance(step.step, CondStep | SwitchStep)
+            found = PreparedBlock(self._plan.blocks[blocks_of(step.step)[place]], self._plan, around, arm=arm)
+            step.inner[place] = found
+        return found
+
+    def _step(self, step: Step, names: Iterable[Name]) -> PreparedStep:
+        gives, own = gives_of(step), self.names.own
+        segment = PreparedSegment(step, self.names) if isinstance(step, Segment) else None
+        named: Mapping[str, OutputTree] = step.named if isinstance(step, FunctionStep) else {}
+        return PreparedStep(
+            step,
+            tuple([self.names.reader(tree) for tree in operands_of(step)]),
+            {key: self.names.reader(tree) for key, tree in named.items()},
+            tuple([self.names.reader(name) for name in names]),
+            tuple([own[name] for name in gives]),
+            tuple([own[name] for name in names if name in own and isinstance(name, Held)]),
+            any(isinstance(name, Held) for name in gives),
+            segment,
+            [None] * len(blocks_of(step)),
+        )
+
+    def _variable(
+        self, variable: Named | PromptEnd | Within, sites: Mapping[Name, Site]
+    ) -> PreparedVariable | PreparedPrompt | Within:
+        match variable:
+            case Named(name, tree):
+                site = sites.get(tree) if isinstance(tree, Slot) else None
+                made = site if site is not None and site.name == name else None
+                return PreparedVariable(name, self.names.reader(tree), tuple(names_in(tree)), tree, made)
+            case PromptEnd(said, turns):
+                read = self.names.reader(turns) if turns != () else None
+                return PreparedPrompt(self.names.reader(said), read, tuple(names_in((said, turns))), variable)
+            case Within():
+                return variable
+
+
+def operands_of(step: Step) -> tuple[OutputTree, ...]:
+    """What a step reads by itself, by place."""
+    match step:
+        case ValueStep():
+            return step.operands
+        case FunctionStep() | CallStep():
+            return step.args
+        case CondStep():
+            return (step.pred,)
+        case SwitchStep():
+            return (step.value,)
+        case LoopStep():
+            return step.init
+        case MapStep():
+            return (step.items,)
+        case HostStep():
+            return step.reads
+        case Segment():
+            return ()
+
+
+def _sites(block: Block) -> dict[Name, Site]:
+    """What generations of the block make, and the place of each in its program."""
+    found: dict[Name, Site] = {}
+    for step in block.steps:
+        match step:
+            case Segment():
+                for name, index in step.gives:
+                    node = step.nodes[index]
+                    if isinstance(node, GenNode | SelectNode):
+                        found[Slot(name)] = node.site
+            case FunctionStep(name, function, (Slot() as text,)) if function.endswith(STORED) and text in found:
+                found[Slot(name)] = found[text]
+            case _:
+                continue
+    return found
+
+
+def _order(block: Block, uses: Uses) -> Order:
+    has = [uses.has_effects(step) for step in block.steps]
+    waits = [isinstance(step, FunctionStep) and step.effects for step in block.steps]
+    before, gates = [], []
+    last = gate = NOBODY
+    for number, step in enumerate(block.steps):
+        before.append(last)
+        gates.append(gate)
+        if uses.hands_over(step):
+            gate = number
+        if has[number]:
+            last = number
+    return Order(tuple(has), tuple(waits), tuple(before), tuple(gates), last)
