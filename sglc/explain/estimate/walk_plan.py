@@ -242,7 +242,7 @@ class _PlanWalk:
             ends = [outcome[place] for outcome in outcomes if place < len(outcome)]
             values = ends or [_nothing(place)]
             key = (self.row, "joined", number, place)
-            shown = "{one of several ends}" if isinstance(name, Held) else f"{{{name.name}}}"
+            shown = "{one of several ends}" if isinstance(name, Held) else "{one of several texts}"
             form = one_form([value.form for value in values], key, shown, self.counter)
             at.names[-1][name] = ValueAfter(form, last([after, *(value.after for value in values)]))
 
