@@ -285,10 +285,10 @@ def push(things, text: str) -> str:
     else:
         things.append(text)
     return f"pushed {len(things)}"
-#: joined <- LOG
+#: joined
 @sgl.pure
 def joined(things) -> str:
-    return "+".join(map(str, things)) + f" {len(LOG)}"
+    return "+".join(map(str, things))
 #: failing <- LOG
 @sgl.tool
 def failing(text: str) -> str:

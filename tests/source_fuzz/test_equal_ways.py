@@ -137,8 +137,9 @@ def program(s, a):
     for fork in forks:
         fork += a + sgl.gen("first")
         fork["kept"] = fork["first"] + "!"
+        fork["pair"] = (1, [fork["first"], (a, {2: None})])
         fork += sgl.gen("last")
-    forks.join()
+    return forks.join()
 """
 _MATCHED = """
 @sgl.function

@@ -9,6 +9,7 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
+from sglc.frontend.program.instance import Gathered, GatheredVariables
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Tracer
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
@@ -284,6 +285,10 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             if name != "sglc.attribute":
                 whole(tracer, item)
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+        case Gathered(value=None):
+            return tuple(operand(tracer, entry, name) for entry in item.entries)
+        case GatheredVariables():
+            return {key: operand(tracer, made, name) for key, made in item.variables.items()}
         case _ if is_ours(item):
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case list() if type(item) is list:
