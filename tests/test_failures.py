@@ -145,7 +145,7 @@ def test_one_row_that_fails(
 
 def left(before: set[threading.Thread]) -> list[str]:
     """Threads that were begun since, but the executor's own and those that wait for the next tool."""
-    kept = {"sglc-executor", "sglc-tool"}
+    kept = {"sglc-executor", "sglc-python"}
     return [t.name for t in threading.enumerate() if t not in before and t.name not in kept]
 
 
