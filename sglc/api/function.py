@@ -476,8 +476,11 @@ class Function:
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
-                go_on = partial(self._python_part, sampling) if ready.resumes else None
-                return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
+                go_on = partial(self._python_part, sampling)
+                return Run(
+                    setup, arguments,
+                    lambda run: PlanPart(run, ready.prepared, ready.tools, go_on, resumes=ready.resumes),
+                )  # fmt: skip
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)

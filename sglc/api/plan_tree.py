@@ -26,7 +26,7 @@ from sglc.ir.core import Program, Type, values_in
 from sglc.ir.facts import holds, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import FunctionStep
+from sglc.ir.plan.plan import FunctionStep, HostStep
 from sglc.ir.pure import type_name
 from sglc.ir.sampling import Sampling
 from sglc.passes.compile import cached
@@ -41,7 +41,8 @@ _FAILED = "\0failed"  # the answer of a fact that cannot be asked
 class Ready:
     """A plan that can run on a back end, with the functions that it calls.
 
-    `resumes`: Python can go on where it cannot. What it has printed would be printed twice.
+    `resumes`: Python can go on where it cannot, from the program's top. What it has printed would be printed
+    twice, and what a tool has changed would be read in its place before the tool.
     """
 
     prepared: PreparedRows
@@ -59,6 +60,7 @@ class Leaf:
     outside: Fingerprint
     program: Program | None
     why: str = ""
+    once: bool = False  # what it reads outside may be another thing behind its tools
     hits: int = 0
     plans: dict[Hashable, Ready | str] = field(default_factory=dict)
 
@@ -147,7 +149,7 @@ class PlanTree:
         key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:
-            ready = leaf.plans[key] = _ready(program, backend)
+            ready = leaf.plans[key] = _ready(program, backend, once=leaf.once)
         return Choice(None, ready) if isinstance(ready, str) else Choice(ready)
 
 
@@ -187,17 +189,18 @@ def _leaf(
     outside: Fingerprint,
 ) -> Leaf:  # fmt: skip
     guards: dict[str, Guard] = {}
-    program = None
+    program, once = None, False
     try:
         made = explored(replace(definition, fullgraph=False), sampling, args=arguments, guards=guards)
         why = _why_not(made, kinds)
         program = None if why else made.program
+        once = made.outside.may_differ(arguments.values())
     except SglcError as error:
         why = f"it cannot be traced: {error.message}"
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {guard.fact: guard.expected for guard in guards.values()}
-    return Leaf(sampling, kinds, facts, outside, program, why)
+    return Leaf(sampling, kinds, facts, outside, program, why, once)
 
 
 def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:
@@ -212,12 +215,17 @@ def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:
     return ""
 
 
-def _ready(program: Program, backend: Backend) -> Ready | str:
+def _ready(program: Program, backend: Backend, *, once: bool) -> Ready | str:
     try:
         plan = cached(program, backend.target).plan
         tools = tools_of(program)
-        prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
-        check_plan_runs(plan, backend, tools, breaks=not prints)
+        check_plan_runs(plan, backend, tools, breaks=True)
     except SglcError as error:
         return error.message
-    return Ready(PreparedRows(plan), tools, not prints)
+    steps = list(steps_of(plan))
+    effects = [step.function for step in steps if isinstance(step, FunctionStep) and step.effects]
+    again = not any(name in EFFECTS or once for name in effects)
+    stop = next((step for step in steps if isinstance(step, HostStep)), None)
+    if stop is not None and not again:
+        return f"{stop.reason or stop.error} ({stop.loc}), and what `{effects[0]}` did shows if it begins again"
+    return Ready(PreparedRows(plan), tools, again)

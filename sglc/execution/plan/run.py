@@ -131,19 +131,23 @@ class PlanPart(Part):
     No thread of a batch waits for it, so none is lost.
 
     Args:
-        go_on: gives what goes on as Python where the plan cannot say all; None: the run fails there.
+        go_on: gives what goes on as Python where the plan cannot say all; None: it is not the plan of a
+            function that is here.
+        resumes: it may go on; else an error of the user's code is the run's.
     """
 
     needs_thread = False
 
     def __init__(
-        self, run: Run, prepared: PreparedRows, tools: Tools, go_on: Callable[[Run, Served], Part] | None = None
-    ) -> None:
+        self, run: Run, prepared: PreparedRows, tools: Tools,
+        go_on: Callable[[Run, Served], Part] | None = None, *, resumes: bool = False,
+    ) -> None:  # fmt: skip
         self.loc = prepared.loc
         self._run = run
         self._session = run.session
         self._prepared = prepared
         self._go_on = go_on
+        self._resumes = resumes
         self._over = False
         self._served = Served()
         if run.observer is not None:
@@ -183,12 +187,13 @@ class PlanPart(Part):
             return
         else:
             wanted = self._go_on is not None and self._executor.needs_python
-            self._end((self._session.why_over if wanted else None) or error)
+            self._end((self._session.why_over if wanted else None) or self._as_raised(error))
         self._session.forget()
 
     def _goes_on(self) -> bool:
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
-        if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
+        wanted = self._resumes and self._executor.needs_python
+        if self._go_on is None or not wanted or self._over or self._session.stopped:
             return False
         self._over = True
         self._run.result.why_python = self._executor.needs_python
@@ -197,6 +202,12 @@ class PlanPart(Part):
         part = self._run.part = self._go_on(self._run, self._served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
+
+    def _as_raised(self, error: BaseException) -> BaseException:
+        """An error of the user's code as that raised it, where the code is here."""
+        cause = error.__cause__
+        own = isinstance(error, RunError) and cause is not None and not isinstance(cause, SglcError)
+        return cause if self._go_on is not None and own and cause is not None else error
 
     # -- its prompt ------------------------------------------------------------------------------
 

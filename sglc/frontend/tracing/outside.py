@@ -37,12 +37,14 @@ _CONSTANT = (*_PLAIN, range, re.Pattern, date, datetime, time, timedelta, Decima
 class OutsideState:
     """`seen`: by their ids, objects from outside that could be changed; they are kept alive.
 
-    `given`: what else tools were given and could change, with the tool.
+    `given`: what else tools were given and could change, with the tool. `early`: what was read before any tool,
+    by its name in the globals of a module, or (None) of something else.
     """
 
     seen: dict[int, Any] = field(default_factory=dict)
     given: dict[int, tuple[Any, str]] = field(default_factory=dict)
     stores: Stores = field(default_factory=Stores)
+    early: list[tuple[str, Any, Mapping[str, Any] | None]] = field(default_factory=list)
 
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
@@ -96,6 +98,7 @@ class OutsideState:
                 " in enclosing scope"
             ) from None
         if not isinstance(value, _FIXED):
+            self.early.append(("", value, None))
             self._check(frame, name, value)
         return self.note(value)
 
@@ -115,8 +118,16 @@ class OutsideState:
             names = vars(owner) if isinstance(owner, ModuleType) else None
             self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
         elif not isinstance(value, _FIXED):
+            self.early.append(("", value, None))
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
+
+    def may_differ(self, arguments: Iterable[Any]) -> bool:
+        """Whether what was read before any tool could be read as something else behind it."""
+        return not all(map(_is_constant, arguments)) or any(
+            not name or not _is_constant(value) or self.stores.may_store(name, names)
+            for name, value, names in self.early
+        )
 
     def _check(self, frame: CallFrame, name: str, value: Any) -> None:
         if frame.tracer.called_tool and not _ours(value):
@@ -129,6 +140,8 @@ class OutsideState:
         self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
     ) -> None:
         """What stands under a name of a module or class is a constant, if no code of the user's stores it."""
+        if not frame.tracer.called_tool and not _ours(value):
+            self.early.append((name, value, names))
         if frame.tracer.called_tool and (not _is_constant(value) or self.stores.may_store(name, names)):
             self._check(frame, shown, value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from sglc.frontend.tracing.arguments import argument
 from sglc.frontend.tracing.interpreter.data import entries, listed, operand
 from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.interpreter.statements import run_body
+from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
@@ -44,6 +45,7 @@ class Explored:
     graph_breaks: tuple[GraphBreak, ...]
     called_tool: str = ""  # one that it may call
     guards: tuple[Guard, ...] = ()  # of a called program: what it takes for granted of the caller's arguments
+    outside: OutsideState = field(default_factory=OutsideState)
 
 
 def record(
@@ -136,7 +138,7 @@ def explored(
     ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
     params = tuple(recorder.params) if called_by else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
-    return Explored(program, graph_breaks, tracer.called_tool, known)
+    return Explored(program, graph_breaks, tracer.called_tool, known, tracer.outside)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
