@@ -152,6 +152,7 @@ class Function:
 
             tracer = current()
             assert tracer is not None
+            tracer.outside.call_program(self)
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
         from sglc.execution.start import called_at, limits_of_run

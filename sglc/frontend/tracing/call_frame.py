@@ -152,6 +152,9 @@ class Tracer(Tracing, Protocol):
 class Outside(Protocol):
     """What is outside of the program, as its frames see it."""
 
+    def enter(self, function: FunctionType) -> None:
+        """A function is about to be interpreted."""
+
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
 
@@ -166,6 +169,15 @@ class Outside(Protocol):
 
     def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
+
+    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """An attribute is about to be read: of an object, or of its class if the object is the program's."""
+
+    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """`look_up` of an object of Python's own."""
+
+    def import_module(self, frame: CallFrame, name: str) -> None:
+        """A module that is loaded is about to be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -295,6 +307,7 @@ def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
     Raises:
         OSError, SyntaxError: it has none.
     """
+    tracer.outside.enter(function)
     code = function.__code__
     node = definition_of(code)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))

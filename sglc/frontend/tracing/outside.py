@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
-from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GraphBreak
+from sglc.frontend.tracing.reads import (
+    MODULES,
+    Reads,
+    TooDeep,
+    behind_function,
+    fixed_arguments,
+    imported,
+    in_cell,
+    in_function,
+    in_module,
+    of_object,
+    of_pythons,
+)
+from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, GraphBreak
 
 _FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _PLAIN = (str, int, float, bool, bytes, complex, type(None))
@@ -22,9 +35,12 @@ _PLAIN = (str, int, float, bool, bytes, complex, type(None))
 
 @dataclass(slots=True)
 class OutsideState:
-    """`seen`: by their ids, objects from outside that could be changed; they are kept alive."""
+    """`seen`: by their ids, objects from outside that could be changed; they are kept alive. `given` are those
+    of them that are an argument's, which a trace must not hold."""
 
     seen: dict[int, Any] = field(default_factory=dict)
+    given: set[int] = field(default_factory=set)
+    reads: Reads = field(default_factory=Reads)
     stored: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=dict)
 
     def note(self, value: Any) -> Any:
@@ -38,12 +54,19 @@ class OutsideState:
             self.note(item)
         return value
 
+    def note_given(self, value: Any) -> None:
+        """`note` what is an argument's."""
+        before = set(self.seen)
+        self.note(value)
+        self.given |= self.seen.keys() - before
+
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
         return id(value) in self.seen
 
     def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
+        self._keep(frame, in_cell, cell, name)
         try:
             value = cell.cell_contents
         except ValueError:
@@ -57,6 +80,7 @@ class OutsideState:
 
     def read_global(self, frame: CallFrame, name: str) -> Any:
         """A global, or a builtin."""
+        self._keep(frame, in_module, frame.globals, name)
         if name not in frame.globals:
             return builtin_of(name)
         value = frame.globals[name]
@@ -72,6 +96,42 @@ class OutsideState:
         if not isinstance(value, _FIXED):
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
+
+    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """An attribute is about to be read: of an object, or of its class if the object is the program's."""
+        if not self.is_outside(owner) and not isinstance(owner, _FIXED):
+            owner = type(owner)
+        if not _ours(owner):
+            self._keep(frame, of_object, owner, name)
+
+    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """`look_up` of an object of Python's own."""
+        if self.is_outside(owner) or isinstance(owner, _FIXED):
+            self._keep(frame, of_pythons, owner, name)
+
+    def import_module(self, frame: CallFrame, name: str) -> None:
+        """A module that is loaded is about to be read."""
+        self._keep(frame, imported, MODULES, name)
+
+    def enter(self, function: FunctionType) -> None:
+        """A function is about to be interpreted."""
+        self.reads.add(in_function, function, "")
+
+    def call_as_it_is(self, function: FunctionType) -> None:
+        """A function is about to be called, and not interpreted."""
+        self.reads.add(behind_function, function, "")
+
+    def call_program(self, program: Any) -> None:
+        """A program is about to be called, whose parameters may be fixed."""
+        self.reads.add(fixed_arguments, program, "")
+
+    def _keep(self, frame: CallFrame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
+        if id(owner) in self.given:
+            return
+        try:
+            self.reads.add(look, owner, name)
+        except TooDeep:
+            raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
 
     def _check(self, frame: CallFrame, name: str, value: Any) -> None:
         if frame.tracer.called_tool and not _ours(value):

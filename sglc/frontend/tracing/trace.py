@@ -22,7 +22,9 @@ from sglc.frontend.tracing.arguments import argument
 from sglc.frontend.tracing.interpreter.data import entries, listed, operand
 from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.interpreter.statements import run_body
+from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
+from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
@@ -52,19 +54,21 @@ def record(
     *,
     max_paths: int = MOST_PATHS,
     args: Mapping[str, Any] | None = None,
+    reads: Reads | None = None,
 ) -> Program:
     """The program of `definition` with an `arg` for every parameter that is data.
 
     Args:
         args: examples of arguments, by name. Where Python needs one itself the program is for such as are the
             same in that: a `guard`.
+        reads: is given what was read outside of the program.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
             graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
-    return explored(definition, defaults, max_paths=max_paths, args=args).program
+    return explored(definition, defaults, max_paths=max_paths, args=args, reads=reads).program
 
 
 def explored(
@@ -76,6 +80,7 @@ def explored(
     behind: str = "",
     args: Mapping[str, Any] | None = None,
     guards: dict[str, Guard] | None = None,
+    reads: Reads | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -86,6 +91,7 @@ def explored(
         behind: the last tool before it.
         args: as of `record`.
         guards: is given what is taken for granted, by the fact, also where this raises.
+        reads: is given what was read outside of the program, also where this raises.
 
     Raises:
         as `record`.
@@ -99,6 +105,7 @@ def explored(
         at=definition.loc,
         called_tool=behind,
         guards={} if guards is None else guards,
+        outside=OutsideState(reads=Reads() if reads is None else reads),
     )
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
@@ -176,6 +183,7 @@ def call(
         max_paths=tracer.most_paths,
         called_by=tracer.calls,
         behind=tracer.called_tool,
+        reads=tracer.outside.reads,
     )
     tracer.called_tool = made.called_tool
     if made.graph_breaks:

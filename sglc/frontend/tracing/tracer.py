@@ -148,7 +148,7 @@ class Tracer(Evaluation, FiniteValues):
             raise GraphBreak(f"`{fact}` is a `{type(real).__name__}`, which Python needs here", loc, GUARDED)
         self.guards.setdefault(fact, Guard(fact, spelled, loc=loc))
         if isinstance(real, list | dict | set):
-            self.outside.note(real)
+            self.outside.note_given(real)
         return real
 
     def made(self, value: Value, known: Known) -> None:

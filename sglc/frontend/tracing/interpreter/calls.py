@@ -261,6 +261,7 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     elif dataclasses.is_dataclass(kind) and not has_own_init(kind) and not hasattr(kind, "__post_init__"):
         if not only_holds(kind):
             raise undeclared(frame, kind)
+        frame.tracer.outside.enter(inspect.getattr_static(kind, "__init__"))
         return kind(*args, **named)
     elif issubclass(kind, tuple) and hasattr(kind, "_fields") and only_holds(kind):
         return kind(*args, **named)

@@ -325,11 +325,14 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         return getattr(value, name)
     outside = frame.tracer.outside
     if isinstance(value, ModuleType):
+        if not value.__name__.startswith("sglc"):
+            outside.look_up(frame, value, name)
         if name not in vars(value):
             lazy = hasattr(value, "__getattr__") and not value.__name__.startswith("sglc")
             return _refused(frame, value, name) if lazy else getattr(value, name)
         return outside.read_attribute(frame, value, name, vars(value)[name])
     if isinstance(value, type):
+        outside.look_up(frame, value, name)
         found = inspect.getattr_static(value, name, _refused)
         if isinstance(value, type) and issubclass(value, Enum) and name in value.__members__:
             return value.__members__[name]
@@ -356,12 +359,14 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         "decimal",
         "fractions",
     ):
+        outside.look_up_pythons(frame, value, name)
         found = getattr(value, name)
         return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
     if not isinstance(kind.__getattribute__, WrapperDescriptorType):
         return _refused(frame, value, name)
+    outside.look_up(frame, value, name)
     in_class = inspect.getattr_static(kind, name, None)
     match in_class:
         case MemberDescriptorType() | GetSetDescriptorType():
