@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -176,6 +176,15 @@ class Outside(Protocol):
     def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
         """`look_up` of an object of Python's own."""
 
+    def give(self, tracer: Tracer, name: str, args: Iterable[Any]) -> None:
+        """A tool is about to be given these; a graph break where it wants them and no copy."""
+
+    def called(self, name: str, args: Iterable[Any], gave: Any) -> None:
+        """A tool was given these."""
+
+    def unchanged(self, tracer: Tracer, *values: Any) -> None:
+        """A graph break where a tool may have changed what is used."""
+
     def import_module(self, frame: CallFrame, name: str) -> None:
         """A module that is loaded is about to be read."""
 
@@ -224,6 +233,7 @@ class CallFrame:
         while frame is not None:
             if name in frame.bindings.own:
                 if name in frame.values:
+                    self.tracer.outside.unchanged(self.tracer, frame.values[name])
                     return frame.values[name]
                 what = "cannot access local variable" if frame is self else "cannot access free variable"
                 raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")

@@ -7,13 +7,20 @@ never changed: tracing stops before. Behind a tool, which may change anything, w
 from __future__ import annotations
 
 import collections
+import dataclasses
+import datetime
 import functools
+import gc
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
+from sglc.frontend.tracing.call_frame import CallFrame, Tracer, builtin_of
 from sglc.frontend.tracing.reads import (
     MODULES,
     Reads,
@@ -27,20 +34,31 @@ from sglc.frontend.tracing.reads import (
     of_object,
     of_pythons,
 )
-from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, GraphBreak
+from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, OUTSIDE, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList
+from sglc.ir.core import Value
 
 _FIXED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _PLAIN = (str, int, float, bool, bytes, complex, type(None))
+_SETTLED = (Enum, range, slice, re.Pattern, datetime.date, datetime.timedelta, Decimal, Fraction, Symbolic)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, functools.partial)
+_NONE: dict[Any, Any] = {}
+_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()))
+_DEEPEST = 20
 
 
 @dataclass(slots=True)
 class OutsideState:
     """`seen`: by their ids, objects from outside that could be changed; they are kept alive. `given` are those
-    of them that are an argument's, which a trace must not hold."""
+    of them that are an argument's or the program's, which a trace must not hold. `gave` is the
+    data that tools gave, `handed` what they were given."""
 
     seen: dict[int, Any] = field(default_factory=dict)
     given: set[int] = field(default_factory=set)
+    gave: set[Value] = field(default_factory=set)
+    handed: set[Value] = field(default_factory=set)
     reads: Reads = field(default_factory=Reads)
+    constants: list[tuple[dict[str, Any], str]] = field(default_factory=list)  # globals, read before any tool
     stored: dict[int, tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=dict)
 
     def note(self, value: Any) -> Any:
@@ -59,6 +77,41 @@ class OutsideState:
         before = set(self.seen)
         self.note(value)
         self.given |= self.seen.keys() - before
+
+    def give(self, tracer: Tracer, name: str, args: Iterable[Any]) -> None:
+        """A tool is about to be given these.
+
+        Raises:
+            GraphBreak: it would get a copy of something outside, and may change that.
+        """
+        for arg in args:
+            found = self._reached(arg, 0)
+            if found is not None and not isinstance(found, Symbolic):
+                reason = f"`{name}` is given a `{type(found).__name__}` from outside, which it may change"
+                raise GraphBreak(reason, tracer.place(), OUTSIDE)
+
+    def called(self, name: str, args: Iterable[Any], gave: Any) -> None:
+        """A tool was given these: it may change what can be changed, now or later."""
+        for arg in args:
+            if self._can_change(arg):
+                self.reads.handed = self.reads.handed or name
+                if isinstance(arg, SymbolicJson | SymbolicList):
+                    self.handed.add(arg.value)
+            self.note_given(arg)
+        if isinstance(gave, SymbolicJson):
+            self.gave.add(gave.value)
+        for names, read in self.constants:
+            if read in self._stored_in(names):
+                self.reads.changeable = self.reads.changeable or read
+        self.constants.clear()
+
+    def _can_change(self, arg: Any) -> bool:
+        """Whether it is no text or number; parts of what a tool gave are taken for such."""
+        if isinstance(arg, SymbolicJson) and arg.known is not None:
+            return not isinstance(arg.known.real, _PLAIN + _SETTLED)
+        if isinstance(arg, SymbolicJson):
+            return arg.kind in (list, dict, set) or arg.value in self.gave
+        return isinstance(arg, SymbolicList) or not (isinstance(arg, _PLAIN + _FIXED + _SETTLED) or _ours(arg))
 
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
@@ -84,8 +137,11 @@ class OutsideState:
         if name not in frame.globals:
             return builtin_of(name)
         value = frame.globals[name]
-        fixed = isinstance(value, _FIXED) or not frame.tracer.called_tool
-        if not fixed and (not isinstance(value, _PLAIN) or name in self._stored_in(frame.globals)):
+        if isinstance(value, _PLAIN) and not frame.tracer.called_tool:
+            self.constants.append((frame.globals, name))
+        elif not isinstance(value, _FIXED + _PLAIN) or (
+            isinstance(value, _PLAIN) and name in self._stored_in(frame.globals)
+        ):
             self._check(frame, name, value)
         return self.note(value)
 
@@ -134,11 +190,49 @@ class OutsideState:
             raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
 
     def _check(self, frame: CallFrame, name: str, value: Any) -> None:
-        if frame.tracer.called_tool and not _ours(value):
-            raise GraphBreak(
-                f"`{name}` is read behind `{frame.tracer.called_tool}`, which may have changed it",
-                frame.loc(), BEHIND_TOOL,
-            )  # fmt: skip
+        if _ours(value):
+            return
+        if frame.tracer.called_tool:
+            raise _behind(frame.tracer, f"`{name}`")
+        if not isinstance(value, _SETTLED):
+            self.reads.changeable = self.reads.changeable or name
+
+    def unchanged(self, tracer: Tracer, *values: Any) -> None:
+        """What is used now may be, or hold, something outside that was read before a tool was called.
+
+        Raises:
+            GraphBreak: the tool may have changed it.
+        """
+        if not tracer.called_tool:
+            return
+        for value in values:
+            found = self._reached(value, 0)
+            if found is not None:
+                what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
+                raise _behind(tracer, what)
+
+    def _reached(self, value: Any, depth: int) -> Any:
+        """What is outside, and could be changed, of a value and what it holds."""
+        if isinstance(value, MethodType | BuiltinFunctionType):
+            return self._reached(value.__self__, depth + 1)
+        if isinstance(value, SymbolicJson | SymbolicList) and value.value in self.handed:
+            return value
+        if isinstance(value, _PLAIN + _FIXED + _SETTLED) or _ours(value) or depth > _DEEPEST:
+            return None
+        within = _held_in(value)
+        if hasattr(type(value), "__next__") or isinstance(value, _VIEWS):
+            within = gc.get_referents(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            within = vars(value).values() if hasattr(value, "__dict__") else ()
+        elif not isinstance(value, _CONTAINERS) and not self.is_outside(value):
+            return None
+        if self.is_outside(value) and not isinstance(value, tuple | frozenset | functools.partial):
+            return value
+        for item in within:
+            found = self._reached(item, depth + 1)
+            if found is not None:
+                return found
+        return None
 
     def _stored_in(self, names: Mapping[str, Any]) -> frozenset[str]:
         """The globals that some function of the module assigns: constants are the others."""
@@ -149,6 +243,11 @@ class OutsideState:
                     _stores(function.__code__, found)
             self.stored[id(names)] = names, frozenset(found)
         return self.stored[id(names)][1]
+
+
+def _behind(tracer: Tracer, what: str) -> GraphBreak:
+    reason = f"{what} is read behind `{tracer.called_tool}`, which may have changed it"
+    return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
 
 
 def name_of(owner: Any) -> str:

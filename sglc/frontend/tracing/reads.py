@@ -59,7 +59,17 @@ class Read:
 
 
 class Reads(dict[tuple[Any, int, str], Read]):
-    """By what was looked at, and how: each once."""
+    """By what was looked at, and how: each once.
+
+    Attributes:
+        changeable: something that was read, and that a tool could change.
+        handed: a tool that was given something which it could change.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changeable = ""
+        self.handed = ""
 
     def add(self, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
         """Note a read.

@@ -201,6 +201,7 @@ class Tracer(Evaluation, FiniteValues):
             return
         for name, variable in state._variables.items():
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
+                self.outside.unchanged(self, variable)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
         self.recorder.ops.append(Prompt(state.stream.value, loc=self.at))
 

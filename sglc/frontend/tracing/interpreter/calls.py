@@ -204,10 +204,15 @@ _NAMES = frozenset([(name, place) for name in ("var_scope", "section") for place
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
+    outside, name, given = frame.tracer.outside, function.function.__name__, (*args, *named.values())
     if function.effects:
-        frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
-        frame.tracer.before_tool(function.function.__name__)
-    return function(*args, **named)
+        outside.give(frame.tracer, name, given)
+        frame.tracer.may_fail(f"`{name}(...)`")
+        frame.tracer.before_tool(name)
+    made = function(*args, **named)
+    if function.effects:
+        outside.called(name, given, made)
+    return made
 
 
 # -- effects that everybody knows ------------------------------------------------------------------
