@@ -474,14 +474,14 @@ class Function:
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
-            from sglc.execution.plan.run import PlanPart
+            from sglc.execution.plan.run import GoOn, PlanPart
 
             choice = self._plans.choose(arguments, sampling, setup.call.backend, now=mode == "plan")
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
-                go_on = partial(self._python_part, sampling) if ready.resumes else None
+                go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
                 return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
 from sglc.execution.plan.prepare import check_plan_runs, steps_of
 from sglc.execution.plan.run import PreparedRows
@@ -40,14 +41,15 @@ _TYPE = "sglc.type("  # begins a fact that asks for a type
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A plan that can run on a back end, with the functions that it calls.
-
-    `resumes`: Python can go on where it cannot. What it has printed would be printed twice.
-    """
+    """A plan that can run on a back end, with the functions that it calls, and what its trace read outside."""
 
     prepared: PreparedRows
     tools: Tools
-    resumes: bool
+    reads: Reads
+
+    def unlike_before(self) -> bool:
+        """Whether Python, from the top, would not find what the plan found: its tools have changed that."""
+        return bool(self.reads.handed or self.reads.changed())
 
 
 @dataclass(eq=False, slots=True)
@@ -141,7 +143,7 @@ class PlanTree:
         key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:
-            ready = leaf.plans[key] = _ready(program, leaf.tools, backend)
+            ready = leaf.plans[key] = _ready(program, leaf, backend)
         return Choice(None, ready) if isinstance(ready, str) else Choice(ready)
 
 
@@ -192,7 +194,7 @@ def _leaf(
         made = explored(
             replace(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads
         )
-        why = _why_not(made)
+        why = _why_not(made) or why_not_again(made.program, reads)
         if not why:
             program, tools = made.program, tools_of(made.program)
     except SglcError as error:
@@ -212,11 +214,11 @@ def _why_not(made: Explored) -> str:
     return ""
 
 
-def _ready(program: Program, tools: Tools, backend: Backend) -> Ready | str:
+def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
     try:
         plan = cached(program, backend.target).plan
         prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
-        check_plan_runs(plan, backend, tools, breaks=not prints)
+        check_plan_runs(plan, backend, leaf.tools, breaks=not prints)
     except SglcError as error:
         return error.message
-    return Ready(PreparedRows(plan), tools, not prints)
+    return Ready(PreparedRows(plan), leaf.tools, leaf.reads)

@@ -19,6 +19,7 @@ from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
 from sglc.execution.plan.arguments import as_values, bound
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
+from sglc.execution.plan.raised import builtin_error
 from sglc.execution.plan.scope import Facts, Failed, Scope
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.values import (
@@ -119,6 +120,8 @@ class PlanExecutor:
         self.known: dict[str, Value] = {}
         self.served = served  # is told what declared functions gave
         self.needs_python = ""  # why something came that only Python can do, or tell of
+        self.handed_over = False  # whether the program itself is to go on as Python
+        self.printed = False  # whether it did what Python would do once more
         self.segments: Segments
 
     @property
@@ -309,11 +312,12 @@ class PlanExecutor:
                 args = [read(tree, known) for tree in step.args]
                 self.give(scope, step.gives, await self.numbered(step.body, args, inside, None, before, {}))
             case HostStep(error=""):
+                self.handed_over = True
                 raise RunError("SGLC401", f"it goes on as Python: {step.reason}", placed(step.loc))
             case HostStep():
                 said = text(read(step.reads[0], known)) if step.reads else step.reason
                 message = f"`{step.error}` in `{self.plan.program}`: {said or 'no message'}"
-                raise RunError("SGLC401", message, placed(step.loc))
+                raise RunError("SGLC401", message, placed(step.loc)) from builtin_error(step.error, said)
             case _:
                 assert_never(step)
 
@@ -323,6 +327,7 @@ class PlanExecutor:
         """What a declared function gives."""
         call = object()
         self.calling[call] = step
+        self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
         try:
             made = await call_function(step.function, function, args, named, step.loc, self.context)

@@ -20,6 +20,7 @@ from sglc.execution.outputs import values
 from sglc.execution.plan.arguments import as_values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
+from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.segments import value_of
 from sglc.execution.plan.values import Value, as_python, plain, read, turn_parts
 from sglc.execution.readers import TextReader
@@ -62,7 +63,7 @@ class PreparedRows(Prepared):
         self.single = _single(plan, self.early)
         self.order = tuple([item.name for item in plan.variables if isinstance(item, Named)])
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
-        self.shown = _shown(self.end, plan)
+        self.shown = _shown(self.end, plan, self.facts(-1).hands_over)
 
 
 def _single(plan: Plan, early: Mapping[str, Variable]) -> Single | None:
@@ -117,11 +118,13 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
-def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
+def _shown(end: PromptEnd | None, plan: Plan, hands_over: Sequence[bool]) -> tuple[str | Slot | Site, ...]:
+    """How the prompt begins: what no step may follow which goes on as Python, and says something else."""
     if end is None:
         return ()
     made: dict[str, str | Slot | Site] = {param.name: Slot(param.name) for param in plan.params}
-    for step in plan.steps:
+    sure = hands_over.index(True) if True in hands_over else len(plan.steps)
+    for step in plan.steps[:sure]:
         if isinstance(step, Segment):
             nodes = asked_in(step)
             made.update((name, nodes[index].site) for name, index in step.gives)
@@ -131,6 +134,8 @@ def _shown(end: PromptEnd | None, plan: Plan) -> tuple[str | Slot | Site, ...]:
             break
         assert isinstance(part, str | Slot)
         shown.append(made[part.name] if isinstance(part, Slot) else part)
+    while sure < len(plan.steps) and shown and not isinstance(shown[-1], Site):
+        shown.pop()  # it may stand behind that step
     return tuple(shown)
 
 
@@ -149,20 +154,29 @@ def _known_value(late: Any) -> OutputParser:
     return OutputParser("", value, core.NOWHERE)
 
 
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """How a program goes on as Python from its top, with what its plan has had.
+
+    `unlike_before` says whether it would find something else there.
+    """
+
+    part: Callable[[Run, Served], Part]
+    unlike_before: Callable[[], bool]
+
+
 class PlanPart(Part):
     """A plan with its arguments. Its tools see the variables of the run's context.
 
     No thread of a batch waits for it, so none is lost.
 
     Args:
-        go_on: gives what goes on as Python where the plan cannot say all; None: the run fails there.
+        go_on: what goes on as Python where the plan cannot say all; None: the run fails there.
     """
 
     needs_thread = False
 
-    def __init__(
-        self, run: Run, prepared: PreparedRows, tools: Tools, go_on: Callable[[Run, Served], Part] | None = None
-    ) -> None:
+    def __init__(self, run: Run, prepared: PreparedRows, tools: Tools, go_on: GoOn | None = None) -> None:
         self.loc = prepared.loc
         self._run = run
         self._session = run.session
@@ -238,7 +252,8 @@ class PlanPart(Part):
 
     async def _walk(self) -> None:
         assert self._executor is not None
-        value, error = None, None
+        value: Any = None
+        error: BaseException | None = None
         variables: dict[str, Any] = {}
         turns: list[dict[str, Any]] = []
         self._show()
@@ -250,9 +265,9 @@ class PlanPart(Part):
             finally:
                 variables = self._executor.variables
         except Exception as problem:
-            error = problem
-        if error is not None and self._goes_on():
-            return
+            if self._goes_on():
+                return
+            error = problem if self._go_on is None else as_raised(problem)
         self._finish(variables, value, error, turns)
         self._session.forget()
 
@@ -261,11 +276,14 @@ class PlanPart(Part):
         assert self._executor is not None
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
             return False
+        again = self._executor.handed_over or not self._served.tools or not self._go_on.unlike_before()
+        if not again or self._executor.printed:
+            return False
         self._over = True
         self._run.result.why_python = self._executor.needs_python
         self._session.begin_again(self._served)
         self._run.inside.served = self._served
-        part = self._run.part = self._go_on(self._run, self._served)
+        part = self._run.part = self._go_on.part(self._run, self._served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
 
@@ -276,7 +294,10 @@ class PlanPart(Part):
         outputs = self._run.result.outputs
         with outputs.change:
             for part in self._prepared.shown:
-                outputs.text.append(self._run.arguments[part.name] if isinstance(part, Slot) else part)
+                if isinstance(part, Site):
+                    outputs.text.append(outputs.at(part))
+                else:
+                    outputs.text.append(self._run.arguments[part.name] if isinstance(part, Slot) else part)
 
     def _show_rest(self, whole: str) -> None:
         """All generations have ended: readers see what else there is."""
