@@ -16,6 +16,7 @@ from typing import Any
 from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
 from sglc.execution.plan.prepare import check_plan_runs, steps_of
+from sglc.execution.plan.raised import is_builtin
 from sglc.execution.plan.run import PreparedRows
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
 from sglc.frontend.language.function import Definition
@@ -27,7 +28,7 @@ from sglc.ir.core import Program, Type, values_in
 from sglc.ir.facts import holds, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import FunctionStep
+from sglc.ir.plan.plan import FunctionStep, HostStep
 from sglc.ir.pure import type_name
 from sglc.ir.sampling import Sampling
 from sglc.passes.compile import cached
@@ -219,6 +220,9 @@ def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
         plan = cached(program, backend.target).plan
         prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
         check_plan_runs(plan, backend, leaf.tools, breaks=not prints)
+        raised = [step for step in steps_of(plan) if isinstance(step, HostStep) and not is_builtin(step.error)]
+        if prints and raised:
+            return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
     except SglcError as error:
         return error.message
     return Ready(PreparedRows(plan), leaf.tools, leaf.reads)

@@ -316,8 +316,10 @@ class PlanExecutor:
                 raise RunError("SGLC401", f"it goes on as Python: {step.reason}", placed(step.loc))
             case HostStep():
                 said = text(read(step.reads[0], known)) if step.reads else step.reason
+                made = builtin_error(step.error, said, whole=not step.reads)
+                said = said if made is None else str(made)
                 message = f"`{step.error}` in `{self.plan.program}`: {said or 'no message'}"
-                raise RunError("SGLC401", message, placed(step.loc)) from builtin_error(step.error, said)
+                raise RunError("SGLC401", message, placed(step.loc)) from made
             case _:
                 assert_never(step)
 

@@ -9,16 +9,29 @@ from contextlib import suppress
 from sglc.errors import Loc, RunError, SglcError
 
 
-def builtin_error(name: str, said: str) -> Exception | None:
-    """The exception of Python's own that a program raises with one text; None if it is another one."""
+def is_builtin(name: str) -> bool:
+    """Whether an exception is Python's own."""
     kind = getattr(builtins, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+def builtin_error(name: str, said: str, *, whole: bool) -> Exception | None:
+    """The exception of Python's own that a program raises; None if it is another one.
+
+    Args:
+        said: what it was raised with, if that is a text; else what it says.
+        whole: it is what it says.
+    """
+    if not is_builtin(name):
         return None
-    try:
-        made = kind(said) if said else kind()
-    except Exception:  # it wants more than a text
-        return None
-    return made if str(made) == said else None
+    kind = getattr(builtins, name)
+    if not whole:
+        return kind(said)  # type: ignore[no-any-return]
+    with suppress(Exception):  # it may want more, or something else
+        for made in (kind(said) if said else kind(), kind(ast.literal_eval(said))):  # a `KeyError` is shown so
+            if str(made) == said:
+                return made  # type: ignore[no-any-return]
+    return None
 
 
 def as_raised(error: Exception) -> BaseException:
