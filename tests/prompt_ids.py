@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
-from sglc.backends.remote.prompts import Made, ids
+from sglc.backends.remote.prompts import ids
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Event, GenDone, Sample, SelectDone, Usage
-from sglc.ir.plan.segment import GenNode, Segment
+from sglc.ir.plan.segment import GenNode, Made, Segment
 from sglc.ir.target import Target, Tokenizer
 
 

@@ -12,12 +12,12 @@ from hashlib import blake2b
 import pytest
 
 from sglc.backends.openai.joint_request import JointReply, ask_jointly
-from sglc.backends.remote.prompts import Made, text
+from sglc.backends.remote.prompts import text
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
-from sglc.ir.plan.segment import ExtendNode, ForkNode, GenNode, Node, NodeResult, OpenNode, Segment
+from sglc.ir.plan.segment import ExtendNode, ForkNode, GenNode, Made, Node, NodeResult, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from tests.depth import at_depth
 

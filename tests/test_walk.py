@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglc.backends.remote.prompts import Made, Message, Prompt, ids, messages, text
+from sglc.backends.remote.prompts import Message, Prompt, ids, messages, text
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.errors import BackendError, LegalizeError, Loc, RunError
 from sglc.ir.core import Site
@@ -19,6 +19,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     NodeResult,
     OpenNode,
     ReleaseNode,

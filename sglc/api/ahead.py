@@ -6,7 +6,7 @@ Each is made once, and again when something has changed that the function's body
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +57,22 @@ class AheadOfTime:
         key = (frozen(self._bound), sampling, most, None if args is None else frozen(dict(args)))
         return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most, args))
 
-    def _record(self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None) -> Recording:
+    def _record(
+        self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None
+    ) -> tuple[Recording, Callable[[], str]]:
+        from sglc.frontend.tracing.reads import Reads
         from sglc.frontend.tracing.trace import explored
+
+        reads = Reads()
 
         bound = self._bound
         parameters = tuple(
             parameter.replace(default=Bound(bound[parameter.name])) if parameter.name in bound else parameter
             for parameter in self._definition.parameters
         )
-        made = explored(
-            replace(self._definition, parameters=parameters), sampling, max_paths=max_paths, args=args
-        )
-        return Recording(made.program, tuple([one.place for one in made.graph_breaks]))
+        definition = replace(self._definition, parameters=parameters)
+        made = explored(definition, sampling, max_paths=max_paths, args=args, reads=reads)
+        return Recording(made.program, tuple([one.place for one in made.graph_breaks])), reads.changed
 
     def compiled(self, program: Program, target: Target) -> Compiled:
         """The newest recording, `program`, lowered for a target."""

@@ -148,6 +148,7 @@ class Function:
 
             tracer = current()
             assert tracer is not None
+            tracer.outside.call_program(self)
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return cast("Result", called)  # what a recorded body can read of a result
         from sglc.execution.start import called_at, limits_of_run
@@ -469,18 +470,15 @@ class Function:
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
-            from sglc.execution.plan.run import PlanPart
+            from sglc.execution.plan.run import GoOn, PlanPart
 
             choice = self._plans.choose(arguments, sampling, setup.call.backend, now=mode == "plan")
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
-                go_on = partial(self._python_part, sampling)
-                return Run(
-                    setup, arguments,
-                    lambda run: PlanPart(run, ready.prepared, ready.tools, go_on, resumes=ready.resumes),
-                )  # fmt: skip
+                go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
+                return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)

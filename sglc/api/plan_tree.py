@@ -13,13 +13,16 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
 from sglc.execution.plan.prepare import check_plan_runs, steps_of
+from sglc.execution.plan.raised import is_builtin
 from sglc.execution.plan.run import PreparedRows
-from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
 from sglc.explain.explanation import LeafSeen
 from sglc.frontend.language.function import Definition
-from sglc.frontend.tracing.guards import Fingerprint, Same, changed, fingerprint, frozen
+from sglc.frontend.tracing.guards import Fingerprint, Same, changed, fingerprint
+from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.tracing.trace import Explored, explored
 from sglc.ir.core import Program, Type, values_in
@@ -35,19 +38,20 @@ _MOST_LEAVES = 64
 _MOST_MISSES = 256  # whose paths are remembered
 _TIMES = 2  # a path comes before it is traced, behind the first one
 _FAILED = "\0failed"  # the answer of a fact that cannot be asked
+_TYPE = "sglc.type("  # begins a fact that asks for a type
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A plan that can run on a back end, with the functions that it calls.
-
-    `resumes`: Python can go on where it cannot, from the program's top. What it has printed would be printed
-    twice, and what a tool has changed would be read in its place before the tool.
-    """
+    """A plan that can run on a back end, with the functions that it calls, and what its trace read outside."""
 
     prepared: PreparedRows
     tools: Tools
-    resumes: bool
+    reads: Reads
+
+    def unlike_before(self) -> bool:
+        """Whether Python, from the top, would not find what the plan found: its tools have changed that."""
+        return bool(self.reads.handed or self.reads.changed())
 
 
 @dataclass(eq=False, slots=True)
@@ -56,11 +60,12 @@ class Leaf:
 
     sampling: Sampling
     kinds: Mapping[str, Hashable]
-    facts: Mapping[str, str]
+    facts: Mapping[str, Hashable]
     outside: Fingerprint
+    reads: Reads
     program: Program | None
+    tools: Tools
     why: str = ""
-    once: bool = False  # what it reads outside may be another thing behind its tools
     hits: int = 0
     plans: dict[Hashable, Ready | str] = field(default_factory=dict)
 
@@ -91,6 +96,9 @@ class PlanTree:
         Args:
             now: it is to be a plan, even if its path came the first time.
         """
+        for name, value in arguments.items():
+            if spell(value) is None:
+                return Choice(None, f"`{name}` is an object, and no data")
         with self._turn:
             outside = fingerprint(self._definition.call)
             leaf = self._found(arguments, sampling, outside, now=now)
@@ -117,11 +125,12 @@ class PlanTree:
     def _found(
         self, arguments: Mapping[str, Any], sampling: Sampling, outside: Fingerprint, *, now: bool
     ) -> Leaf | None:
-        answers: dict[str, str] = {}
+        answers: dict[str, Hashable] = {}
+        seen: dict[Any, Hashable] = {}
         kinds = {name: _kind(value) for name, value in arguments.items()}
         missed: list[tuple[str, Hashable]] = []
         for place, leaf in enumerate(self.leaves):
-            miss = _missed(leaf, kinds, arguments, sampling, outside, answers)
+            miss = _missed(leaf, kinds, arguments, sampling, outside, answers, seen)
             if not miss:
                 if place:
                     self.leaves.insert(0, self.leaves.pop(place))
@@ -149,20 +158,22 @@ class PlanTree:
         key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:
-            ready = leaf.plans[key] = _ready(program, backend, once=leaf.once)
+            ready = leaf.plans[key] = _ready(program, leaf, backend)
         return Choice(None, ready) if isinstance(ready, str) else Choice(ready)
 
 
 def _missed(
     leaf: Leaf, kinds: Mapping[str, Hashable], arguments: Mapping[str, Any], sampling: Sampling,
-    outside: Fingerprint, answers: dict[str, str],
+    outside: Fingerprint, answers: dict[str, Hashable], seen: dict[Any, Hashable],
 ) -> str:  # fmt: skip
-    """The first fact of a leaf that is another one here; "" if none is. `answers` has those that were asked."""
+    """The first fact of a leaf that is another one here; "" if none is. What was asked is in the last two."""
     if leaf.sampling != sampling:
         return "the sampling defaults"
     if leaf.kinds != kinds:
         return next(name for name in kinds if leaf.kinds.get(name) != kinds[name])
     if other := changed(leaf.outside, outside):
+        return other
+    if other := leaf.reads.changed(seen):
         return other
     for fact, expected in leaf.facts.items():
         if fact not in answers:
@@ -173,12 +184,15 @@ def _missed(
 
 
 def _kind(value: Any) -> Hashable:
-    """What is taken for granted of an argument: the type of data, the identity of anything else."""
-    return type_name(value) if spell(value) is not None else frozen(value)
+    """What is taken for granted of an argument: the type of data, which is a class and not only its name."""
+    kind = type(value)
+    return type_name(value) if kind.__module__ == "builtins" else Same(kind)
 
 
-def _answer(fact: str, arguments: Mapping[str, Any]) -> str:
+def _answer(fact: str, arguments: Mapping[str, Any]) -> Hashable:
     try:
+        if fact.startswith(_TYPE):
+            return _kind(holds(fact[len(_TYPE) : -1], arguments))
         return spell(holds(fact, arguments)) or _FAILED
     except Exception:
         return _FAILED
@@ -189,24 +203,24 @@ def _leaf(
     outside: Fingerprint,
 ) -> Leaf:  # fmt: skip
     guards: dict[str, Guard] = {}
-    program, once = None, False
+    reads = Reads()
+    program, tools = None, NO_TOOLS
     try:
-        made = explored(replace(definition, fullgraph=False), sampling, args=arguments, guards=guards)
-        why = _why_not(made, kinds)
-        program = None if why else made.program
-        once = made.outside.may_differ(arguments.values())
+        made = explored(
+            replace(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads
+        )
+        why = _why_not(made) or why_not_again(made.program, reads)
+        if not why:
+            program, tools = made.program, tools_of(made.program)
     except SglcError as error:
         why = f"it cannot be traced: {error.message}"
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
-    facts = {guard.fact: guard.expected for guard in guards.values()}
-    return Leaf(sampling, kinds, facts, outside, program, why, once)
+    facts = {fact: _answer(fact, arguments) for fact in guards}
+    return Leaf(sampling, kinds, facts, outside, reads, program, tools, why)
 
 
-def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:
-    for name, kind in kinds.items():
-        if isinstance(kind, Same):
-            return f"`{name}` is an object, and no data"
+def _why_not(made: Explored) -> str:
     last = made.program.ops[-1] if made.program.ops else None
     if isinstance(last, HostCall):
         return f"{last.reason or last.error} ({last.loc})"
@@ -215,17 +229,14 @@ def _why_not(made: Explored, kinds: Mapping[str, Hashable]) -> str:
     return ""
 
 
-def _ready(program: Program, backend: Backend, *, once: bool) -> Ready | str:
+def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
     try:
         plan = cached(program, backend.target).plan
-        tools = tools_of(program)
-        check_plan_runs(plan, backend, tools, breaks=True)
+        prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
+        check_plan_runs(plan, backend, leaf.tools, breaks=not prints)
+        raised = [step for step in steps_of(plan) if isinstance(step, HostStep) and not is_builtin(step.error)]
+        if prints and raised:
+            return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
     except SglcError as error:
         return error.message
-    steps = list(steps_of(plan))
-    effects = [step.function for step in steps if isinstance(step, FunctionStep) and step.effects]
-    again = not any(name in EFFECTS or once for name in effects)
-    stop = next((step for step in steps if isinstance(step, HostStep)), None)
-    if stop is not None and not again:
-        return f"{stop.reason or stop.error} ({stop.loc}), and what `{effects[0]}` did shows if it begins again"
-    return Ready(PreparedRows(plan), tools, again)
+    return Ready(PreparedRows(plan), leaf.tools, leaf.reads)

@@ -26,6 +26,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     OpenNode,
     ReleaseNode,
     Segment,
@@ -272,7 +273,7 @@ class ScriptedBackend:
                 pieces = [prompts[stream]]
                 for part in parts:
                     match filled(part, texts):
-                        case (str() as text) | ControlText(text):
+                        case (str() as text) | ControlText(text) | Made(text):
                             pieces.append(text)
                         case ImagePart():
                             pieces.append("<image>")

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglc.errors import RunError, UsageError
+from sglc.errors import RunError, SglcError, UsageError
 from sglc.frontend.locate import here
 from sglc.ir.plan.segment import GenNode, Node, Segment, SelectNode
+
+_PASSED = "SGLC408"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ def _shortened(node: Node, left: int) -> Node:
 def passed(node: GenNode | SelectNode, limit: str) -> RunError:
     """The error of a run that needs more than its budget."""
     return RunError(
-        "SGLC408", f"`{node.site.name}` passes the run's budget of {limit}", node.loc,
+        _PASSED, f"`{node.site.name}` passes the run's budget of {limit}", node.loc,
         note="what was computed before is kept", hint="give the run a larger `max_calls` or `max_tokens`",
     )  # fmt: skip
+
+
+def is_budget(error: BaseException | None) -> bool:
+    """Whether a budget was passed, which no program can catch."""
+    return isinstance(error, SglcError) and error.code == _PASSED

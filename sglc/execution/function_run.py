@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError
+from sglc.execution.budget import is_budget
 from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
@@ -153,7 +154,8 @@ class PythonPart(Part):
         """Nothing runs any more: give back what is kept, and fill the result."""
         if "run" in self._over:
             return
-        error = error or self._session.failure
+        if error is None or is_budget(error):  # whichever was read, the first that was not begun is told
+            error = self._session.failure or error
         outcome = self._safe_outcome(instance, state, value, error)
         if error is not None or self._session.stopped:
             self._session.close()

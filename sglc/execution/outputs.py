@@ -164,6 +164,7 @@ class RunOutputs:
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
         self.generations: dict[Site, PendingOutput] = {}
+        self.before: dict[Site, PendingOutput] = {}  # of the plan, where the program goes on as Python
         self.done: list[PendingOutput] = []  # in order of completion
         self.failed: list[PendingOutput] = []  # those of called programs among them
         self.change = Change()  # everything below changes inside it
@@ -211,9 +212,9 @@ class RunOutputs:
         """The program runs from its top once more: gives the answers that there are, of which nothing is told
         twice."""
         with self.change:
-            answers, self.generations = self.generations, {}
+            self.before, self.generations = self.generations, {}
             self.variables = Variables(self.change)
-        return {site: output for site, output in answers.items() if output.ready}
+        return {site: output for site, output in self.before.items() if output.ready}
 
     def add(self, output: PendingOutput, text: str, delta: Delta | None = None) -> None:
         """More text of a generation of a run that is `heard`. Called inside `change`."""
@@ -257,6 +258,10 @@ class RunOutputs:
     def at(self, site: Site) -> Site:
         """A site of the program as it is at run time."""
         return site.inside(self.call, ()) if self.call else site
+
+    def of_a_call(self, site: Site) -> bool:
+        """Whether a site of a run stands in a program that the run calls."""
+        return "/" in (site.function.removeprefix(f"{self.call}/") if self.call else site.function)
 
     def fail(self, output: PendingOutput, error: BaseException, cause: PendingOutput | None) -> None:
         """A generation has failed, perhaps because of another one's failure."""

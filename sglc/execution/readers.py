@@ -60,7 +60,7 @@ class TextReader:
             if isinstance(part, str):
                 pieces.append(part)
             else:
-                output = self._outputs.generations.get(part)
+                output = self._outputs.generations.get(part) or self._outputs.before.get(part)
                 if output is None:  # it has not begun
                     break
                 said = output.said

@@ -18,6 +18,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     Node,
     NodeResult,
     OpenNode,
@@ -29,7 +30,6 @@ from sglc.ir.plan.segment import (
     reads,
 )
 from sglc.ir.plan.stream_text import StreamAt
-from sglc.ir.target import ControlText
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _text(segment: Segment, index: int, launched: Launched) -> str:
 
 
 def _written(part: Part) -> str:
-    assert isinstance(part, str | ControlText)
+    assert isinstance(part, str | Made)
     return part if isinstance(part, str) else part.text
 
 

@@ -15,8 +15,8 @@ from sglc.execution.outputs import PendingOutput
 from sglc.ir.core import Site
 from sglc.ir.facts import spell
 from sglc.ir.plan.events import GenDone
-from sglc.ir.plan.segment import Part
-from sglc.ir.target import ControlText, Tokenizer
+from sglc.ir.plan.segment import Made, Part
+from sglc.ir.target import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ def said(output: PendingOutput, tokenizer: Tokenizer | None) -> tuple[Part, ...]
     assert whole is not None
     sample = output.event.samples[0] if isinstance(output.event, GenDone) and output.event.samples else None
     if sample is None or not sample.ids or tokenizer is None:
-        return (whole,) if whole else ()
+        return (Made(whole),) if whole else ()
     table = tokenizer.token_bytes()
     spelled = b"".join(table[number] for number in sample.ids if number < len(table))
     # Where a stop string ended it inside of a token, the text goes on behind the last whole one.
     rest = whole.encode()[len(spelled) :] if whole.encode().startswith(spelled) else b""
     tail = rest.decode("utf-8", "replace")
-    return (ControlText(whole.removesuffix(tail), sample.ids), *((tail,) if tail else ()))
+    return (Made(whole, sample.ids, tail),)
 
 
 def behind(

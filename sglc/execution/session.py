@@ -15,7 +15,7 @@ from typing import Any
 
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
-from sglc.execution.budget import Budget, afford, beyond, passed
+from sglc.execution.budget import Budget, afford, beyond, is_budget, passed
 from sglc.execution.call_record import CallRecord
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
@@ -259,7 +259,16 @@ class Session:
         """The program runs from its top once more; what is `served` is not asked for again."""
         served.answers |= self.outputs.begin_again()
         self.served = served
-        self._told = list(self.outputs.text)
+        self._told = []
+        for number, part in enumerate(self.outputs.text):
+            if isinstance(part, Site) and self.outputs.of_a_call(part):
+                # A called program was a part of the plan, and is a run of its own now: its texts are literals.
+                if part not in served.answers:
+                    with self.outputs.change:
+                        del self.outputs.text[number:]  # no reader has come so far
+                    return
+                part = "".join(served.answers[part].said)
+            self._told.append(part)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -347,11 +356,11 @@ class Session:
 
         A budget that was passed is one, whoever has seen it.
         """
-        failed = [output for output in self.outputs.generations.values() if output.error is not None]
-        for error in (*self.outputs.refused.values(), *(output.error for output in failed)):
-            if isinstance(error, SglcError) and error.code == "SGLC408":
+        for error in self.outputs.refused.values():
+            if is_budget(error):
                 return error
-        unseen = [output for output in failed if not output.caught]
+        failed = [output for output in self.outputs.generations.values() if output.error is not None]
+        unseen = [output for output in failed if not output.caught or is_budget(output.error)]
         return min(unseen, key=lambda output: output.order).error if unseen else None
 
     def when_idle(self, then: Callable[[], None]) -> None:

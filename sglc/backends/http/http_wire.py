@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sglc.backends.http.server_info import ServerModel
-from sglc.backends.remote.prompts import Made, Prompt, ids_and_tail
+from sglc.backends.remote.prompts import Prompt, ids_and_tail
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
-from sglc.ir.plan.segment import GenNode, SelectNode
+from sglc.ir.plan.segment import GenNode, Made, SelectNode
 from sglc.ir.sampling import Sampling
 
 Json = Any

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sglc.backends.openai.joint import Heard, JointMatch, JointStep, limit_of, match
-from sglc.backends.remote.prompts import Made, open_turn
+from sglc.backends.remote.prompts import open_turn
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
-from sglc.ir.plan.segment import GenNode
+from sglc.ir.plan.segment import GenNode, Made
 
 
 @dataclass(frozen=True, slots=True)

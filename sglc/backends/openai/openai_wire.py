@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglc.backends.openai.models import ApiModel
-from sglc.backends.remote.prompts import Made, Message, messages, text
+from sglc.backends.remote.prompts import Message, messages, text
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.errors import BackendError, LegalizeError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
@@ -16,7 +16,7 @@ from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for, f
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
-from sglc.ir.plan.segment import ImagePart, SelectNode
+from sglc.ir.plan.segment import ImagePart, Made, SelectNode
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 from sglc.runtime.tokenizer.detokenize import StopStream

@@ -7,20 +7,10 @@ from dataclasses import dataclass
 
 from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.plan.dataflow import FilledPart
-from sglc.ir.plan.segment import ImagePart, RoleMark
+from sglc.ir.plan.segment import ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Tokenizer
 
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A text that a model made: `ids` and behind them `tail`; without ids it is read like a literal."""
-
-    text: str
-    ids: tuple[int, ...] | None = None
-    tail: str = ""
-
-
-Item = FilledPart | Made
+Item = FilledPart
 
 
 @dataclass(frozen=True, slots=True)

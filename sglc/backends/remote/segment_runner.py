@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, replace
 
-from sglc.backends.remote.prompts import Made, Prompt
+from sglc.backends.remote.prompts import Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled
 from sglc.ir.plan.events import Event, GenDone, SelectDone
@@ -20,6 +20,7 @@ from sglc.ir.plan.segment import (
     ForkNode,
     GenNode,
     KeepNode,
+    Made,
     NodeResult,
     Segment,
     SelectNode,

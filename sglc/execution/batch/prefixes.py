@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from sglc.execution.batch.order import begins, depth_first, keys, trie_size
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
+from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.trace import record
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
@@ -143,9 +144,10 @@ def _recorded(
     parameters = tuple([known(parameter) for parameter in definition.parameters])
     own = replace(definition, parameters=parameters, fullgraph=False)
 
-    def make() -> Program:
+    def make() -> tuple[Program, Callable[[], str]]:
+        reads = Reads()
         # What stands behind the first branch stands behind what is generated.
-        return record(own, Sampling(), max_paths=1)
+        return record(own, Sampling(), max_paths=1, reads=reads), reads.changed
 
     return memo.get(definition.call, (tuple(constants), key), make)
 

@@ -94,6 +94,7 @@ class PlanExecutor:
     ) -> None:  # fmt: skip
         self.program = prepared.plan.program
         self.needs_python = ""  # why something came that only Python can do, or tell of
+        self.handed_over = False  # whether the program itself is to go on as Python
         self._prepared = prepared
         self._session = session
         self.functions = Functions(self.program, tools, context, served)

@@ -26,10 +26,12 @@ class Functions:
 
     Attributes:
         calling: what runs now, in the order of its beginning.
+        printed: whether something was done that Python would do once more.
     """
 
     def __init__(self, program: str, tools: Tools, context: contextvars.Context, served: Served | None) -> None:
         self.calling: dict[object, FunctionStep] = {}
+        self.printed = False
         self._program = program
         self._tools = tools
         self._context = context
@@ -89,6 +91,7 @@ class Functions:
         function = self._tools.get(step.function) or EFFECTS[step.function]
         call = object()
         self.calling[call] = step
+        self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
         try:
             made = await call_function(step.function, function, args, named, step.loc, self._context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -18,6 +19,7 @@ from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
+from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.values import turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
@@ -32,6 +34,7 @@ from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
+from sglc.ir.plan.uses import Uses
 
 
 class PreparedRows(Prepared):
@@ -93,10 +96,14 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def _shown(end: PromptEnd | None, plan: Plan) -> tuple[tuple[str | Slot | Site, ...], bool]:
+    """How the prompt begins, and whether that is all of it: nothing of it is behind a step that may go on as
+    Python, which may say something else."""
     if end is None:
         return (), True
     made: dict[str, str | Slot | Site] = {param.name: Slot(param.name) for param in plan.params}
-    for step in plan.steps:
+    uses = Uses(plan.blocks)
+    sure = next((number for number, step in enumerate(plan.steps) if uses.hands_over(step)), len(plan.steps))
+    for step in plan.steps[:sure]:
         if isinstance(step, Segment):
             nodes = asked_in(step)
             made.update((name, nodes[index].site) for name, index in step.gives)
@@ -107,6 +114,8 @@ def _shown(end: PromptEnd | None, plan: Plan) -> tuple[tuple[str | Slot | Site, 
             break
         assert isinstance(part, str | Slot)
         shown.append(made[part.name] if isinstance(part, Slot) else part)
+    while sure < len(plan.steps) and shown and not isinstance(shown[-1], Site):
+        shown.pop()  # it may stand behind that step
     return tuple(shown), len(shown) == len(parts)
 
 
@@ -125,29 +134,35 @@ def _known_value(late: Any) -> OutputParser:
     return OutputParser("", value, core.NOWHERE)
 
 
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """How a program goes on as Python from its top, with what its plan has had.
+
+    `unlike_before` says whether it would find something else there.
+    """
+
+    part: Callable[[Run, Served], Part]
+    unlike_before: Callable[[], bool]
+
+
 class PlanPart(Part):
     """A plan with its arguments. Its tools see the variables of the run's context.
 
     No thread of a batch waits for it, so none is lost.
 
     Args:
-        go_on: gives what goes on as Python where the plan cannot say all; None: it is not the plan of a
-            function that is here.
-        resumes: it may go on; else an error of the user's code is the run's.
+        go_on: what goes on as Python where the plan cannot say all; None: it is not the plan of a function
+            that is here.
     """
 
     needs_thread = False
 
-    def __init__(
-        self, run: Run, prepared: PreparedRows, tools: Tools,
-        go_on: Callable[[Run, Served], Part] | None = None, *, resumes: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, run: Run, prepared: PreparedRows, tools: Tools, go_on: GoOn | None = None) -> None:
         self.loc = prepared.loc
         self._run = run
         self._session = run.session
         self._prepared = prepared
         self._go_on = go_on
-        self._resumes = resumes
         self._over = False
         self._served = Served()
         if run.observer is not None:
@@ -187,27 +202,26 @@ class PlanPart(Part):
             return
         else:
             wanted = self._go_on is not None and self._executor.needs_python
-            self._end((self._session.why_over if wanted else None) or self._as_raised(error))
+            self._end(
+                (self._session.why_over if wanted else None)
+                or (error if self._go_on is None else as_raised(error))
+            )
         self._session.forget()
 
     def _goes_on(self) -> bool:
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
-        wanted = self._resumes and self._executor.needs_python
-        if self._go_on is None or not wanted or self._over or self._session.stopped:
+        if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
+            return False
+        again = self._executor.handed_over or not self._served.tools or not self._go_on.unlike_before()
+        if not again or self._executor.functions.printed:
             return False
         self._over = True
         self._run.result.why_python = self._executor.needs_python
         self._session.begin_again(self._served)
         self._run.inside.served = self._served
-        part = self._run.part = self._go_on(self._run, self._served)
+        part = self._run.part = self._go_on.part(self._run, self._served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
-
-    def _as_raised(self, error: BaseException) -> BaseException:
-        """An error of the user's code as that raised it, where the code is here."""
-        cause = error.__cause__
-        own = isinstance(error, RunError) and cause is not None and not isinstance(cause, SglcError)
-        return cause if self._go_on is not None and own and cause is not None else error
 
     # -- its prompt ------------------------------------------------------------------------------
 

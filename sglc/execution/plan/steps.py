@@ -10,6 +10,7 @@ from sglc.errors import RunError
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.prepared_block import PreparedBlock, PreparedStep
+from sglc.execution.plan.raised import builtin_error
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.values import Exact, Kept, Value, as_python, held_in, plain, text
 from sglc.ir.plan.plan import (
@@ -32,6 +33,7 @@ class Running(Protocol):
     segments: Segments
     functions: Functions
     program: str
+    handed_over: bool
 
     def enter(
         self, block: PreparedBlock, given: Sequence[Value], at: Placed, outer: Frame | None,
@@ -79,10 +81,14 @@ def do(run: Running, frame: Frame, number: int) -> None:
             then = partial(_returned, run, frame, number)
             run.enter(frame.block.inner(prepared, 0), args, at, None, {}, then, frame.before_step(number))
         case HostStep(reason, loc, _, ""):
+            run.handed_over = True
             raise RunError("SGLC401", f"it goes on as Python: {reason}", placed(loc))
         case HostStep(reason, loc, _, error):
             said = text(prepared.reads[0](frame)) if prepared.reads else reason
-            raise RunError("SGLC401", f"`{error}` in `{run.program}`: {said or 'no message'}", placed(loc))
+            made = builtin_error(error, said, whole=not prepared.reads)
+            said = said if made is None else str(made)
+            message = f"`{error}` in `{run.program}`: {said or 'no message'}"
+            raise RunError("SGLC401", message, placed(loc)) from made
         case step:
             assert_never(step)
 

@@ -41,6 +41,7 @@ from sglc.ir.plan.segment import (
     Held,
     ImagePart,
     KeepNode,
+    Made,
     NodeResult,
     OpenNode,
     Part,
@@ -114,6 +115,8 @@ class SegmentWalk:
 
     def part(self, part: Part, number: int) -> tuple[Sequence[Item], After]:
         match part:
+            case Made(text, ids):
+                return [text] if ids is None else [Marked(ids, text)], START
             case ControlText(text, ids):
                 return [Marked(ids, text)], START
             case RoleMark():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -152,17 +152,14 @@ class Tracer(Tracing, Protocol):
 class Outside(Protocol):
     """What is outside of the program, as its frames see it."""
 
+    def enter(self, function: FunctionType) -> None:
+        """A function is about to be interpreted."""
+
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
 
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
-
-    def give(self, frame: CallFrame, value: Any, tool: str) -> None:
-        """A tool is given `value`; a graph break where that would be a copy of something outside."""
-
-    def read_local(self, name: str, value: Any, place: Callable[[], Loc]) -> Any:
-        """A variable of the program, or of its state; a graph break where a tool may have changed it."""
 
     def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
@@ -172,6 +169,24 @@ class Outside(Protocol):
 
     def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
+
+    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """An attribute is about to be read: of an object, or of its class if the object is the program's."""
+
+    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """`look_up` of an object of Python's own."""
+
+    def give(self, tracer: Tracer, name: str, args: Iterable[Any]) -> None:
+        """A tool is about to be given these; a graph break where it wants them and no copy."""
+
+    def called(self, name: str, args: Iterable[Any], gave: Any) -> None:
+        """A tool was given these."""
+
+    def unchanged(self, tracer: Tracer, *values: Any, name: str = "") -> None:
+        """A graph break where a tool may have changed what is used."""
+
+    def import_module(self, frame: CallFrame, name: str) -> None:
+        """A module that is loaded is about to be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +233,9 @@ class CallFrame:
         while frame is not None:
             if name in frame.bindings.own:
                 if name in frame.values:
-                    return self.tracer.outside.read_local(name, frame.values[name], self.loc)
+                    found = frame.values[name]
+                    self.tracer.outside.unchanged(self.tracer, found, name=name)
+                    return found
                 what = "cannot access local variable" if frame is self else "cannot access free variable"
                 raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")
             if name in frame.bindings.module:
@@ -324,6 +341,7 @@ def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
     Raises:
         OSError, SyntaxError: it has none.
     """
+    tracer.outside.enter(function)
     code = function.__code__
     node = definition_of(code)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))

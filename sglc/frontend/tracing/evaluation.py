@@ -62,7 +62,7 @@ class Evaluation:
         Raises:
             GraphBreak: a tool may have changed it.
         """
-        self.outside.read_local("a variable", value, self.place)
+        self.outside.unchanged(self, value)
         if isinstance(value, SymbolicText):
             self.unchecked.update(dict.fromkeys(part for part in value.parts if isinstance(part, Value)))
         elif isinstance(value, SymbolicList | SymbolicJson | SymbolicBool):

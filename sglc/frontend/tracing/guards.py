@@ -21,6 +21,7 @@ Fingerprint = Mapping[str, object]
 _V = TypeVar("_V")
 _DEEPEST = 3  # attributes of attributes
 _MOST_ENTRIES = 64
+_DEEPEST_DATA = 20  # containers in containers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,19 +37,24 @@ class Same:
         return hash(type(self.item).__qualname__)
 
 
-def frozen(item: Any) -> Hashable:
+def frozen(item: Any, depth: int = 0) -> Hashable:
     """Plain data as it is now, equal to that of equal data of the same types; anything else by identity."""
+    if depth > _DEEPEST_DATA:  # it may hold itself
+        return Same(item)
     match item:
         case None | str() | bool() | int() | bytes() if type(item) in (type(None), str, bool, int, bytes):
             return (type(item).__name__, item)
         case float() if type(item) is float:
             return ("float", repr(item))
         case list() | tuple() if type(item) in (list, tuple):
-            return (type(item).__name__, tuple(frozen(part) for part in item))
+            return (type(item).__name__, tuple([frozen(part, depth + 1) for part in item]))
         case dict() if type(item) is dict:
-            return ("dict", tuple((frozen(key), frozen(value)) for key, value in item.items()))
+            return (
+                "dict",
+                tuple([(frozen(key, depth + 1), frozen(value, depth + 1)) for key, value in item.items()]),
+            )
         case set() | frozenset() if type(item) in (set, frozenset):
-            return (type(item).__name__, frozenset(frozen(part) for part in item))
+            return (type(item).__name__, frozenset([frozen(part, depth + 1) for part in item]))
         case _:
             return Same(item)
 
@@ -149,18 +155,20 @@ class Memo(Generic[_V]):
     """
 
     made: int = 0
-    _entries: dict[Hashable, tuple[Fingerprint, _V]] = field(default_factory=dict)
+    _entries: dict[Hashable, tuple[Fingerprint, Callable[[], str], _V]] = field(default_factory=dict)
 
-    def get(self, function: Callable[..., Any], key: Hashable, make: Callable[[], _V]) -> _V:
-        """What `make` gives, now or at an earlier call with the same key."""
+    def get(
+        self, function: Callable[..., Any], key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]
+    ) -> _V:
+        """What `make` gives, now or at an earlier call with the same key; beside it, what says what changed."""
         now = fingerprint(function)
         if key in self._entries:
-            before, value = self._entries[key]
-            if not changed(before, now):
+            before, changed_since, value = self._entries[key]
+            if not changed(before, now) and not changed_since():
                 return value
         elif len(self._entries) >= _MOST_ENTRIES:
             del self._entries[next(iter(self._entries))]  # the oldest
         self.made += 1
-        value = make()
-        self._entries[key] = (now, value)
+        value, changed_since = make()
+        self._entries[key] = (now, changed_since, value)
         return value

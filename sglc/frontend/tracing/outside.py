@@ -9,42 +9,78 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import functools
+import gc
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc
 from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
+from sglc.frontend.tracing.reads import (
+    MODULES,
+    Reads,
+    TooDeep,
+    behind_function,
+    fixed_arguments,
+    imported,
+    in_cell,
+    in_function,
+    in_module,
+    of_object,
+    of_pythons,
+)
 from sglc.frontend.tracing.stores import Stores
-from sglc.frontend.values.graph_breaks import BEHIND_TOOL, NO_DATA, GraphBreak
-from sglc.frontend.values.symbolic import SymbolicJson, SymbolicList
+from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, OUTSIDE, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList
+from sglc.ir.core import Value
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _FIXED = (*_NAMED, logging.Logger)
 _PLAIN = (str, int, float, bool, bytes, complex, type(None))
-_CONSTANT = (*_PLAIN, range, re.Pattern, date, datetime, time, timedelta, Decimal, Fraction)
+_CONSTANT = (
+    *_PLAIN, range, slice, re.Pattern, datetime.date, datetime.datetime, datetime.time, datetime.timedelta,
+    Decimal, Fraction,
+)  # fmt: skip
+_SETTLED = (*_CONSTANT, *_FIXED, Enum, Symbolic)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, functools.partial)
+_NONE: dict[Any, Any] = {}
+_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()))
+_DEEPEST = 20
+
+
+class Place(Protocol):
+    """Where a trace stands."""
+
+    called_tool: str  # the last tool before
+
+    def place(self) -> Loc:
+        """Where the program stands."""
 
 
 @dataclass(slots=True)
 class OutsideState:
     """`seen`: by their ids, objects from outside that could be changed; they are kept alive.
 
-    `given`: what else tools were given and could change, with the tool. `early`: what was read before any tool,
-    by its name in the globals of a module, or (None) of something else.
+    `given` are those of them that are an argument's or the program's, which a trace must not hold. `gave` is
+    the data that tools gave, `handed` what they were given. `constants` were read before any tool: by their
+    names in the globals of a module, or (None) in a class.
     """
 
     seen: dict[int, Any] = field(default_factory=dict)
-    given: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    given: set[int] = field(default_factory=set)
+    gave: set[Value] = field(default_factory=set)
+    handed: set[Value] = field(default_factory=set)
+    reads: Reads = field(default_factory=Reads)
+    constants: list[tuple[str, Mapping[str, Any] | None]] = field(default_factory=list)
     stores: Stores = field(default_factory=Stores)
-    early: list[tuple[str, Any, Mapping[str, Any] | None]] = field(default_factory=list)
 
     def note(self, value: Any) -> Any:
         """Enter something from outside, and what it holds."""
@@ -57,39 +93,58 @@ class OutsideState:
             self.note(item)
         return value
 
+    def note_given(self, value: Any) -> None:
+        """`note` what is an argument's."""
+        before = set(self.seen)
+        self.note(value)
+        new = self.seen.keys() - before
+        self.given |= new
+        for key in new:
+            for item in _fields_of(self.seen[key]):
+                self.note_given(item)
+
+    def give(self, tracer: Place, name: str, args: Iterable[Any]) -> None:
+        """A tool is about to be given these.
+
+        Raises:
+            GraphBreak: it would get a copy of something outside, and may change that.
+        """
+        for arg in args:
+            found = self._reached(arg, 0)
+            if found is not None and not isinstance(found, Symbolic):
+                reason = f"a `{type(found).__name__}` from outside is given to `{name}`, which may change it"
+                raise GraphBreak(reason, tracer.place(), OUTSIDE)
+
+    def called(self, name: str, args: Iterable[Any], gave: Any) -> None:
+        """A tool was given these: it may change what can be changed, now or later."""
+        for arg in args:
+            if self._can_change(arg):
+                self.reads.handed = self.reads.handed or name
+                if isinstance(arg, SymbolicJson | SymbolicList):
+                    self.handed.add(arg.value)
+            self.note_given(arg)
+        if isinstance(gave, SymbolicJson):
+            self.gave.add(gave.value)
+        for read, names in self.constants:
+            if not self.reads.changeable and self.stores.may_store(read, names):
+                self.reads.changeable = read
+        self.constants.clear()
+
+    def _can_change(self, arg: Any) -> bool:
+        """Whether it is no text or number; parts of what a tool gave are taken for such."""
+        if isinstance(arg, SymbolicJson) and arg.known is not None:
+            return not isinstance(arg.known.real, _SETTLED)
+        if isinstance(arg, SymbolicJson):
+            return arg.kind in (list, dict, set) or arg.value in self.gave
+        return isinstance(arg, SymbolicList) or not (isinstance(arg, _SETTLED) or _ours(arg))
+
     def is_outside(self, value: Any) -> bool:
         """Whether it was there before the program."""
         return id(value) in self.seen
 
-    def give(self, frame: CallFrame, value: Any, tool: str) -> None:
-        """A tool is given `value`.
-
-        Raises:
-            GraphBreak: it outlives the program, and a plan would hand over a copy.
-        """
-        for item in _changeable_in(value).values():
-            if self.is_outside(item):
-                kind = type(item).__name__
-                raise GraphBreak(f"a `{kind}` from outside is given to `{tool}`", frame.loc(), NO_DATA)
-            self.given[id(item)] = item, tool
-
-    def read_local(self, name: str, value: Any, place: Callable[[], Loc]) -> Any:
-        """A variable of the program, or of its state.
-
-        Raises:
-            GraphBreak: a tool that was given what it holds may have changed that.
-        """
-        if self.given and not isinstance(value, _PLAIN):
-            for key in _changeable_in(value):
-                if key in self.given:
-                    raise GraphBreak(
-                        f"`{name}` is read behind `{self.given[key][1]}`, which may have changed it",
-                        place(), BEHIND_TOOL,
-                    )  # fmt: skip
-        return value
-
     def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
+        self._keep(frame, in_cell, cell, name)
         try:
             value = cell.cell_contents
         except ValueError:
@@ -98,12 +153,12 @@ class OutsideState:
                 " in enclosing scope"
             ) from None
         if not isinstance(value, _FIXED):
-            self.early.append(("", value, None))
             self._check(frame, name, value)
         return self.note(value)
 
     def read_global(self, frame: CallFrame, name: str) -> Any:
         """A global, or a builtin."""
+        self._keep(frame, in_module, frame.globals, name)
         if name not in frame.globals:
             return builtin_of(name)
         value = frame.globals[name]
@@ -118,63 +173,106 @@ class OutsideState:
             names = vars(owner) if isinstance(owner, ModuleType) else None
             self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
         elif not isinstance(value, _FIXED):
-            self.early.append(("", value, None))
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
 
-    def may_differ(self, arguments: Iterable[Any]) -> bool:
-        """Whether what was read before any tool could be read as something else behind it."""
-        return not all(map(_is_constant, arguments)) or any(
-            not name or not _is_constant(value) or self.stores.may_store(name, names)
-            for name, value, names in self.early
-        )
+    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """An attribute is about to be read: of an object, or of its class if the object is the program's."""
+        if not self.is_outside(owner) and not isinstance(owner, _FIXED):
+            owner = type(owner)
+        if not _ours(owner):
+            self._keep(frame, of_object, owner, name)
+
+    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+        """`look_up` of an object of Python's own."""
+        if self.is_outside(owner) or isinstance(owner, _FIXED):
+            self._keep(frame, of_pythons, owner, name)
+
+    def import_module(self, frame: CallFrame, name: str) -> None:
+        """A module that is loaded is about to be read."""
+        self._keep(frame, imported, MODULES, name)
+
+    def enter(self, function: FunctionType) -> None:
+        """A function is about to be interpreted."""
+        self.reads.add(in_function, function, "")
+
+    def call_as_it_is(self, function: FunctionType) -> None:
+        """A function is about to be called, and not interpreted."""
+        self.reads.add(behind_function, function, "")
+
+    def call_program(self, program: Any) -> None:
+        """A program is about to be called, whose parameters may be fixed."""
+        self.reads.add(fixed_arguments, program, "")
+
+    def _keep(self, frame: CallFrame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
+        if id(owner) in self.given:
+            return
+        try:
+            self.reads.add(look, owner, name)
+        except TooDeep:
+            raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
 
     def _check(self, frame: CallFrame, name: str, value: Any) -> None:
-        if frame.tracer.called_tool and not _ours(value):
-            raise GraphBreak(
-                f"`{name}` is read behind `{frame.tracer.called_tool}`, which may have changed it",
-                frame.loc(), BEHIND_TOOL,
-            )  # fmt: skip
+        if _ours(value):
+            return
+        if frame.tracer.called_tool:
+            raise _behind(frame.tracer, f"`{name}`")
+        if not isinstance(value, _SETTLED):
+            self.reads.changeable = self.reads.changeable or name
+
+    def unchanged(self, tracer: Place, *values: Any, name: str = "") -> None:
+        """What is used now, a variable if it has a name, may be or hold something that a tool may have changed:
+        it was read outside before, or given to the tool.
+
+        Raises:
+            GraphBreak: the tool may have changed it.
+        """
+        if not tracer.called_tool:
+            return
+        for value in values:
+            found = self._reached(value, 0)
+            if found is not None:
+                what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
+                raise _behind(tracer, f"`{name}`" if name else what)
+
+    def _reached(self, value: Any, depth: int) -> Any:
+        """What is outside, and could be changed, of a value and what it holds."""
+        if isinstance(value, MethodType | BuiltinFunctionType):
+            return self._reached(value.__self__, depth + 1)
+        if isinstance(value, SymbolicJson | SymbolicList) and value.value in self.handed:
+            return value
+        if isinstance(value, _SETTLED) or _ours(value) or depth > _DEEPEST:
+            return None
+        within = _held_in(value)
+        if hasattr(type(value), "__next__") or isinstance(value, _VIEWS):
+            within = gc.get_referents(value)
+        elif dataclasses.is_dataclass(value):
+            within = _fields_of(value)
+        elif not isinstance(value, _CONTAINERS) and not self.is_outside(value):
+            return None
+        if self.is_outside(value) and not isinstance(value, tuple | frozenset | functools.partial):
+            return value
+        for item in within:
+            found = self._reached(item, depth + 1)
+            if found is not None:
+                return found
+        return None
 
     def _check_named(
         self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
     ) -> None:
         """What stands under a name of a module or class is a constant, if no code of the user's stores it."""
-        if not frame.tracer.called_tool and not _ours(value):
-            self.early.append((name, value, names))
-        if frame.tracer.called_tool and (not _is_constant(value) or self.stores.may_store(name, names)):
+        if not _is_constant(value):
+            self._check(frame, shown, value)
+        elif not frame.tracer.called_tool:
+            self.constants.append((name, names))
+        elif self.stores.may_store(name, names):
             self._check(frame, shown, value)
 
 
-def _changeable_in(value: Any) -> dict[int, Any]:
-    """What a tool could change in a value that it is given, by id: containers, and those in them.
-
-    Data that is an argument is handed over as it is, so there is no copy that could differ.
-    """
-    found: dict[int, Any] = {}
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in found:
-            continue
-        match item:
-            case list() | set() | collections.deque():
-                waiting += item
-            case dict():
-                waiting += item.values()
-            case tuple():
-                waiting += item
-                continue
-            case SymbolicList(known=None):
-                pass
-            case SymbolicJson(known=None) if item.kind in (list, dict, set):
-                pass
-            case _ if dataclasses.is_dataclass(item) and hasattr(item, "__dict__"):
-                waiting += vars(item).values()
-            case _:
-                continue
-        found[id(item)] = item
-    return found
+def _behind(tracer: Place, what: str) -> GraphBreak:
+    reason = f"{what} is read behind `{tracer.called_tool}`, which may have changed it"
+    return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
 
 
 def name_of(owner: Any) -> str:
@@ -195,6 +293,13 @@ def _held_in(value: Any) -> Iterable[Any]:
             return tuple(value)
         case _:
             return ()
+
+
+def _fields_of(value: Any) -> Iterable[Any]:
+    """What an object of a dataclass holds."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return ()
+    return tuple(vars(value).values())
 
 
 def _is_constant(value: Any) -> bool:

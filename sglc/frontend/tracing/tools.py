@@ -10,7 +10,7 @@ import functools
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc, TraceError
@@ -18,6 +18,7 @@ from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
+from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
@@ -65,9 +66,12 @@ class Declared:
 
     def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
         name = self.function.__name__
+        if _DECLARED[self.name] is not self:  # who runs the plan finds it by its name
+            raise GraphBreak(f"`{name}` is an older one than that which is declared under its name", loc, OTHER)
         given = tuple(_handed(tracer, arg, loc, name) for arg in args)
         named = {key: _handed(tracer, arg, loc, name) for key, arg in kwargs.items()}
         if not self.effects and not any(True for _ in values_in((given, named))):
+            tracer.outside.call_as_it_is(self.function)
             with outside():
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
@@ -156,7 +160,7 @@ def _declare(function: Any, *, effects: bool) -> Any:
         )  # fmt: skip
     declared = Declared(function, effects=effects)
     other = _DECLARED.get(declared.name)
-    if other is not None and _place(other.function) != _place(function):
+    if other is not None and _are_apart(other.function.__code__, function.__code__):
         raise TraceError(
             "SGLC149", f"`{declared.name}` is declared twice", of_code(function.__code__),
             note=f"the first is at {of_code(other.function.__code__)}", hint="give one of them another name",
@@ -165,8 +169,9 @@ def _declare(function: Any, *, effects: bool) -> Any:
     return declared
 
 
-def _place(function: FunctionType) -> tuple[str, int]:
-    return (function.__code__.co_filename, function.__code__.co_firstlineno)
+def _are_apart(one: CodeType, other: CodeType) -> bool:
+    """Whether two functions stand in one file. In a notebook a new one comes from another cell."""
+    return one.co_filename == other.co_filename and one.co_firstlineno != other.co_firstlineno
 
 
 def _type_of(function: FunctionType) -> Type:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_t
 from sglc.frontend.tracing.interpreter.statements import run_body
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
+from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
@@ -45,7 +46,6 @@ class Explored:
     graph_breaks: tuple[GraphBreak, ...]
     called_tool: str = ""  # one that it may call
     guards: tuple[Guard, ...] = ()  # of a called program: what it takes for granted of the caller's arguments
-    outside: OutsideState = field(default_factory=OutsideState)
 
 
 def record(
@@ -54,19 +54,21 @@ def record(
     *,
     max_paths: int = MOST_PATHS,
     args: Mapping[str, Any] | None = None,
+    reads: Reads | None = None,
 ) -> Program:
     """The program of `definition` with an `arg` for every parameter that is data.
 
     Args:
         args: examples of arguments, by name. Where Python needs one itself the program is for such as are the
             same in that: a `guard`.
+        reads: is given what was read outside of the program.
 
     Raises:
         SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
             graph break (SGLC120 to SGLC146).
         RunError: the body raised (SGLC401).
     """
-    return explored(definition, defaults, max_paths=max_paths, args=args).program
+    return explored(definition, defaults, max_paths=max_paths, args=args, reads=reads).program
 
 
 def explored(
@@ -78,6 +80,7 @@ def explored(
     behind: str = "",
     args: Mapping[str, Any] | None = None,
     guards: dict[str, Guard] | None = None,
+    reads: Reads | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -88,6 +91,7 @@ def explored(
         behind: the last tool before it.
         args: as of `record`.
         guards: is given what is taken for granted, by the fact, also where this raises.
+        reads: is given what was read outside of the program, also where this raises.
 
     Raises:
         as `record`.
@@ -101,6 +105,7 @@ def explored(
         at=definition.loc,
         called_tool=behind,
         guards={} if guards is None else guards,
+        outside=OutsideState(reads=Reads() if reads is None else reads),
     )
     tracer.make_copy = partial(entered, tracer)
     tracer.run_body = run_body
@@ -138,7 +143,7 @@ def explored(
     ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
     params = tuple(recorder.params) if called_by else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
-    return Explored(program, graph_breaks, tracer.called_tool, known, tracer.outside)
+    return Explored(program, graph_breaks, tracer.called_tool, known)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
@@ -178,8 +183,11 @@ def call(
         max_paths=tracer.most_paths,
         called_by=tracer.calls,
         behind=tracer.called_tool,
+        reads=tracer.outside.reads,
     )
     tracer.called_tool = made.called_tool
+    if made.called_tool:
+        tracer.outside.called(made.called_tool, (), None)
     if made.graph_breaks:
         inner = made.graph_breaks[0]
         reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"

@@ -148,7 +148,7 @@ class Tracer(Evaluation, FiniteValues):
             raise GraphBreak(f"`{fact}` is a `{type(real).__name__}`, which Python needs here", loc, GUARDED)
         self.guards.setdefault(fact, Guard(fact, spelled, loc=loc))
         if isinstance(real, list | dict | set):
-            self.outside.note(real)
+            self.outside.note_given(real)
         return real
 
     def made(self, value: Value, known: Known) -> None:
@@ -201,7 +201,7 @@ class Tracer(Evaluation, FiniteValues):
             return
         for name, variable in state._variables.items():
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
-                self.outside.read_local(name, variable, self.place)
+                self.outside.unchanged(self, variable, name=name)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
         self.recorder.ops.append(Prompt(state.stream.value, loc=self.at))
 

@@ -20,6 +20,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     Node,
     NodeResult,
     OpenNode,
@@ -38,7 +39,7 @@ from sglc.ir.target import ControlText
 S = TypeVar("S")  # a kept stream, as its back end has it
 W = TypeVar("W")  # who waits for one
 
-FilledPart = str | ControlText | ImagePart | RoleMark
+FilledPart = str | ControlText | ImagePart | RoleMark | Made
 
 
 def filled(part: Part, texts: Mapping[int, str]) -> FilledPart:

@@ -34,6 +34,7 @@ from sglc.ir.plan.segment import (
     Held,
     ImagePart,
     KeepNode,
+    Made,
     Node,
     NodeResult,
     OpenNode,
@@ -201,6 +202,8 @@ def _part(part: Part) -> str:
     match part:
         case str():
             return repr(part)
+        case Made():
+            return repr(part.text)
         case ControlText():
             return part.text or f"<{','.join(map(str, part.ids))}>"
         case RoleMark():

@@ -55,7 +55,16 @@ class RoleMark:
         return f"{self.role.upper()}:" if self.begins else "\n"
 
 
-Part = TextPart | ControlText | ImagePart | RoleMark
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A text that a model made before: `ids` and behind them `tail`; without ids it is read like a literal."""
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    tail: str = ""
+
+
+Part = TextPart | ControlText | ImagePart | RoleMark | Made
 
 
 @dataclass(frozen=True, slots=True)

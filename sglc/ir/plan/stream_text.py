@@ -11,6 +11,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     NodeResult,
     OpenNode,
     Part,
@@ -57,7 +58,7 @@ def _piece(segment: Segment, part: Part) -> str | Site:
     match part:
         case str():
             return part
-        case ControlText() | RoleMark():
+        case ControlText() | RoleMark() | Made():
             return part.text
         case ImagePart():
             return ""  # a picture is no text

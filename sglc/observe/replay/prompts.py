@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from sglc.backends.remote.prompts import Item, Made, Prompt
+from sglc.backends.remote.prompts import Item, Prompt
 from sglc.errors import SglcError
 from sglc.ir.plan.dataflow import choice_texts, filled
 from sglc.ir.plan.segment import (
@@ -22,6 +22,7 @@ from sglc.ir.plan.segment import (
     GenNode,
     ImagePart,
     KeepNode,
+    Made,
     OpenNode,
     ReleaseNode,
     RoleMark,

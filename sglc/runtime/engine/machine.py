@@ -19,6 +19,7 @@ from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
     GenNode,
+    Made,
     Node,
     Part,
     Segment,
@@ -269,6 +270,10 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                     tail += text
                 case ControlText(ids=control):
                     ids, tail = (*ids, *self.machine.model.encode(tail), *control), ""
+                case Made(text, None):
+                    tail += text
+                case Made(_, tuple(made), rest):
+                    ids, tail = (*ids, *self.machine.model.encode(tail), *made), rest
                 case other:
                     raise AssertionError(other)  # no part for a model of tokens
         return TokenStream(ids, tail, stream.base, stream.held)

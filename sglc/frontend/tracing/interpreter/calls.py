@@ -208,12 +208,15 @@ _NAMES = frozenset([(name, place) for name in ("var_scope", "section") for place
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
+    outside, name, given = frame.tracer.outside, function.function.__name__, (*args, *named.values())
     if function.effects:
-        frame.tracer.may_fail(f"`{function.function.__name__}(...)`")
-        frame.tracer.before_tool(function.function.__name__)
-        for arg in (*args, *named.values()):
-            frame.tracer.outside.give(frame, arg, function.function.__name__)
-    return function(*args, **named)
+        outside.give(frame.tracer, name, given)
+        frame.tracer.may_fail(f"`{name}(...)`")
+        frame.tracer.before_tool(name)
+    made = function(*args, **named)
+    if function.effects:
+        outside.called(name, given, made)
+    return made
 
 
 # -- effects that everybody knows ------------------------------------------------------------------
@@ -265,6 +268,8 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
         )
         return kind(value)
     elif not isinstance(kind, EnumMeta) and only_holds(kind):
+        if dataclasses.is_dataclass(kind):
+            frame.tracer.outside.enter(inspect.getattr_static(kind, "__init__"))
         return kind(*args, **named)
     elif kind is contextlib.nullcontext or kind is collections.deque:
         return kind(*args)

@@ -65,4 +65,5 @@ def returned_tree(tracer: Tracer, value: Any) -> Tree:
     """
     if isinstance(value, State):
         return tree_of(tracer, value, tracer.at, "returned")
+    tracer.outside.unchanged(tracer, value)
     return operand(tracer, value, "returned")

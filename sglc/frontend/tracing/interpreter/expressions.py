@@ -65,6 +65,8 @@ def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
             raise GraphBreak(f"a loop has more than {MOST_TURNS} turns", frame.loc(), ITERATION)
         frame.tracer.step()
         yield item
+        frame.node = node
+        frame.tracer.outside.unchanged(frame.tracer, items)
 
 
 def _constant(frame: CallFrame, node: ast.Constant) -> Any:
@@ -79,6 +81,7 @@ def _name(frame: CallFrame, node: ast.Name) -> Any:
 def _binary(frame: CallFrame, node: ast.BinOp) -> Any:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
     frame.node = node
+    frame.tracer.outside.unchanged(frame.tracer, left)
     return binary(frame, node.op, left, right)
 
 
@@ -104,6 +107,7 @@ def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
         right = evaluate(frame, comparator)
         frame.node = node
+        frame.tracer.outside.unchanged(frame.tracer, left)
         made = compare(frame, op, left, right)
         if number < len(node.ops) - 1 and not truth(frame, made):
             return made
@@ -143,6 +147,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
                 raise TypeError(f"got multiple values for keyword argument '{name}'")
             named[name] = item
     frame.node = node
+    frame.tracer.outside.unchanged(frame.tracer, function, *args, *named.values())
     return call(frame, function, args, named)
 
 
@@ -155,6 +160,7 @@ def _attribute(frame: CallFrame, node: ast.Attribute) -> Any:
 def _subscript(frame: CallFrame, node: ast.Subscript) -> Any:
     value, index = evaluate(frame, node.value), evaluate(frame, node.slice)
     frame.node = node
+    frame.tracer.outside.unchanged(frame.tracer, value)
     return subscript(frame, value, index)
 
 

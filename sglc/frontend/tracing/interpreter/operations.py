@@ -265,6 +265,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         if isinstance(value, _READS) and not isinstance(found, str):  # a path decides what it has read
             frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
+        frame.tracer.outside.unchanged(frame.tracer, found)
         return found
     if isinstance(value, Symbolic):
         settled = value.settled() if isinstance(value, SymbolicText) else None
@@ -332,11 +333,14 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         return found
     outside = frame.tracer.outside
     if isinstance(value, ModuleType):
+        if not value.__name__.startswith("sglc"):
+            outside.look_up(frame, value, name)
         if name not in vars(value):
             lazy = hasattr(value, "__getattr__") and not value.__name__.startswith("sglc")
             return _refused(frame, value, name) if lazy else getattr(value, name)
         return outside.read_attribute(frame, value, name, vars(value)[name])
     if isinstance(value, type):
+        outside.look_up(frame, value, name)
         found = inspect.getattr_static(value, name, _refused)
         if isinstance(value, type) and issubclass(value, Enum) and name in value.__members__:
             return value.__members__[name]
@@ -363,12 +367,14 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         "decimal",
         "fractions",
     ):
+        outside.look_up_pythons(frame, value, name)
         found = getattr(value, name)
         return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
     if not isinstance(kind.__getattribute__, WrapperDescriptorType):
         return _refused(frame, value, name)
+    outside.look_up(frame, value, name)
     in_class = inspect.getattr_static(kind, name, None)
     match in_class:
         case MemberDescriptorType() | GetSetDescriptorType():

@@ -172,6 +172,8 @@ def _names_elsewhere(frame: CallFrame, node: ast.Global | ast.Nonlocal) -> None:
 
 def _import(frame: CallFrame, node: ast.Import) -> None:
     for alias in node.names:
+        frame.tracer.outside.import_module(frame, alias.name)
+        frame.tracer.outside.import_module(frame, alias.name.partition(".")[0])
         if alias.name not in sys.modules:
             raise GraphBreak(f"`import {alias.name}` runs code of its own", frame.loc(), OUTSIDE)
         whole = sys.modules[alias.name if alias.asname else alias.name.partition(".")[0]]
@@ -179,6 +181,7 @@ def _import(frame: CallFrame, node: ast.Import) -> None:
 
 
 def _import_from(frame: CallFrame, node: ast.ImportFrom) -> None:
+    frame.tracer.outside.import_module(frame, node.module or "")
     module = sys.modules.get(node.module or "") if not node.level else None
     if module is None:
         raise GraphBreak(f"`from {node.module} import` runs code of its own", frame.loc(), OUTSIDE)
