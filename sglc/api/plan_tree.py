@@ -21,7 +21,7 @@ from sglc.execution.plan.run import PreparedRows
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
 from sglc.explain.explanation import LeafSeen
 from sglc.frontend.language.function import Definition
-from sglc.frontend.tracing.guards import Fingerprint, Same, changed, fingerprint
+from sglc.frontend.tracing.guards import Same
 from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.tracing.trace import Explored, explored
@@ -61,7 +61,6 @@ class Leaf:
     sampling: Sampling
     kinds: Mapping[str, Hashable]
     facts: Mapping[str, Hashable]
-    outside: Fingerprint
     reads: Reads
     program: Program | None
     tools: Tools
@@ -100,8 +99,7 @@ class PlanTree:
             if spell(value) is None:
                 return Choice(None, f"`{name}` is an object, and no data")
         with self._turn:
-            outside = fingerprint(self._definition.call)
-            leaf = self._found(arguments, sampling, outside, now=now)
+            leaf = self._found(arguments, sampling, now=now)
             if leaf is None:
                 return Choice(None, f"`{self.last_miss}` is new here, and what comes once is not compiled")
             leaf.hits += 1
@@ -115,22 +113,20 @@ class PlanTree:
             return tuple(
                 LeafSeen(
                     tuple([f"{name}: {kind}" for name, kind in leaf.kinds.items() if isinstance(kind, str)])
-                    + tuple([f"{fact} is {expected}" for fact, expected in leaf.facts.items()]),
+                    + tuple([f"{fact} is {_shown(expected)}" for fact, expected in leaf.facts.items()]),
                     leaf.hits,
                     leaf.why,
                 )
                 for leaf in self.leaves
             )
 
-    def _found(
-        self, arguments: Mapping[str, Any], sampling: Sampling, outside: Fingerprint, *, now: bool
-    ) -> Leaf | None:
+    def _found(self, arguments: Mapping[str, Any], sampling: Sampling, *, now: bool) -> Leaf | None:
         answers: dict[str, Hashable] = {}
         seen: dict[Any, Hashable] = {}
         kinds = {name: _kind(value) for name, value in arguments.items()}
         missed: list[tuple[str, Hashable]] = []
         for place, leaf in enumerate(self.leaves):
-            miss = _missed(leaf, kinds, arguments, sampling, outside, answers, seen)
+            miss = _missed(leaf, kinds, arguments, sampling, answers, seen)
             if not miss:
                 if place:
                     self.leaves.insert(0, self.leaves.pop(place))
@@ -145,7 +141,7 @@ class PlanTree:
             if self.misses[key] < _TIMES:
                 return None
             del self.misses[key]
-        leaf = _leaf(self._definition, arguments, sampling, kinds, outside)
+        leaf = _leaf(self._definition, arguments, sampling, kinds)
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]
         return leaf
@@ -164,16 +160,14 @@ class PlanTree:
 
 def _missed(
     leaf: Leaf, kinds: Mapping[str, Hashable], arguments: Mapping[str, Any], sampling: Sampling,
-    outside: Fingerprint, answers: dict[str, Hashable], seen: dict[Any, Hashable],
+    answers: dict[str, Hashable], seen: dict[Any, Hashable],
 ) -> str:  # fmt: skip
     """The first fact of a leaf that is another one here; "" if none is. What was asked is in the last two."""
     if leaf.sampling != sampling:
         return "the sampling defaults"
     if leaf.kinds != kinds:
         return next(name for name in kinds if leaf.kinds.get(name) != kinds[name])
-    if other := changed(leaf.outside, outside):
-        return other
-    if other := leaf.reads.changed(seen):
+    if other := leaf.reads.changed(seen, whole=leaf.program is not None):
         return other
     for fact, expected in leaf.facts.items():
         if fact not in answers:
@@ -198,9 +192,13 @@ def _answer(fact: str, arguments: Mapping[str, Any]) -> Hashable:
         return _FAILED
 
 
+def _shown(expected: Hashable) -> object:
+    """The answer of a fact for people; a class of the user's is held itself."""
+    return getattr(expected.item, "__qualname__", "") if isinstance(expected, Same) else expected
+
+
 def _leaf(
-    definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
-    outside: Fingerprint,
+    definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable]
 ) -> Leaf:  # fmt: skip
     guards: dict[str, Guard] = {}
     reads = Reads()
@@ -217,7 +215,7 @@ def _leaf(
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {fact: _answer(fact, arguments) for fact in guards}
-    return Leaf(sampling, kinds, facts, outside, reads, program, tools, why)
+    return Leaf(sampling, kinds, facts, reads, program, tools, why)
 
 
 def _why_not(made: Explored) -> str:

@@ -116,6 +116,12 @@ class Tracer(Tracing, Protocol):
     def step(self) -> None:
         """One more statement, or turn of a loop, is interpreted; a graph break after too many."""
 
+    def stands(self) -> Any:
+        """How much is recorded."""
+
+    def forget_reads(self, stood: Any) -> None:
+        """A statement ends in a graph break: if it recorded nothing, what it read outside does not matter."""
+
     def was_read(self, value: Any) -> None:
         """The program has read a variable: no tool is called behind it if that has failed."""
 

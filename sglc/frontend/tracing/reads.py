@@ -13,7 +13,7 @@ import inspect
 import string
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -34,14 +34,28 @@ class TooDeep(Exception):
     """A container holds containers without an end: it cannot be told whether it has changed."""
 
 
+Look = Callable[[Any, str], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`look(owner, name)` gave `found`."""
+    """`look(owner, name)` gave what `found` was kept of; `shallow`: containers by identity alone."""
 
-    look: Callable[[Any, str], Hashable]
+    look: Look
     owner: Any
     name: str
     found: Hashable
+    shallow: bool = False
+
+    def now(self) -> Hashable:
+        """What is to be kept now; something new if that cannot be said."""
+        made = self.look(self.owner, self.name)
+        if self.shallow:
+            return _whose_own(made)
+        try:
+            return kept(made)
+        except TooDeep:
+            return Same(object())
 
     @property
     def shown(self) -> str:
@@ -52,26 +66,44 @@ class Read:
             case CellType():
                 return f"closure {self.name}"
             case type() | FunctionType():
-                return f"{self.owner.__qualname__}.{self.name}"
+                return f"{self.owner.__qualname__}.{self.name}" if self.name else self.owner.__qualname__
             case _:
                 name = getattr(self.owner, "__name__", None)
                 return f"{name if isinstance(name, str) else type(self.owner).__name__}.{self.name}"
 
 
-class Reads(dict[tuple[Any, int, str], Read]):
+_Key = tuple[Look, int, str]
+
+
+class Reads(dict[_Key, Read]):
     """By what was looked at, and how: each once.
 
     Attributes:
         changeable: something that was read, and that a tool could change.
         handed: a tool that was given something which it could change.
+        at_breaks: what was only read where the trace ends; it decides nothing but that.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.changeable = ""
         self.handed = ""
+        self.at_breaks: dict[_Key, Read] = {}
 
-    def add(self, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
+    def mark(self) -> tuple[int, str, str]:
+        """Where it stands."""
+        return len(self), self.changeable, self.handed
+
+    def go_back(self, mark: tuple[int, str, str]) -> None:
+        """What was noted since was read at a graph break."""
+        count, self.changeable, self.handed = mark
+        while len(self) > count:
+            key, read = self.popitem()
+            if read.look in _SHALLOW:
+                read = replace(read, found=_whose_own(read.look(read.owner, read.name)), shallow=True)
+            self.at_breaks[key] = read
+
+    def add(self, look: Look, owner: Any, name: str) -> None:
         """Note a read.
 
         Raises:
@@ -79,18 +111,23 @@ class Reads(dict[tuple[Any, int, str], Read]):
         """
         key = look, id(owner), name
         if key not in self:
-            self[key] = Read(look, owner, name, look(owner, name))
+            self[key] = Read(look, owner, name, kept(look(owner, name)))
 
-    def changed(self, seen: dict[Any, Hashable] | None = None) -> str:
-        """The first place where something else is now; "" if there is none. `seen` is what was looked at."""
+    def changed(self, seen: dict[_Key, Hashable] | None = None, *, whole: bool = True) -> str:
+        """The first place where something else is now; "" if there is none.
+
+        Args:
+            seen: what was looked at, for several that are asked together.
+            whole: the trace goes on somewhere; else what was read at its breaks is asked too.
+        """
         seen = {} if seen is None else seen
         for key, read in self.items():
             if key not in seen:
-                try:
-                    seen[key] = read.look(read.owner, read.name)
-                except TooDeep:
-                    seen[key] = Same(read)
+                seen[key] = read.now()
             if seen[key] != read.found:
+                return read.shown
+        for read in () if whole else self.at_breaks.values():
+            if read.now() != read.found:
                 return read.shown
         return ""
 
@@ -109,6 +146,8 @@ def kept(value: Any, depth: int = 0) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return frozen(value)
+    if kind is Same:
+        return value  # type: ignore[no-any-return]
     if depth > _DEEPEST:
         raise TooDeep
     if isinstance(value, tuple | list | collections.deque):
@@ -133,6 +172,11 @@ def kept(value: Any, depth: int = 0) -> Hashable:
     return Same(value)
 
 
+def _whose_own(value: Any) -> Hashable:
+    """What is compared of a value alone, whatever it holds."""
+    return frozen(value) if type(value) in _PLAIN else Same(value)
+
+
 def _listed(value: list[Any] | collections.deque[Any]) -> Iterator[Any]:
     return list.__iter__(value) if isinstance(value, list) else collections.deque.__iter__(value)
 
@@ -151,31 +195,27 @@ def _held(value: Any) -> Mapping[str, Any]:
     try:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:
-        return {name: static(value, name) for name in type(value).__dataclass_fields__}
+        return {name: of_object(value, name) for name in type(value).__dataclass_fields__}
 
 
 # -- where it is found -----------------------------------------------------------------------------
 
 
-def in_module(names: Mapping[str, Any], name: str) -> Hashable:
+def in_module(names: Mapping[str, Any], name: str) -> Any:
     """A global, or else a builtin."""
-    return kept(names[name] if name in names else getattr(builtins, name, ABSENT))
+    return names[name] if name in names else getattr(builtins, name, ABSENT)
 
 
-def in_cell(cell: CellType, name: str) -> Hashable:
+def in_cell(cell: CellType, name: str) -> Any:
     """A variable of a function around."""
+    del name
     try:
-        return kept(cell.cell_contents)
+        return cell.cell_contents
     except ValueError:
-        return kept(ABSENT)
+        return ABSENT
 
 
-def of_object(owner: Any, name: str) -> Hashable:
-    """An attribute of an object, or of a class or module, as far as reading it runs no code."""
-    return kept(static(owner, name))
-
-
-def static(owner: Any, name: str) -> Any:
+def of_object(owner: Any, name: str) -> Any:
     """An attribute without running any code; a descriptor of the user's is itself."""
     found = inspect.getattr_static(owner, name, ABSENT)
     if isinstance(found, MemberDescriptorType | GetSetDescriptorType) and not isinstance(owner, type):
@@ -186,34 +226,36 @@ def static(owner: Any, name: str) -> Any:
     return found
 
 
-def of_pythons(owner: Any, name: str) -> Hashable:
+def of_pythons(owner: Any, name: str) -> Any:
     """An attribute of an object of Python's own."""
     found = getattr(owner, name, ABSENT)
-    return name if isinstance(found, BuiltinFunctionType) else kept(found)
+    return name if isinstance(found, BuiltinFunctionType) else found
 
 
-def in_function(function: FunctionType, name: str) -> Hashable:
+def imported(modules: Mapping[str, Any], name: str) -> Any:
+    """A module that is loaded."""
+    return modules.get(name, ABSENT)
+
+
+_SHALLOW = (in_module, in_cell, of_object, of_pythons, imported)
+
+
+def in_function(function: FunctionType, name: str) -> Any:
     """What a function of the user's is made of, besides what it reads."""
     del name
-    return Same(function.__code__), kept(function.__defaults__), kept(function.__kwdefaults__)
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
-def behind_function(function: FunctionType, name: str) -> Hashable:
+def behind_function(function: FunctionType, name: str) -> Any:
     """All that a function may read which was called and not interpreted."""
     del name
-    return tuple(fingerprint(function).items())
+    return dict(fingerprint(function))
 
 
-def imported(modules: Mapping[str, Any], name: str) -> Hashable:
-    """A module that is loaded."""
-    return Same(modules.get(name, ABSENT))
-
-
-def fixed_arguments(program: Any, name: str) -> Hashable:
+def fixed_arguments(program: Any, name: str) -> Any:
     """What a program that is called has for parameters that are not given."""
     del name
-    defaults = [parameter.default for parameter in program.definition.parameters]
-    return kept((dict(program.bound), defaults))
+    return dict(program.bound), [parameter.default for parameter in program.definition.parameters]
 
 
 MODULES = sys.modules

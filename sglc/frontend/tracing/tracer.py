@@ -151,6 +151,17 @@ class Tracer(Evaluation, FiniteValues):
             self.outside.note_given(real)
         return real
 
+    def stands(self) -> tuple[Any, ...]:
+        """How much is recorded: the ops of this block, decisions, guards; and what was read outside."""
+        ops = self.recorder.ops
+        return ops, len(ops), len(self.decided), len(self.guards), self.outside.reads.mark()
+
+    def forget_reads(self, stood: tuple[Any, ...]) -> None:
+        """A statement ends in a graph break: if it recorded nothing, what it read outside does not matter."""
+        ops, *counts, mark = stood
+        if ops is self.recorder.ops and counts == [len(ops), len(self.decided), len(self.guards)]:
+            self.outside.reads.go_back(mark)
+
     def made(self, value: Value, known: Known) -> None:
         """The last op makes a value that is known."""
         op = self.recorder.ops[-1]

@@ -67,11 +67,15 @@ def run_block(frame: CallFrame, body: Sequence[ast.stmt]) -> Leaves | None:
         rule = _RULES.get(type(statement))
         frame.node = statement
         frame.tracer.step()
+        stood = frame.tracer.stands()
         if rule is None:
             what = type(statement).__name__.removesuffix("Def").lower()
             raise GraphBreak(f"a `{what}` statement has no rule", frame.loc(), NO_RULE)
         try:
             left = rule(frame, statement)
+        except GraphBreak:
+            frame.tracer.forget_reads(stood)
+            raise
         except Exception as error:
             frame.tracer.raised_at(error, frame.loc())
             raise
