@@ -833,7 +833,8 @@ def change_settings(patch: Any = None) -> str:
 
 CHANGED = [
     own_settings.by_attribute, own_settings.by_name, own_settings.by_text, own_settings.by_dict,
-    own_settings.by_patch, own_settings.by_global, own_settings.of_the_class, own_settings.by_function, own_settings.changeable,
+    own_settings.by_patch, own_settings.by_global, own_settings.of_the_class,
+    own_settings.by_function, own_settings.changeable,
 ]  # fmt: skip
 
 
