@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
 from sglc.frontend.tracing.guards import changed, fingerprint, frozen
 from sglc.frontend.tracing.tools import pure
 from sglc.ir.text.printer import to_text
@@ -172,3 +173,23 @@ def test_a_function_that_refers_to_itself() -> None:
     function = make()
     assert changed(fingerprint(function), fingerprint(function)) == ""
     assert changed(fingerprint(function), fingerprint(make())) == ""  # nothing tells the two apart
+
+
+CALLED: list[str] = []
+
+
+@sgl.tool
+def noting(text: str) -> str:
+    CALLED.append(text)
+    return text
+
+
+def test_what_a_tool_changes_for_itself_is_no_guard() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += noting("a") + sgl.gen("x")
+
+    backend = ScriptedBackend(lambda asked: "x")
+    results = [program.run(backend=backend).sync() for _ in range(3)]
+    assert [(result.mode, result.why_python) for result in results] == [("plan", "")] * 3
+    assert len(program._plans.leaves) == 1

@@ -22,7 +22,7 @@ from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
 from sglc.ir.verify.verify import verify
-from tests.frontend import settings
+from tests.frontend import settings as own_settings  # a name that no other test stores
 from tests.frontend.stand_in import same_on_every_path
 
 BACKEND = ScriptedBackend(lambda asked: "a")
@@ -819,21 +819,22 @@ def test_what_is_read_before_a_tool_is_no_break() -> None:
 
 @tool
 def change_settings(patch: Any = None) -> str:
-    settings.BY_ATTRIBUTE += 1
-    setattr(settings, "BY_NAME", settings.BY_NAME + 1)  # noqa: B010
-    vars(settings)["BY_TEXT"] += 1
-    settings.__dict__.update(BY_DICT=2)
+    own_settings.BY_ATTRIBUTE += 1
+    setattr(own_settings, "BY_NAME", own_settings.BY_NAME + 1)  # noqa: B010
+    vars(own_settings)["BY_TEXT"] += 1
+    own_settings.__dict__.update(BY_DICT=2)
     if patch is not None:
         patch.setattr("tests.frontend.settings.BY_PATCH", 2)
-    settings.assign()
-    settings.Limits.least += 1
-    settings.replaced = lambda: "second"
+    own_settings.assign()
+    own_settings.Limits.least += 1
+    own_settings.replaced = lambda: "second"
     return "changed"
 
 
 CHANGED = [
-    settings.by_attribute, settings.by_name, settings.by_text, settings.by_dict, settings.by_patch,
-    settings.by_global, settings.of_the_class, settings.by_function, settings.changeable,
+    own_settings.by_attribute, own_settings.by_name, own_settings.by_text, own_settings.by_dict,
+    own_settings.by_patch, own_settings.by_global, own_settings.of_the_class,
+    own_settings.by_function, own_settings.changeable,
 ]  # fmt: skip
 
 
@@ -850,12 +851,12 @@ def test_what_some_code_stores_is_not_read_behind_a_tool(read: Callable[[], str]
 def test_constants_of_modules_and_classes_are_read_behind_a_tool() -> None:
     def statements(s: Any) -> Any:
         change_settings()
-        s += settings.never_changed()
+        s += own_settings.never_changed()
         return [
-            settings.NEVER_CHANGED,
-            settings.WORDS,
-            settings.KIND is settings.Kind.ONE,
-            settings.Limits.most,
+            own_settings.NEVER_CHANGED,
+            own_settings.WORDS,
+            own_settings.KIND is own_settings.Kind.ONE,
+            own_settings.Limits.most,
         ]
 
     program = body(statements)

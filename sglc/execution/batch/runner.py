@@ -82,7 +82,9 @@ def run_batch(
         while (result := batch.next()) is not None:
             yield result
     except KeyboardInterrupt:
-        raise Interrupted([result for result in batch.close() if result.ended]) from None
+        ended = [result for result in batch.held() if result.ended]  # before others end by being stopped
+        batch.close()
+        raise Interrupted(ended) from None
     finally:
         batch.close()
 
@@ -189,12 +191,15 @@ class _Batch(Generic[_Row]):
             self._room.notify()
         return result
 
-    def close(self) -> list[Result]:
-        """Let no row begin, stop those that run; gives the results that are held, in row order."""
+    def held(self) -> list[Result]:
+        """The results that somebody holds, or will be given, in row order."""
+        with self._room:
+            return [result for _, result in (*sorted(self._given.items()), *sorted(self._begun.items()))]
+
+    def close(self) -> None:
+        """Let no row begin, and stop those that run."""
         with self._room:
             self._closed = True
             self._room.notify_all()
-            held = [*sorted(self._given.items()), *sorted(self._begun.items())]
-        for _, result in held:
+        for result in self.held():
             result.stop()
-        return [result for _, result in held]

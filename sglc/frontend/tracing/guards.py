@@ -133,6 +133,8 @@ def _behind(item: Any) -> FunctionType | None:
             )
             if isinstance(definition, Definition):
                 return _behind(definition.call)
+            if type(item).__module__.startswith("sglc.") and getattr(item, "effects", False):
+                return None  # a tool is called when the plan runs, whatever it reads then
             declared = inspect.getattr_static(item, "__wrapped__", None)
             return declared if isinstance(declared, FunctionType) else None
 

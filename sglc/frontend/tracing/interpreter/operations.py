@@ -265,7 +265,6 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         if isinstance(value, _READS) and not isinstance(found, str):  # a path decides what it has read
             frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
-        frame.tracer.outside.unchanged(frame.tracer, found)
         return found
     if isinstance(value, Symbolic):
         settled = value.settled() if isinstance(value, SymbolicText) else None
