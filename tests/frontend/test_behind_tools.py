@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sglc.errors import UsageError
 from tests.notebook import Notebook
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import canon, globals_of
@@ -155,3 +156,42 @@ def test_what_a_tool_cannot_change_is_the_plan_s(name: str) -> None:
     found, modes = ran(WHOLE[name], "auto")
     assert found == expected
     assert modes[0] == "plan"
+
+
+@pytest.mark.parametrize("mode", ["plan", "auto"])
+def test_a_tool_of_a_called_program_counts(mode: str) -> None:
+    """What it stores was read before the call; the program that called would go on as Python behind it."""
+    head = """
+MARK, LOG = 'a', []
+
+@sgl.tool
+def mark() -> str:
+    global MARK
+    MARK = 'b'
+    return 't'
+
+@sgl.function
+def inner(s):
+    s += mark() + sgl.gen('i')
+"""
+    program = """
+@sgl.function
+def program(s):
+    s += MARK + sgl.gen('g')
+    s += inner.run()['i']
+    if s['g'] != 'what is never said':
+        LOG.append('x')
+    s += sgl.gen('h')
+"""
+
+    def said(mode: str) -> str:
+        book = Notebook(f"behind_{next(_NUMBERS)}", head, program)
+        return str(book.module.program.run(backend=HashBackend(), seed=1, mode=mode).text())
+
+    expected = said("python")
+    assert expected.startswith("a")
+    if mode == "plan":
+        with pytest.raises(UsageError, match="`mark` may change `MARK`"):
+            said(mode)
+    else:
+        assert said(mode) == expected
