@@ -29,17 +29,17 @@ KIND = Kind.ONE
 
 
 class Limits:
-    most = 3
+    most_of_all = 3
     least = 1
 
     def __init__(self) -> None:
-        self.most = 7  # of the object alone
+        self.most_of_all = 7  # of the object alone
 
 
 def never_changed() -> str:
     LOGGER.debug("read")
     assert PATTERN.match("ab")
-    return f"{DAY.isoformat()} {NEVER_CHANGED} {WORDS} {KIND.value} {Limits.most}"
+    return f"{DAY.isoformat()} {NEVER_CHANGED} {WORDS} {KIND.value} {Limits.most_of_all}"
 
 
 def by_attribute() -> str:

@@ -856,7 +856,7 @@ def test_constants_of_modules_and_classes_are_read_behind_a_tool() -> None:
             own_settings.NEVER_CHANGED,
             own_settings.WORDS,
             own_settings.KIND is own_settings.Kind.ONE,
-            own_settings.Limits.most,
+            own_settings.Limits.most_of_all,
         ]
 
     program = body(statements)
