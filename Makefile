@@ -65,6 +65,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/compile_time.py
 	$(PY) benchmarks/frontend.py
 	$(PY) benchmarks/plans.py
+	$(PY) benchmarks/long_batch.py
 	$(PY) benchmarks/watching.py
 	$(PY) benchmarks/cpu.py
 	$(PY) benchmarks/five_shot.py
