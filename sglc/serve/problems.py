@@ -27,6 +27,7 @@ _PARAMS = {
     "SGLC470": "logit_bias",
     **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
 }
+_RETRY_S = "1"
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -117,8 +118,11 @@ def of_any(error: Exception) -> Refusal:
 
 
 def as_response(refusal: Refusal) -> Response:
-    """The answer."""
-    return as_json(refusal.body(), refusal.status)
+    """The answer. Who is turned away for now is told when to come again."""
+    response = as_json(refusal.body(), refusal.status)
+    if refusal.status in (429, 503):
+        response.headers["retry-after"] = _RETRY_S
+    return response
 
 
 def as_json(content: Any, status: int = 200) -> Response:

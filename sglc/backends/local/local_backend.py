@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sglc.backends.local.restarts import Breakdown, Restarts
 from sglc.backends.local.thread import RuntimeThread
-from sglc.errors import BackendError
-from sglc.ir.plan.events import Event
+from sglc.errors import BackendError, SglcError
+from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
@@ -33,8 +34,8 @@ class LocalRuntime(Protocol):
     """Where segments run: a thread or a process."""
 
     @property
-    def lost(self) -> bool:
-        """Whether it broke down in the middle, and another one may do better."""
+    def breakdown(self) -> Breakdown | None:
+        """Why it has ended without being told to, if it has."""
 
     def submit(
         self,
@@ -69,6 +70,7 @@ class LocalBackend:
         self.options = options
         self._lock = threading.Lock()
         self._runtime: LocalRuntime | None = None
+        self._restarts = Restarts()
         self._mail: _Mail | None = None
 
     @property
@@ -102,8 +104,17 @@ class LocalBackend:
         self._started()
 
     def _started(self) -> LocalRuntime:
+        """The runtime. One that broke down makes place for another.
+
+        Raises:
+            SglcError: that is not to be yet, or not at all.
+        """
         with self._lock:
-            if self._runtime is None or self._runtime.lost:
+            if self._runtime is not None and (breakdown := self._runtime.breakdown) is not None:
+                self._restarts.allow(breakdown)
+                self._runtime.close()
+                self._runtime = None
+            if self._runtime is None:
                 self._runtime = self._begin()
             return self._runtime
 
@@ -125,7 +136,12 @@ class LocalBackend:
         """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         mail = self._mail_to(asyncio.get_running_loop())
-        runtime = self._started()
+        try:
+            runtime = self._started()
+        except SglcError as error:
+            for node in range(len(segment.nodes)):
+                yield NodeFailed(node, error)
+            return
         run = runtime.submit(
             segment,
             lambda event: mail.put(events, event),
