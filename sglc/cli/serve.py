@@ -16,6 +16,7 @@ _NO_LIMIT = 1 << 20  # tokens: a script has none
 _WAITS = (
     ("--stall-timeout", 60.0, "that a client may leave a stream unread"),
     ("--keep-alive", 75.0, "that a connection may wait for its next request"),
+    ("--compile-timeout", 10.0, "that compiling a regex, schema or grammar may take"),
     ("--drain-timeout", 30.0, "that answers may go on when the server is told to end"),
 )
 
@@ -34,6 +35,10 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
     serve.add_argument("--kv-mib", type=_count, metavar="MIB", help="memory for keys and values")
     serve.add_argument("--max-rows", type=_count, metavar="N", help="texts in the making at once, at most")
     serve.add_argument("--token-budget", type=_count, metavar="N", help="tokens of a step, at most")
+    serve.add_argument(
+        "--compile-mib", type=_count, default=2048, metavar="MIB",
+        help="memory that compiling a regex, schema or grammar may take (default: 2048)",
+    )  # fmt: skip
     for option, default, what in _WAITS:
         serve.add_argument(
             option, type=_seconds, default=default, metavar="S", help=f"seconds {what} (default: {default:.0f})"
@@ -113,6 +118,8 @@ def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
             kv_bytes=None if options.kv_mib is None else options.kv_mib << 20,
             max_rows=options.max_rows,
             token_budget=options.token_budget,
+            compile_s=options.compile_timeout,
+            compile_bytes=options.compile_mib << 20,
             process=True,  # HTTP and the model must not wait for each other
         )
     )

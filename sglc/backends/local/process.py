@@ -88,16 +88,17 @@ class RuntimeProcess:
         done: Callable[[], None],
         *,
         streams: bool = True,
+        compiling: tuple[int, ...] = (),
     ) -> object:
         """Start a segment, together with the others of this turn of the event loop; a token for `abort`.
 
         `emit` receives its events, and `done` is called once after the last; both in another thread, or
-        before this returns.
+        before this returns. Nodes that are `compiling` wait for `compiled`.
         """
         run = next(self._numbers)
         nodes = range(len(segment.nodes))
         try:
-            command = wire.encode_submit(run, segment, streams=streams)
+            command = wire.encode_submit(run, segment, streams=streams, compiling=compiling)
         except SglcError as error:
             refuse(nodes, error, emit, done)
             return run
@@ -111,6 +112,15 @@ class RuntimeProcess:
         else:
             asyncio.get_running_loop().call_soon(self._send)
         return run
+
+    def compiled(self, run: object, node: int, error: SglcError | None) -> None:
+        """What a node is held to is compiled, or `error` is wrong with it."""
+        assert isinstance(run, int)
+        problem = None if error is None else wire.problem_of(error)
+        with self._lock:
+            if run in self._runs:
+                self._outbox.append(wire.encode(wire.Compiled(run, node, problem)))
+        self._send()
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +23,14 @@ from sglc.errors import RunError
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.json_schema import enforceable
 from sglc.ir.grammar.strict_schema import strict_grammar
+from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.finite_text import endless_rule
 from sglc.runtime.constraints.llguidance_matcher import Encode, Guidance
 from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import Bool
 
 if TYPE_CHECKING:
-    from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher
+    from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo
 
 _GRAMMARS = 64  # compiled ones kept for each tokenizer
 _LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
@@ -41,14 +45,29 @@ class Grammars:
         token_bytes: bytes of every id, index = id; ids without bytes are no text and never allowed.
         size: ids of the model; those behind `token_bytes` are padding.
         encode: text to ids, for llguidance.
+        folder, identity: as in `Constraints`.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None = None) -> None:
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        size: int,
+        encode: Encode | None = None,
+        *,
+        folder: Path | None = None,
+        identity: str = "",
+    ) -> None:
+        self._folder = folder
+        self._identity = identity
         self._token_bytes = token_bytes
         self._encode = encode
         self._size = size
         self._next_bytes = lru_cache(lambda: NextBytes(token_bytes[:size]))
         self._compiled = lru_cache(maxsize=_GRAMMARS)(self._compile)
+
+    def prepare(self) -> None:
+        """Load the libraries, and tell them the vocabulary."""
+        self._tokenizer_info, self._guidance, self._next_bytes()
 
     def json_schema(self, schema: str) -> GrammarConstraint:
         """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.
@@ -57,7 +76,7 @@ class Grammars:
             LegalizeError: SGLC455, SGLC456, as `enforceable`.
             RunError: SGLC456, SGLC458, SGLC459, as `ebnf`.
         """
-        return self._start("json_schema", enforceable(schema))
+        return self._start("json_schema", schema)
 
     def strict(self, schema: str) -> GrammarConstraint:
         """As `json_schema`, by llguidance.
@@ -66,7 +85,7 @@ class Grammars:
             LegalizeError: SGLC455, SGLC456, SGLC458, as `strict_grammar`.
             RunError: SGLC459, as `ebnf`.
         """
-        grammar = strict_grammar(schema)
+        grammar = self._compiled("strict", schema)
         make = self._guidance.matcher
         return self._checked("json_schema", lambda: make(grammar))
 
@@ -82,7 +101,6 @@ class Grammars:
             RunError: SGLC456, SGLC457 xgrammar does not take it, or it derives no finite text; SGLC458 xgrammar
                 is not installed; SGLC459 the model cannot write any such text.
         """
-        check_gbnf(grammar)
         return self._start("ebnf", grammar)
 
     def _start(self, kind: str, text: str) -> GrammarConstraint:
@@ -99,7 +117,7 @@ class Grammars:
         return constraint
 
     @cached_property
-    def _compiler(self) -> GrammarCompiler:
+    def _tokenizer_info(self) -> TokenizerInfo:
         try:
             import xgrammar
         except ImportError:
@@ -107,17 +125,44 @@ class Grammars:
                 "SGLC458", "JSON schemas and grammars need the package `xgrammar`",
                 hint="pip install 'sglc[local]'",
             ) from None  # fmt: skip
-        info = xgrammar.TokenizerInfo(
+        return xgrammar.TokenizerInfo(
             list(self._token_bytes[: self._size]),
             xgrammar.VocabType.RAW,
             vocab_size=self._size,
             stop_token_ids=[],
         )
-        return xgrammar.GrammarCompiler(info, cache_enabled=False)
 
-    def _compile(self, kind: str, text: str) -> CompiledGrammar:
-        compiler = self._compiler
-        from xgrammar import Grammar
+    def _compile(self, kind: str, text: str) -> Any:
+        """A grammar that matchers can be made of: read, if it was compiled before."""
+        path = None
+        if self._folder is not None:
+            library = "llguidance" if kind == "strict" else "xgrammar"
+            with suppress(PackageNotFoundError):
+                key = (kind, text, self._identity, self._size, version(library))
+                path = automaton_cache.path_of_grammar(self._folder, *key)
+        if path is not None:
+            if (found := automaton_cache.load_grammar(path)) is not None:
+                if kind == "strict":
+                    return found
+                from xgrammar import CompiledGrammar
+
+                with suppress(RuntimeError):
+                    return CompiledGrammar.deserialize_json(found, self._tokenizer_info)
+        if kind == "strict":
+            compiled: Any = strict_grammar(text)
+        else:
+            compiled = self._compile_grammar(kind, text)
+        if path is not None:
+            automaton_cache.save_grammar(path, compiled if kind == "strict" else compiled.serialize_json())
+        return compiled
+
+    def _compile_grammar(self, kind: str, text: str) -> CompiledGrammar:
+        if kind == "ebnf":
+            check_gbnf(text)
+        else:
+            text = enforceable(text)
+        info = self._tokenizer_info
+        from xgrammar import Grammar, GrammarCompiler
 
         code = "SGLC457" if kind == "ebnf" else "SGLC456"
         try:
@@ -131,7 +176,7 @@ class Grammars:
                     code, f"the `{kind}` of this generation has a part that no finite text satisfies",
                     note=f"its rule `{rule}` always needs itself again", hint="give it a way to end",
                 )  # fmt: skip
-            return compiler.compile_grammar(grammar)
+            return GrammarCompiler(info, cache_enabled=False).compile_grammar(grammar)
         except RuntimeError as error:
             said = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
             raise RunError(
