@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sglc.execution.batch.runner import run_batch, window_of
+from sglc.execution.batch.runner import Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import clock_of_batch, clock_of_run
@@ -63,14 +63,19 @@ def called_at(
     return outer.backend if backend is None else backend, place.seed, place
 
 
-def maker(call: CallSetup, make: Callable[[_Row, RunSetup], Run]) -> Callable[[int, _Row], Run]:
+def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
     context = contextvars.copy_context()
-    return lambda number, row: make(row, RunSetup(call, number, context.copy()))
+    waits = call.observer is not None  # it may write of each row
+
+    def made(number: int, row: _Row, at_once: bool) -> Run | None:
+        return None if at_once and waits else make(row, RunSetup(call, number, context), at_once)
+
+    return made
 
 
 def run_rows(
-    call: CallSetup, make: Callable[[int, _Row], Run], rows: Iterable[_Row],
+    call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
     order: Callable[[Sequence[_Row]], Sequence[int]] | None,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""

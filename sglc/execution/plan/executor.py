@@ -13,7 +13,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from sglc.execution.event_loop import executor_loop
@@ -59,7 +59,8 @@ def run_plan(
     """
     arguments = bound(plan, arguments)
     check_plan_runs(plan, session.backend, tools)
-    executor = PlanExecutor(Prepared(plan), session, tools, contextvars.copy_context())
+    context = contextvars.copy_context()
+    executor = PlanExecutor(Prepared(plan), session, tools, lambda: context)
     over: Future[Any] = Future()
 
     def ended(value: Any, error: BaseException | None) -> None:
@@ -82,23 +83,23 @@ class PlanExecutor:
     """One run of one plan, in the loop's thread.
 
     Args:
-        served: is told what declared functions gave.
+        context: what declared functions see.
 
     Attributes:
         needs_python: whether something came that only Python can do, or tell of.
     """
 
     def __init__(
-        self, prepared: Prepared, session: Session, tools: Tools, context: contextvars.Context,
-        served: Served | None = None,
-    ) -> None:  # fmt: skip
+        self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context]
+    ) -> None:
         self.program = prepared.plan.program
         self.needs_python = ""  # why something came that only Python can do, or tell of
         self.handed_over = False  # whether the program itself is to go on as Python
         self._prepared = prepared
+        self._tools = tools
+        self._context = context
         self._session = session
-        self.functions = Functions(self.program, tools, context, served)
-        self.segments = Segments(session, self.give, self.end, self.go_on, traced=prepared.traced)
+        self.segments = Segments(session, traced=prepared.traced)
         self._known: dict[str, Value] = {}  # the variables
         self._frames: dict[Frame, None] = {}  # those that go on, inner ones behind those around
         self._ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
@@ -106,6 +107,21 @@ class PlanExecutor:
         self._over = False
         self._failed = False  # whether anything has
         self._then: Ended
+
+    @cached_property
+    def functions(self) -> Functions:
+        """Those that it calls; most plans call none."""
+        return Functions(self.program, self._tools, self._context)
+
+    @property
+    def served(self) -> Served:
+        """What declared functions gave."""
+        return self.functions.served
+
+    @property
+    def calling(self) -> Mapping[object, FunctionStep]:
+        """The functions that run now, in the order of their beginning."""
+        return self.functions.calling
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -281,6 +297,7 @@ class PlanExecutor:
         self._ready.clear()
         self._session.when_stopped(None)
         back = partial(self._then, value, error)
+        del self._then  # it holds this one
         self._session.when_idle(lambda: self.segments.give_back(back))
 
     def _stopped(self) -> None:
@@ -292,7 +309,8 @@ class PlanExecutor:
             return
         self._store()
         self._frames.clear()
-        self.functions.abandon()
+        if "functions" in vars(self):
+            self.functions.abandon()
         self._finish(None, self._session.why_over or stopped())
 
     def _store(self) -> None:
