@@ -1,11 +1,15 @@
-"""Runs whose plan is there: nothing is left for the garbage collector, and a row begins where one ended."""
+"""Runs whose plan is there: what they go through, what they leave behind, and where rows of a batch begin."""
 
 from __future__ import annotations
 
 import contextvars
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.lifecycle import CallSetup, Run, RunSetup
 from sglc.execution.options import fitted
+from tests.small_default import small_default
 
 WINDOW = 4
 
@@ -126,3 +131,26 @@ def test_what_cannot_be_made_fails_the_batch_behind_the_rows_before() -> None:
     assert given == list(range(30))
     with pytest.raises(LookupError, match="no row 30"):
         next(results)
+
+
+def entered(backend: str) -> list[str]:
+    """The modules that a warm run goes through, in a process of its own."""
+    line = [sys.executable, "-m", "tests.modules_entered", backend]
+    here = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=here)
+    return done.stdout.split()[1:]
+
+
+def test_modules_that_a_generation_goes_through(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"text": "four"}]')
+    modules = entered(f"scripted:{script}")
+    assert "sglc.execution.session" in modules
+    assert len(modules) <= 24, modules
+
+
+def test_modules_that_a_generation_of_a_model_goes_through() -> None:
+    small_default()
+    modules = entered("local")
+    assert "sglc.runtime.engine.engine" in modules
+    assert len(modules) <= 58, modules

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from sglc.api.ahead import AheadOfTime
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
-from sglc.execution.context import resolve, set_default_backend
+from sglc.execution.context import RUN_CONTEXT, resolve, set_default_backend
 from sglc.execution.options import (
     NOTHING,
     OPTIONS,
@@ -467,7 +467,6 @@ class Function:
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
         """
-        from sglc.execution.context import RUN_CONTEXT
         from sglc.execution.lifecycle import Run
 
         arguments, sampling = fitting

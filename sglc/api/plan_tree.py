@@ -30,7 +30,6 @@ from sglc.ir.facts import holds, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep
-from sglc.ir.pure import type_name
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.compile import cached
@@ -210,7 +209,7 @@ def _missed(
 def _kind(value: Any) -> Hashable:
     """What is taken for granted of an argument: the type of data, which is a class and not only its name."""
     kind = type(value)
-    return type_name(value) if kind.__module__ == "builtins" else Same(kind)
+    return kind.__qualname__ if kind.__module__ == "builtins" else Same(kind)
 
 
 def _answer(fact: str, arguments: Mapping[str, Any]) -> Hashable:

@@ -267,13 +267,13 @@ class ScriptedBackend:
 
     def _follow(self, index: int, node: object, prompts: list[str], texts: Mapping[int, str]) -> None:
         match node:
+            case ExtendNode(stream, parts):
+                shown = [part if isinstance(part, str) else _shown(part, texts) for part in parts]
+                prompts[index] = prompts[stream] + "".join(shown)
             case OpenNode(None):
                 prompts[index] = ""
             case OpenNode(int() as handle):
                 prompts[index] = self._kept[handle]
-            case ExtendNode(stream, parts):
-                shown = [part if isinstance(part, str) else _shown(part, texts) for part in parts]
-                prompts[index] = prompts[stream] + "".join(shown)
             case ForkNode(stream):
                 prompts[index] = prompts[stream]
             case KeepNode(stream, int() as handle):

@@ -12,7 +12,7 @@ from typing import Any
 _LOCK = threading.Lock()
 _INBOX: deque[Callable[[], None]] = deque()  # what the loop has not seen yet
 _loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None  # the loop's
+_thread: int | None = None  # the loop's, by its ident
 _told = False  # whether the loop is going to look into the inbox
 
 
@@ -22,8 +22,9 @@ def executor_loop() -> asyncio.AbstractEventLoop:
     with _LOCK:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True)
-            _thread.start()
+            thread = threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True)
+            thread.start()
+            _thread = thread.ident
         return _loop
 
 
@@ -53,7 +54,7 @@ class Job:
 
 def in_loop() -> bool:
     """Whether this is the loop's thread."""
-    return threading.current_thread() is _thread
+    return threading.get_ident() == _thread
 
 
 def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:

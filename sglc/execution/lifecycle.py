@@ -29,6 +29,9 @@ class Limits:
     window: int | None = None  # None: as many as fit the back end
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class CallSetup:
     """What all runs have in common that one call of `run` or `run_batch` starts."""
@@ -36,7 +39,7 @@ class CallSetup:
     name: str
     backend: Backend
     seed: int
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
     place: CallPlace | None = None  # where it stands in another run's body
 

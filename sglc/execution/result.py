@@ -352,7 +352,7 @@ class Result(CallText):
         return None if seen or self._outcome is None else self._outcome.error
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if self._outcome is not None and self._outcome.error is not None and not sys.is_finalizing():
             report(self)
 
 

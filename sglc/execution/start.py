@@ -10,7 +10,7 @@ from sglc.execution.batch.runner import Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import clock_of_batch, clock_of_run
-from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
+from sglc.execution.lifecycle import NO_LIMITS, CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result
 from sglc.ir.plan.backend import Backend
@@ -24,6 +24,8 @@ def limits_of_run(max_calls: Any, max_tokens: Any, timeout: Any) -> Limits:
     Raises:
         UsageError: SGLC026, SGLC041, one of them does not fit.
     """
+    if max_calls is max_tokens is timeout is None:
+        return NO_LIMITS
     return Limits(budget_of(max_calls, max_tokens), clock_of_run(timeout))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
-from sglc.execution.plan.arguments import as_values, bound
+from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
@@ -35,6 +35,7 @@ from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, SwitchStep, ValueSte
 
 _END = -1  # stands for the end of a block, among the numbers of its steps
 _HERE = Placed()
+_AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
 Ended = Callable[[Any, BaseException | None], None]
 
 
@@ -153,7 +154,10 @@ class PlanExecutor:
         if self._session.stopped:
             self._finish(None, self._session.why_over or stopped())
             return
-        given = list(as_values(self._prepared.plan, arguments).values())
+        given: list[Value] = []
+        for param in self._prepared.plan.params:
+            value = arguments[param.name]
+            given.append(value if param.kind in _AS_THEY_ARE else Exact(value))
         at = Placed(self._session.outputs.call) if self._session.outputs.call else _HERE
         self.enter(self._prepared.top, given, at, None, self._known, self._done)
         self.go_on()
@@ -256,7 +260,11 @@ class PlanExecutor:
             self.end(frame, number, problem)
             return
         try:
-            do(self, frame, number)
+            segment = frame.block.steps[number].segment
+            if segment is not None:
+                self.segments.submit(self, frame, number, segment)
+            else:
+                do(self, frame, number)
         except Exception as error:
             self.fail(frame, number, error)
 

@@ -62,7 +62,7 @@ class Segments:
             {name: self._number(value(frame)) for name, value, _ in prepared.opened},
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
         )  # fmt: skip
-        bound = prepared.template(placed=not at.nowhere).bind(own)
+        bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
         # What ends it tells whether the back end has done all of it.
         over = self._over(frame, prepared) if prepared.asked else ()
         running = RunningSegment(run, self, frame, number, prepared, over)

@@ -48,12 +48,11 @@ class Running(Going, Protocol):
 
 
 def do(run: Running, frame: Frame, number: int) -> None:
-    """Do what a step says; it ends now, or later."""
+    """Do what a step says that is no segment; it ends now, or later."""
     prepared = frame.block.steps[number]
     match prepared.step:
         case Segment():
-            assert prepared.segment is not None
-            run.segments.submit(run, frame, number, prepared.segment)
+            raise AssertionError("a segment is submitted")
         case ValueStep() as step:
             operands = [plain(read(frame)) for read in prepared.reads]
             _made(run, frame, number, evaluate(step.operation, operands, step.loc))
