@@ -69,7 +69,7 @@ def without_times(printed: str) -> list[Any]:
     return lines
 
 
-@pytest.mark.parametrize("case", few(WHOLE, 5), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", few(WHOLE, 2), ids=lambda case: case.name)
 def test_a_plan_prints_the_same(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def elsewhere(item: object, folder: Path) -> str:
     return done.stdout.decode().strip()
 
 
+@pytest.mark.slow
 def test_functions_bound_functions_and_plans_run_in_another_process(module: Any, tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda asked: "x")
     answer = "<Q: WHY? A:>"

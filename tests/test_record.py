@@ -29,7 +29,7 @@ from sglc.observe.observer import open_observer
 from sglc.observe.replay import player, prompts, tape
 from sglc.observe.replay.tape import FILE, read_tape
 from sglc.passes.compile import compile_program
-from tests.depth import at_depth
+from tests.depth import at_depth, few
 from tests.openai_server import serving
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import ARGS, random_program
@@ -211,7 +211,7 @@ def together(s: Any, q: str) -> Any:
 PROGRAMS = (chain, forked, observing, tooled, calling, together, awaiting, elsewhere, failing, raising)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", few(PROGRAMS, 5), ids=lambda program: program.__name__)
 def test_a_replay_is_the_run_again(program: sgl.Function, tmp_path: Path) -> None:
     backend = ScriptedBackend(echoing)
     sgl.set_default_backend(backend)  # of what calls programs by itself
@@ -363,20 +363,20 @@ def changed(tmp_path: Path, old: str, new: str, row: int = 0) -> RunError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code", "line", "said"),
-    [
-        ('"Q: "', '"Question: "', "SGLC420", 12, "Question: x"),
-        ('" so"', '" so then"', "SGLC420", 13, "site `ask.b#0`"),
-        ('gen("b", max_tokens=8)', 'gen("b", max_tokens=9)', "SGLC420", 13, "`max_tokens` was 8 and is 9"),
-        ('gen("b", max_tokens=8)', 'gen("b", max_tokens=8, stop="x")', "SGLC420", 13, "`stop` was None"),
-        ('["yes", "no"]', '["no", "yes"]', "SGLC420", 15, "`choices` was ['yes', 'no'] and is ['no', 'yes']"),
-        ('gen("a"', 'gen("aa"', "SGLC421", 12, "it has: `ask.a#0`, `ask.b#0`, `ask.c#0`"),
-        ('fetch(s["b"])', 'fetch(s["a"])', "SGLC425", 14, 'recorded: ("b0'),
-        ('fetch(s["b"])', 'fetch(s["b"]) + fetch("x")', "SGLC421", 14, '("x")'),
-        ('    s += " then" + sgl.select("c", ["yes", "no"])\n', "", "SGLC422", 0, ".py:15"),
-    ],
-)
+STEPS = [  # what is written in another way, and what a replay says of it
+    ('"Q: "', '"Question: "', "SGLC420", 12, "Question: x"),
+    ('" so"', '" so then"', "SGLC420", 13, "site `ask.b#0`"),
+    ('gen("b", max_tokens=8)', 'gen("b", max_tokens=9)', "SGLC420", 13, "`max_tokens` was 8 and is 9"),
+    ('gen("b", max_tokens=8)', 'gen("b", max_tokens=8, stop="x")', "SGLC420", 13, "`stop` was None"),
+    ('["yes", "no"]', '["no", "yes"]', "SGLC420", 15, "`choices` was ['yes', 'no'] and is ['no', 'yes']"),
+    ('gen("a"', 'gen("aa"', "SGLC421", 12, "it has: `ask.a#0`, `ask.b#0`, `ask.c#0`"),
+    ('fetch(s["b"])', 'fetch(s["a"])', "SGLC425", 14, 'recorded: ("b0'),
+    ('fetch(s["b"])', 'fetch(s["b"]) + fetch("x")', "SGLC421", 14, '("x")'),
+    ('    s += " then" + sgl.select("c", ["yes", "no"])\n', "", "SGLC422", 0, ".py:15"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "code", "line", "said"), few(STEPS, 3))
 def test_the_first_step_that_differs_is_named(
     tmp_path: Path, old: str, new: str, code: str, line: int, said: str
 ) -> None:
@@ -575,6 +575,7 @@ def fresh(*command: str, cwd: Path, home: Path) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_real_model_s_run_is_replayed_in_a_fresh_process(local: LocalBackend, tmp_path: Path) -> None:
     (tmp_path / "quick.py").write_text(QUICK)
     program = open_function(str(tmp_path / "quick.py"))
@@ -811,7 +812,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "check"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
+@pytest.mark.parametrize(("mutant", "check"), few(MUTANTS, 2), ids=lambda one: one.__name__)
 def test_a_broken_recording_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], check: Callable[[Path], None], tmp_path: Path
 ) -> None:

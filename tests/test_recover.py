@@ -19,7 +19,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
-from tests.depth import at_depth
+from tests.depth import at_depth, few
 from tests.oracle_backend import OracleBackend
 
 
@@ -416,7 +416,7 @@ READS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("read", READS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("read", few(READS, 4), ids=lambda function: function.__name__)
 @pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
 def test_no_tool_is_called_behind_any_read_that_fails(read: Callable[[Any], Any], planned: bool) -> None:
     @sgl.function

@@ -381,7 +381,7 @@ def gives(s: Any, x: Any) -> Any:
     take(x, again=[x, s["a"]])
 
 
-@pytest.mark.parametrize(("example", "value"), VALUES, ids=repr)
+@pytest.mark.parametrize(("example", "value"), few(VALUES, 6), ids=repr)
 def test_a_tool_is_given_the_argument(example: Any, value: Any) -> None:
     TAKEN.clear()
     planned(compiled(gives, {"x": example}), {"x": value})
@@ -639,7 +639,7 @@ HELD: list[tuple[str, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "example", "alike", "other"), HELD, ids=repr)
+@pytest.mark.parametrize(("how", "example", "alike", "other"), few(HELD, 8), ids=repr)
 def test_a_plan_is_for_what_it_asked_of_its_example(how: str, example: Any, alike: Any, other: Any) -> None:
     plan = compiled(asks, {"x": example, "how": how})
     for value in (example, alike) if type(alike) is type(example) else (example,):
@@ -855,7 +855,7 @@ def test_the_command_line_gives_types(tmp_path: Path, capsys: pytest.CaptureFixt
 # -- facts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [value for pair in VALUES for value in pair], ids=repr)
+@pytest.mark.parametrize("value", few([value for pair in VALUES for value in pair], 6), ids=repr)
 def test_spelled_values_are_exact(value: Any) -> None:
     spelled = spell(value)
     assert spelled is not None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sglc.errors import UsageError
+from tests.depth import few
 from tests.notebook import Notebook
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import canon, globals_of
@@ -131,13 +132,13 @@ def ran(body: str, mode: str) -> tuple[list[Any], list[str]]:
     return made, modes
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("name", few(CHANGED, 12))
 def test_behind_a_tool_python_reads(name: str) -> None:
     expected, _ = ran(CHANGED[name], "python")
     assert ran(CHANGED[name], "auto")[0] == expected
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("name", few(CHANGED, 6))
 def test_in_a_rare_arm_too(name: str) -> None:
     """Where what is read stands in an arm that some runs come to."""
     lines = CHANGED[name].split("\n")
@@ -150,7 +151,7 @@ def test_in_a_rare_arm_too(name: str) -> None:
         assert ran(body, "auto")[0] == ran(body, "python")[0]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", few(WHOLE, 3))
 def test_what_a_tool_cannot_change_is_the_plan_s(name: str) -> None:
     expected, _ = ran(WHOLE[name], "python")
     found, modes = ran(WHOLE[name], "auto")

@@ -66,7 +66,7 @@ class Declared:
 
     def _record(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any], loc: Loc) -> Any:
         name = self.function.__name__
-        if _DECLARED[self.name] is not self:  # who runs the plan finds it by its name
+        if _DECLARED.get(self.name) is not self:  # who runs the plan finds it by its name
             raise GraphBreak(f"`{name}` is an older one than that which is declared under its name", loc, OTHER)
         given = tuple(_handed(tracer, arg, loc, name) for arg in args)
         named = {key: _handed(tracer, arg, loc, name) for key, arg in kwargs.items()}
