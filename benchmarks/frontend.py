@@ -31,6 +31,7 @@ PEER = "sglang==0.5.23"
 ROUNDS = 5
 GOAL_GEN_US = 50.0
 GOAL_FORK_RATIO = 10.0
+GOAL_CPU_RATIOS = {"chain": 0.2, "fork": 0.05, "observe": 0.35}  # of SGLang's CPU per generation
 GOAL_MEMORY_MB = 200.0
 PROGRAMS = {"chain": (2_000, 3), "fork": (2_000, 8), "observe": (1_000, 3)}  # programs a round, gens in each
 ANSWER = "a fine answer"
@@ -211,9 +212,11 @@ def main() -> int:
         print(case, json.dumps(shown), file=sys.stderr)
     held = child("--side", "memory")
     ratio = median(found, "fork", "sglc") / median(found, "fork", "sglang")
+    cpu_ratios = {case: round(cpu_ratio(sides), 3) for case, sides in found.items()}
     goals: dict[str, Callable[[], bool]] = {
         "cpu_us_per_gen": lambda: found["chain"]["sglc"]["cpu_us_per_gen"]["median"] <= GOAL_GEN_US,
         "fork_programs_ratio": lambda: ratio >= GOAL_FORK_RATIO,
+        "cpu_ratios": lambda: all(cpu_ratios[case] <= goal for case, goal in GOAL_CPU_RATIOS.items()),
         "memory_mb": lambda: held["peak_mb"] <= GOAL_MEMORY_MB,
     }
     result = {
@@ -221,15 +224,28 @@ def main() -> int:
         "peer": PEER,
         "cases": found,
         "fork_programs_ratio": round(ratio, 2),
+        "cpu_ratios": cpu_ratios,
         "memory": held,
-        "goals": {"cpu_us_per_gen": GOAL_GEN_US, "fork_ratio": GOAL_FORK_RATIO, "memory_mb": GOAL_MEMORY_MB},
+        "goals": {
+            "cpu_us_per_gen": GOAL_GEN_US,
+            "fork_ratio": GOAL_FORK_RATIO,
+            "cpu_ratios": GOAL_CPU_RATIOS,
+            "memory_mb": GOAL_MEMORY_MB,
+        },
         "reached": {name: reached() for name, reached in goals.items()},
         **setting(),
     }
     path = result_path("frontend")
     path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"fork programs/s: {ratio:.1f} x {PEER}; goals: {result['reached']} -> {path.relative_to(ROOT)}")
+    print(f"CPU by that of {PEER}: {cpu_ratios}; fork programs/s: {ratio:.1f} x")
+    print(f"goals: {result['reached']} -> {path.relative_to(ROOT)}")
     return 0
+
+
+def cpu_ratio(sides: dict[str, Any]) -> float:
+    """Our CPU per generation by theirs."""
+    ours, theirs = (sides[side]["cpu_us_per_gen"]["median"] for side in ("sglc", "sglang"))
+    return float(ours / theirs)
 
 
 def median(found: dict[str, Any], case: str, side: str) -> float:

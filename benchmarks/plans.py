@@ -1,7 +1,7 @@
-"""What a batch costs beside the model: the same programs as functions and as plans, on scripted answers.
+"""What a batch costs beside the model: the same programs as plans and as Python, on scripted answers.
 
-A function runs its Python once per row; its plan walks in the executor's loop. Each measurement is a process
-of its own, in turns. Results and call counts of both are compared before anything is timed.
+With `mode="python"` a program's code runs once per row; its plan walks in the executor's loop. Each measurement
+is a process of its own, in turns. Results and call counts of both are compared before anything is timed.
 
 Writes benchmarks/results/plans-<cpu>.json.
 """
@@ -19,10 +19,10 @@ from typing import Any
 from machine import ROOT, result_path, setting
 
 import sglc as sgl
-from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 
 ROUNDS = 5
+GOAL_RATIO = 0.9
 ASPECTS = ("clarity", "evidence", "style")
 
 
@@ -95,16 +95,14 @@ def measure(case: str, way: str) -> dict[str, float]:
     """CPU per generation, and rows per second, of one batch."""
     program, count, gens = PROGRAMS[case]
     backend = ScriptedBackend(answer)
-    plan = LoadedPlan(program.compile(backend).plan)
     rows = [{"question": f"What is {i}?"} for i in range(count)]
-    one = program.run_batch(rows[:50], backend=backend, seed=1)
-    two = plan.run_batch(rows[:50], backend=backend, seed=1)
+    one = program.run_batch(rows[:50], backend=backend, seed=1, mode="python")
+    two = program.run_batch(rows[:50], backend=backend, seed=1, mode="plan")
     assert [dict(a.variables) for a in one] == [dict(b.variables) for b in two]
     assert [a.ret_value for a in one] == [b.ret_value for b in two]
     assert [a.usage.calls for a in one] == [b.usage.calls for b in two] == [gens] * 50
-    runs: Any = plan if way == "plan" else program
     cpu_s, begin_s = time.process_time(), time.perf_counter()
-    results = runs.run_batch(rows, backend=backend)
+    results = program.run_batch(rows, backend=backend, mode=way)
     wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_s
     assert all(result.error() is None for result in results)
     return {"cpu_us_per_gen": 1e6 * cpu_s / count / gens, "rows_per_s": count / wall_s}
@@ -120,7 +118,7 @@ def child(case: str, way: str) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=tuple(PROGRAMS))
-    parser.add_argument("--way", choices=("function", "plan"))
+    parser.add_argument("--way", choices=("python", "plan"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
     if options.case:
@@ -128,7 +126,7 @@ def main() -> int:
         return 0
     cases: dict[str, Any] = {}
     for case in PROGRAMS:
-        rounds: dict[str, list[dict[str, float]]] = {"function": [], "plan": []}
+        rounds: dict[str, list[dict[str, float]]] = {"python": [], "plan": []}
         for _ in range(options.rounds):
             for way, found in rounds.items():  # in turns, so that a slow moment of the machine meets both
                 found.append(child(case, way))
@@ -143,23 +141,22 @@ def main() -> int:
             for way, found in rounds.items()
         }
         cases[case]["cpu_ratio"] = round(
-            cases[case]["plan"]["cpu_us_per_gen"]["median"]
-            / cases[case]["function"]["cpu_us_per_gen"]["median"],
+            cases[case]["plan"]["cpu_us_per_gen"]["median"] / cases[case]["python"]["cpu_us_per_gen"]["median"],
             2,
         )
         shown = {way: {key: item["median"] for key, item in cases[case][way].items()} for way in rounds}
         print(case, json.dumps(shown), cases[case]["cpu_ratio"], file=sys.stderr)
     result = {
-        "what": "a batch as a function and as its plan on instant scripted answers: CPU, rows per second",
+        "what": "a batch as Python and as a plan on instant scripted answers: CPU, rows per second",
         "cases": cases,
-        "goal": "a plan costs no more CPU per generation than the function",
-        "reached": {case: found["cpu_ratio"] <= 1.0 for case, found in cases.items()},
+        "goal": f"a plan costs at most {GOAL_RATIO} of the CPU per generation that Python does",
+        "reached": {case: found["cpu_ratio"] <= GOAL_RATIO for case, found in cases.items()},
         **setting(),
     }
     path = result_path("plans")
     path.write_text(json.dumps(result, indent=1) + "\n")
     ratios = {case: found["cpu_ratio"] for case, found in cases.items()}
-    print(f"CPU of the plan by that of the function: {ratios} -> {path.relative_to(ROOT)}")
+    print(f"CPU of the plan by that of Python: {ratios} -> {path.relative_to(ROOT)}")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from sglc.api.ahead import AheadOfTime
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
-from sglc.execution.context import resolve, set_default_backend
+from sglc.execution.context import RUN_CONTEXT, resolve, set_default_backend
 from sglc.execution.options import (
     NOTHING,
     OPTIONS,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sglc.api.ahead import Recording
     from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
+    from sglc.execution.batch.runner import Make
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
@@ -223,6 +224,7 @@ class Function:
         call = replace(set_up(self.__name__, backend, seed, None, limits or Limits(), watches), place=place)
         call.backend.start()
         run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+        assert run is not None
         if run.needs_thread and in_thread:
             threading.Thread(target=run.start, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
@@ -321,11 +323,11 @@ class Function:
 
         return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None)
 
-    def _maker(self, call: CallSetup, mode: Mode = "auto") -> Callable[[int, Fitting], Run]:
+    def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""
         from sglc.execution.start import maker
 
-        return maker(call, partial(self._made, mode=mode))
+        return maker(call, lambda row, setup, at_once: self._made(row, setup, mode, at_once=at_once))
 
     # -- the program itself ----------------------------------------------------------------------
 
@@ -456,13 +458,15 @@ class Function:
         own = {name: value for name, value in args.items() if name in names}
         return own if rest is None else {rest: more, **own}
 
-    def _made(self, fitting: Fitting, setup: RunSetup, mode: Mode) -> Run:
+    def _made(self, fitting: Fitting, setup: RunSetup, mode: Mode, *, at_once: bool = False) -> Run | None:
         """A run of these arguments: of the plan that is for them, or of the body.
+
+        Args:
+            at_once: only of a plan that is there; None if there is none.
 
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
         """
-        from sglc.execution.context import RUN_CONTEXT
         from sglc.execution.lifecycle import Run
 
         arguments, sampling = fitting
@@ -472,13 +476,16 @@ class Function:
         if mode != "python":
             from sglc.execution.plan.run import GoOn, PlanPart
 
-            choice = self._plans.choose(arguments, sampling, setup.call.backend, now=mode == "plan")
+            now = mode == "plan"
+            choice = self._plans.choose(arguments, sampling, setup.call.backend, now=now, at_once=at_once)
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
                 return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
+        if at_once:
+            return None
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)

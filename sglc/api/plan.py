@@ -157,7 +157,7 @@ class LoadedPlan:
         fitting = fitting if count < 0 else list(fitting)
         call = self._set_up(backend, seed, count, limits, watches_of(record, replay, trace))
         order = partial(plan_order, self.plan) if hoist_prefix else None
-        return run_rows(call, maker(call, self._made), fitting, order)
+        return run_rows(call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order)
 
     # -- inside ----------------------------------------------------------------------------------
 

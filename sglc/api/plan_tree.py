@@ -9,7 +9,7 @@ comes the second time; a path that cannot be a plan is a leaf too, which says wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,8 +30,8 @@ from sglc.ir.facts import holds, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep
-from sglc.ir.pure import type_name
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
 from sglc.passes.compile import cached
 
 _MOST_LEAVES = 64
@@ -67,6 +67,7 @@ class Leaf:
     why: str = ""
     hits: int = 0
     plans: dict[Hashable, Ready | str] = field(default_factory=dict)
+    newest: tuple[Target, Choice] | None = None  # the plan that ran last, and for what
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class Choice:
 
     ready: Ready | None
     why: str = ""
+
+
+_NOT_AT_ONCE = Choice(None, "it is not there yet")
 
 
 class PlanTree:
@@ -88,24 +92,36 @@ class PlanTree:
         self._turn = threading.Lock()
 
     def choose(
-        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend, *, now: bool
-    ) -> Choice:
+        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend, *, now: bool,
+        at_once: bool = False,
+    ) -> Choice:  # fmt: skip
         """What a call with these arguments runs.
 
         Args:
             now: it is to be a plan, even if its path came the first time.
+            at_once: only a plan that is there; nothing is traced, and nobody waited for.
         """
         for name, value in arguments.items():
-            if spell(value) is None:
+            if type(value) is not str and spell(value) is None:
                 return Choice(None, f"`{name}` is an object, and no data")
-        with self._turn:
-            leaf = self._found(arguments, sampling, now=now)
+        if not self._turn.acquire(blocking=not at_once):
+            return _NOT_AT_ONCE
+        try:
+            kinds = {name: _kind(value) for name, value in arguments.items()}
+            missed: list[tuple[str, Hashable]] = []
+            leaf = self._hit(arguments, sampling, kinds, missed)
+            if at_once and (leaf is None or leaf.newest is None or leaf.newest[0] is not backend.target):
+                return _NOT_AT_ONCE
+            if leaf is None:
+                leaf = self._new(arguments, sampling, kinds, missed, now=now)
             if leaf is None:
                 return Choice(None, f"`{self.last_miss}` is new here, and what comes once is not compiled")
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
             return self._for(leaf, leaf.program, backend)
+        finally:
+            self._turn.release()
 
     def seen(self) -> tuple[LeafSeen, ...]:
         """The leaves for people, the last one that was used first."""
@@ -120,11 +136,13 @@ class PlanTree:
                 for leaf in self.leaves
             )
 
-    def _found(self, arguments: Mapping[str, Any], sampling: Sampling, *, now: bool) -> Leaf | None:
+    def _hit(
+        self, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
+        missed: list[tuple[str, Hashable]],
+    ) -> Leaf | None:  # fmt: skip
+        """The leaf that is for these arguments; what others `missed`."""
         answers: dict[str, Hashable] = {}
         seen: dict[Any, Hashable] = {}
-        kinds = {name: _kind(value) for name, value in arguments.items()}
-        missed: list[tuple[str, Hashable]] = []
         for place, leaf in enumerate(self.leaves):
             miss = _missed(leaf, kinds, arguments, sampling, answers, seen)
             if not miss:
@@ -132,6 +150,13 @@ class PlanTree:
                     self.leaves.insert(0, self.leaves.pop(place))
                 return leaf
             missed.append((miss, answers.get(miss, kinds.get(miss))))
+        return None
+
+    def _new(
+        self, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
+        missed: Sequence[tuple[str, Hashable]], *, now: bool,
+    ) -> Leaf | None:  # fmt: skip
+        """A leaf for these arguments, if it is time for one."""
         if missed and not now:
             key = frozenset(missed)
             if len(self.misses) >= _MOST_MISSES:
@@ -151,11 +176,15 @@ class PlanTree:
             target = backend.target
         except SglcError as error:  # the run meets it, or does not need it
             return Choice(None, error.message)
+        if leaf.newest is not None and leaf.newest[0] is target:
+            return leaf.newest[1]
         key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:
             ready = leaf.plans[key] = _ready(program, leaf, backend)
-        return Choice(None, ready) if isinstance(ready, str) else Choice(ready)
+        choice = Choice(None, ready) if isinstance(ready, str) else Choice(ready)
+        leaf.newest = target, choice
+        return choice
 
 
 def _missed(
@@ -163,7 +192,7 @@ def _missed(
     answers: dict[str, Hashable], seen: dict[Any, Hashable],
 ) -> str:  # fmt: skip
     """The first fact of a leaf that is another one here; "" if none is. What was asked is in the last two."""
-    if leaf.sampling != sampling:
+    if leaf.sampling is not sampling and leaf.sampling != sampling:
         return "the sampling defaults"
     if leaf.kinds != kinds:
         return next(name for name in kinds if leaf.kinds.get(name) != kinds[name])
@@ -180,7 +209,7 @@ def _missed(
 def _kind(value: Any) -> Hashable:
     """What is taken for granted of an argument: the type of data, which is a class and not only its name."""
     kind = type(value)
-    return type_name(value) if kind.__module__ == "builtins" else Same(kind)
+    return kind.__qualname__ if kind.__module__ == "builtins" else Same(kind)
 
 
 def _answer(fact: str, arguments: Mapping[str, Any]) -> Hashable:

@@ -61,9 +61,9 @@ def run_together(
     used = calls[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
-    def make(_: int, place: tuple[int, int]) -> Run:
+    def make(_: int, place: tuple[int, int], at_once: bool) -> Run | None:
         batch, number = place
-        return makers[batch](number, fitting[batch][number])
+        return makers[batch](number, fitting[batch][number], at_once)
 
     def order(ahead: Sequence[tuple[int, int]]) -> Sequence[int]:
         begun = []

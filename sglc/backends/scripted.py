@@ -28,6 +28,7 @@ from sglc.ir.plan.segment import (
     KeepNode,
     Made,
     OpenNode,
+    Part,
     ReleaseNode,
     Segment,
     SelectNode,
@@ -247,9 +248,10 @@ class ScriptedBackend:
                     asked[index] = event, text
                 else:
                     yield event
-            async for event in self._spoken(asked):
-                if streams or not isinstance(event, Delta):
-                    yield event
+            if asked:
+                async for event in self._spoken(asked):
+                    if streams or not isinstance(event, Delta):
+                        yield event
             waiting = later
 
     async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[Event]:
@@ -265,21 +267,13 @@ class ScriptedBackend:
 
     def _follow(self, index: int, node: object, prompts: list[str], texts: Mapping[int, str]) -> None:
         match node:
+            case ExtendNode(stream, parts):
+                shown = [part if isinstance(part, str) else _shown(part, texts) for part in parts]
+                prompts[index] = prompts[stream] + "".join(shown)
             case OpenNode(None):
                 prompts[index] = ""
             case OpenNode(int() as handle):
                 prompts[index] = self._kept[handle]
-            case ExtendNode(stream, parts):
-                pieces = [prompts[stream]]
-                for part in parts:
-                    match filled(part, texts):
-                        case (str() as text) | ControlText(text) | Made(text):
-                            pieces.append(text)
-                        case ImagePart():
-                            pieces.append("<image>")
-                        case _:
-                            raise AssertionError(part)
-                prompts[index] = "".join(pieces)
             case ForkNode(stream):
                 prompts[index] = prompts[stream]
             case KeepNode(stream, int() as handle):
@@ -315,6 +309,17 @@ class ScriptedBackend:
                 note=f"the prompt ends in {asked.prompt[-60:]!r}",
             )  # fmt: skip
         return text
+
+
+def _shown(part: Part, texts: Mapping[int, str]) -> str:
+    """A part of a prompt, as the script sees it."""
+    match filled(part, texts):
+        case (str() as text) | ControlText(text) | Made(text):
+            return text
+        case ImagePart():
+            return "<image>"
+        case _:
+            raise AssertionError(part)
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -23,7 +23,7 @@ from sglc.ir.plan.segment import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every segment
 class Own:
     """A row's own data: texts by slot, numbers of the streams it opens and keeps, where its seeds begin, and
     the cache keys of its generations.
@@ -35,7 +35,7 @@ class Own:
     opened: Mapping[str, int | None]
     kept: Mapping[Any, int]
     seeds: blake2b
-    cache_keys: Mapping[Site, str] = field(default_factory=dict)
+    cache_keys: Mapping[Site, str] | None = None
     call: str = ""
     iterations: tuple[int, ...] = ()
 
@@ -124,7 +124,7 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
             return _filler(node)
 
 
-def _key(keys: Mapping[Site, str], site: Site, usual: str) -> str:
+def _key(keys: Mapping[Site, str] | None, site: Site, usual: str) -> str:
     return keys.get(site, usual) if keys else usual  # most back ends have none, and a site takes time to hash
 
 

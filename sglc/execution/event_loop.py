@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 _LOCK = threading.Lock()
-_INBOX: deque[Job] = deque()  # jobs that the loop has not seen yet
+_INBOX: deque[Callable[[], None]] = deque()  # what the loop has not seen yet
 _loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None  # the loop's
+_thread: int | None = None  # the loop's, by its ident
 _told = False  # whether the loop is going to look into the inbox
 
 
@@ -21,8 +22,9 @@ def executor_loop() -> asyncio.AbstractEventLoop:
     with _LOCK:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True)
-            _thread.start()
+            thread = threading.Thread(target=_loop.run_forever, name="sglc-executor", daemon=True)
+            thread.start()
+            _thread = thread.ident
         return _loop
 
 
@@ -50,27 +52,49 @@ class Job:
             executor_loop().call_soon_threadsafe(self._task.cancel)
 
 
+def in_loop() -> bool:
+    """Whether this is the loop's thread."""
+    return threading.get_ident() == _thread
+
+
 def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
-    """Run a coroutine function on the loop. Jobs that come together wake the loop once."""
-    global _told
+    """Run a coroutine function on the loop."""
     loop = _loop or executor_loop()
     job = Job(make)
-    if threading.current_thread() is _thread:
+    if in_loop():
         job.begin(loop)
-        return job
-    with _LOCK:
-        _INBOX.append(job)
-        tell, _told = not _told, True
-    if tell:
-        loop.call_soon_threadsafe(_begin_all, loop)
+    else:
+        _send(partial(job.begin, loop))
     return job
 
 
-def _begin_all(loop: asyncio.AbstractEventLoop) -> None:
+def soon(call: Callable[[], None]) -> None:
+    """Call this on the loop, behind what is called there now."""
+    if in_loop():
+        executor_loop().call_soon(call)
+    else:
+        _send(call)
+
+
+def _send(call: Callable[[], None]) -> None:
+    """What is sent together wakes the loop once."""
+    global _told
+    loop = _loop or executor_loop()
+    with _LOCK:
+        _INBOX.append(call)
+        tell, _told = not _told, True
+    if tell:
+        loop.call_soon_threadsafe(_take_all, loop)
+
+
+def _take_all(loop: asyncio.AbstractEventLoop) -> None:
     global _told
     with _LOCK:
-        jobs = tuple(_INBOX)
+        calls = tuple(_INBOX)
         _INBOX.clear()
         _told = False
-    for job in jobs:
-        job.begin(loop)
+    for call in calls:
+        try:
+            call()
+        except Exception as error:  # none of the others may be lost
+            loop.call_exception_handler({"message": "a call on the executor's loop failed", "exception": error})

@@ -6,6 +6,7 @@ import contextvars
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sglc.errors import Loc, RunError
@@ -28,6 +29,9 @@ class Limits:
     window: int | None = None  # None: as many as fit the back end
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class CallSetup:
     """What all runs have in common that one call of `run` or `run_batch` starts."""
@@ -35,14 +39,14 @@ class CallSetup:
     name: str
     backend: Backend
     seed: int
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
     place: CallPlace | None = None  # where it stands in another run's body
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """What one of them is given besides. Its Python sees the variables of `context`, which is its own."""
+    """What one of them is given besides. Its Python sees the variables of `context`, and changes none."""
 
     call: CallSetup
     number: int
@@ -85,21 +89,32 @@ class Run:
                 session.budget, session.counted = place.budget, place.outputs
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
-        self.context = setup.context
         self._outer = outer
-        self.inside = RunContext(
-            call.backend, call.seed, row,
-            lambda: session.why_over,  # and not of the run, which would hold itself
-            observer=self.observer, call=result.outputs.call, outputs=result.outputs, on_text=on_text,
-            budget=session.budget,
-        )  # fmt: skip
+        self._setup = setup
         if place is not None and outer is not None:
-            session.served = self.inside.served = outer.served
-        setup.context.run(enter, self.inside)
+            session.served = outer.served
         self.part = make(self)
         result.begin(self.stop)
         if self._outer is not None:
             self._outer.begin(self, part=place is not None)
+
+    @cached_property
+    def inside(self) -> RunContext:
+        """This run, for Python that runs in it: most plans have none."""
+        call, session = self._setup.call, self.session
+        return RunContext(
+            call.backend, call.seed, session.row,
+            lambda: session.why_over,  # and not of the run, which would hold itself
+            observer=self.observer, call=session.outputs.call, outputs=session.outputs,
+            on_text=session.on_text, budget=session.budget, served=session.served,
+        )  # fmt: skip
+
+    @cached_property
+    def context(self) -> contextvars.Context:
+        """The variables that this Python sees."""
+        context = self._setup.context.copy()
+        context.run(enter, self.inside)
+        return context
 
     @property
     def needs_thread(self) -> bool:
@@ -113,7 +128,8 @@ class Run:
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""
         self.session.stop(reason)
-        self.inside.stop_inner(reason)
+        if "inside" in vars(self):
+            self.inside.stop_inner(reason)
 
     def begin(self) -> bool:
         """Its time begins; gives whether there is any."""
@@ -152,6 +168,7 @@ class Run:
         if run_defaults().verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
+        self.part = OVER  # the part holds this run: no cycle is left to the garbage collector
         if self.lost and self.abandoned is not None:
             self.abandoned()
         if self.ended is not None:
@@ -175,3 +192,22 @@ class Part(ABC):
     @abstractmethod
     def give_up(self, error: RunError) -> None:
         """End the run with what is there."""
+
+
+class _Over(Part):
+    """Nothing: what runs a run that is over."""
+
+    needs_thread = False
+    loc = None
+
+    def start(self) -> None:
+        """Nothing begins."""
+
+    def late(self, deadline: Deadline) -> None:
+        """It has ended in time."""
+
+    def give_up(self, error: RunError) -> None:
+        """It has ended."""
+
+
+OVER = _Over()

@@ -128,26 +128,62 @@ class Variables(dict[str, Any]):
 class Change:
     """The lock of a run's outputs: whoever waits is woken when a block that holds it ends."""
 
+    __slots__ = ("_condition", "_lock", "listeners", "waiting")
+
     def __init__(self) -> None:
-        self.condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition: threading.Condition | None = None  # most runs are never waited for while they go on
         self.waiting = 0  # threads
         self.listeners: list[Callable[[], None]] = []
 
     def __enter__(self) -> Change:
-        self.condition.acquire()
+        self._lock.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.waiting:
-                self.condition.notify_all()
-            for listener in tuple(self.listeners):
-                try:
-                    listener()
-                except RuntimeError:  # its event loop was closed while it waited
-                    self.listeners.remove(listener)
+            if self.waiting or self.listeners:
+                self._tell()
         finally:
-            self.condition.release()
+            self._lock.release()
+
+    def _tell(self) -> None:
+        if self._condition is not None:
+            self._condition.notify_all()
+        for listener in tuple(self.listeners):
+            try:
+                listener()
+            except RuntimeError:  # its event loop was closed while it waited
+                self.listeners.remove(listener)
+
+    def wait(self, look: Callable[[], _T | None]) -> _T:
+        """What `look` finds, as soon as it finds something; it is called at every change."""
+        with self._lock:
+            if self._condition is None:
+                self._condition = threading.Condition(self._lock)
+            self.waiting += 1
+            try:
+                while (found := look()) is None:
+                    self._condition.wait()
+            finally:
+                self.waiting -= 1
+            return found
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have it called at every change, inside the lock."""
+        with self._lock:
+            self.listeners.append(listener)
+
+    def look(self, look: Callable[[], _T]) -> _T:
+        """What `look` finds now; nobody is woken."""
+        with self._lock:
+            return look()
+
+    def ignore(self, listener: Callable[[], None]) -> None:
+        """It is not called any more."""
+        with self._lock:
+            if listener in self.listeners:
+                self.listeners.remove(listener)
 
 
 # That of every run that is over: results are kept in great numbers, and locks are large.
@@ -160,6 +196,11 @@ class RunOutputs:
     Args:
         live: text is wanted piece by piece; else a generation's text comes whole, at its end.
     """
+
+    __slots__ = (
+        "before", "begun", "call", "change", "content", "done", "ended", "error", "failed", "generations",
+        "live", "outer", "pieces", "refused", "text", "variables",
+    )  # fmt: skip
 
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
@@ -186,26 +227,29 @@ class RunOutputs:
         self, asked: Mapping[int, GenNode | SelectNode], now_s: float,
         answers: dict[Site, PendingOutput] = _NONE,
     ) -> dict[int, PendingOutput]:  # fmt: skip
-        """Generations were submitted; gives their places under the same numbers.
+        """Generations were submitted; gives their places under the same numbers. Called inside `change`.
 
         Args:
             answers: those that are there already, by site; what is asked for is taken out.
         """
         made: dict[int, PendingOutput] = {}
-        new = sum(node.site not in answers for node in asked.values())
-        for each in self.around():
-            with each.change:
-                each.begun += new
-        with self.change:
-            for number, node in asked.items():
-                output = answers.pop(node.site) if node.site in answers else None
-                if output is None:
-                    several = isinstance(node, GenNode) and node.sampling.n > 1
-                    output = PendingOutput(node, 0, now_s, several, number)
-                elif self.outer is not None:  # the run around has it
+        generations, order, old = self.generations, len(self.generations), 0
+        for number, node in asked.items():
+            output = answers.pop(node.site, None) if answers else None
+            if output is None:
+                several = isinstance(node, GenNode) and node.sampling.n > 1
+                output = PendingOutput(node, order, now_s, several, number)
+            else:
+                old += 1
+                output.order, output.place = order, number
+                if self.outer is not None:  # the run around has it
                     (self.failed if output.error else self.done).append(output)
-                output.order = len(self.generations)
-                made[number] = self.generations[node.site] = output
+            made[number] = generations[node.site] = output
+            order += 1
+        self.begun += len(asked) - old
+        for outer in self.around():
+            with outer.change:
+                outer.begun += len(asked) - old
         return made
 
     def begin_again(self) -> dict[Site, PendingOutput]:
@@ -226,7 +270,7 @@ class RunOutputs:
                 output.deltas = output.deltas or []
                 output.deltas.append(delta)
             self.pieces.append((output.site, text))
-        for outer in self.around()[1:]:
+        for outer in self.around():
             with outer.change:
                 if outer.live:
                     outer.pieces.append((output.site, text))
@@ -234,7 +278,8 @@ class RunOutputs:
     def finish(self, output: PendingOutput) -> None:
         """A generation has ended well. Called inside `change`."""
         self.done.append(output)
-        self._tell_around(lambda outer: outer.done.append(output))
+        if self.outer is not None:
+            self._tell_around(lambda outer: outer.done.append(output))
 
     def refuse(self, sites: Iterable[Site], error: SglcError) -> None:
         """These generations do not begin."""
@@ -246,14 +291,11 @@ class RunOutputs:
         """Whether somebody wants text piece by piece: of this run, or of one around."""
         return self.live or (self.outer is not None and self.outer.heard)
 
-    def around(self) -> list[RunOutputs]:
-        """These, and those of the runs around, innermost first."""
-        found: list[RunOutputs] = []
-        each: RunOutputs | None = self
-        while each is not None:
-            found.append(each)
-            each = each.outer
-        return found
+    def around(self) -> Sequence[RunOutputs]:
+        """Those of the runs around, innermost first."""
+        if self.outer is None:
+            return ()
+        return (self.outer, *self.outer.around())
 
     def at(self, site: Site) -> Site:
         """A site of the program as it is at run time."""
@@ -274,7 +316,7 @@ class RunOutputs:
 
     def _tell_around(self, add: Callable[[RunOutputs], None]) -> None:
         """Something has ended, for the runs around that have not."""
-        for outer in self.around()[1:]:
+        for outer in self.around():
             with outer.change:
                 if not outer.ended:
                     add(outer)
@@ -287,11 +329,10 @@ class RunOutputs:
                     output.error = error
 
     def end(self, error: BaseException | None) -> None:
-        """The run is over; nothing is added any more, and nobody has to wait."""
-        with self.change:
-            self.ended = True
-            self.error = error
-            self.content = nothing
+        """The run is over; nothing is added any more, and nobody has to wait. Called inside `change`."""
+        self.ended = True
+        self.error = error
+        self.content = nothing
         self.change = self.variables.change = _OVER
 
     def first_text(self, site: Site) -> str:
@@ -304,15 +345,7 @@ class RunOutputs:
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
-        change = self.change
-        with change.condition:
-            change.waiting += 1
-            try:
-                while (found := look()) is None:
-                    change.condition.wait()
-            finally:
-                change.waiting -= 1
-            return found
+        return self.change.wait(look)
 
     async def wait_async(self, look: Callable[[], _T | None]) -> _T:
         """`wait` without blocking the event loop."""
@@ -323,20 +356,16 @@ class RunOutputs:
             loop.call_soon_threadsafe(changed.set)
 
         change = self.change
-        with change.condition:
-            change.listeners.append(listener)
+        change.listen(listener)
         try:
             while True:
                 changed.clear()
-                with change.condition:
-                    found = look()
+                found = change.look(look)
                 if found is not None:
                     return found
                 await changed.wait()
         finally:
-            with change.condition:
-                if listener in change.listeners:
-                    change.listeners.remove(listener)
+            change.ignore(listener)
 
     # -- looking ---------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from sglc.execution.readers import (
     read_async,
     read_with_meta,
 )
-from sglc.execution.unread import UNREAD, report
+from sglc.execution.unread import RUNNING, UNREAD, report
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
@@ -67,7 +67,6 @@ class Result(CallText):
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
         self._seen = False
-        UNREAD.add(self)
 
     # -- one variable ----------------------------------------------------------------------------
 
@@ -249,7 +248,8 @@ class Result(CallText):
         stop = self._stop
         if stop is not None:
             self._seen = True
-            self._stop = None  # the process need not wait for what it cannot end
+            self._stop = None
+            RUNNING.discard(self)  # the process need not wait for what it cannot end
             stop()
 
     @property
@@ -295,6 +295,7 @@ class Result(CallText):
     def begin(self, stop: Callable[[], None]) -> None:
         """A row will fill this result; `stop` stops it. Called once."""
         self._stop = stop
+        RUNNING.add(self)
 
     def finish(self, outcome: RunOutcome) -> None:
         """The run has ended; called once."""
@@ -303,6 +304,9 @@ class Result(CallText):
             self._outcome = outcome
             self._stop = None
             self.outputs.end(outcome.error)
+        RUNNING.discard(self)
+        if outcome.error is not None:
+            UNREAD.add(self)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -331,7 +335,7 @@ class Result(CallText):
             raise
 
     def _wait(self) -> RunOutcome:
-        return self._until(lambda: self._outcome)
+        return self._outcome or self._until(lambda: self._outcome)
 
     def _good(self) -> RunOutcome:
         outcome = self._wait()
@@ -342,18 +346,13 @@ class Result(CallText):
 
     # -- nobody reads it -------------------------------------------------------------------------
 
-    @property
-    def going_on(self) -> bool:
-        """Whether it has begun, and not ended."""
-        return self._stop is not None and self._outcome is None
-
     def unread_error(self) -> BaseException | None:
         """Its error, if it has one that nobody has looked at; asked once more, there is none."""
         seen, self._seen = self._seen or self._outcome is None, True
         return None if seen or self._outcome is None else self._outcome.error
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if self._outcome is not None and self._outcome.error is not None and not sys.is_finalizing():
             report(self)
 
 

@@ -69,7 +69,7 @@ class Session:
     on_text: Callable[[Site, str | None], None] | None = None
     outputs: RunOutputs = field(default_factory=RunOutputs)
     budget: Budget | None = None
-    cache_keys: Mapping[Site, str] = field(default_factory=dict)  # what the whole program says of its launches
+    cache_keys: Mapping[Site, str] | None = None  # what the whole program says of its launches
     observer: Observer | None = None
     counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
     served: Served | None = None  # what is there already
@@ -293,7 +293,7 @@ class Session:
             over: Sequence[GenNode | SelectNode] = ()
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
-            there = {node.site for node in asked.values() if node.site in answers}
+            there = {node.site for node in asked.values() if node.site in answers} if answers else set()
             if self.budget is not None:
                 begun = (self.counted or self.outputs).begun
                 new = tuple([node for node in asked.values() if node.site not in there])

@@ -6,11 +6,11 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sglc.execution.batch.runner import run_batch, window_of
+from sglc.execution.batch.runner import Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import clock_of_batch, clock_of_run
-from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
+from sglc.execution.lifecycle import NO_LIMITS, CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result
 from sglc.ir.plan.backend import Backend
@@ -24,6 +24,8 @@ def limits_of_run(max_calls: Any, max_tokens: Any, timeout: Any) -> Limits:
     Raises:
         UsageError: SGLC026, SGLC041, one of them does not fit.
     """
+    if max_calls is max_tokens is timeout is None:
+        return NO_LIMITS
     return Limits(budget_of(max_calls, max_tokens), clock_of_run(timeout))
 
 
@@ -63,14 +65,19 @@ def called_at(
     return outer.backend if backend is None else backend, place.seed, place
 
 
-def maker(call: CallSetup, make: Callable[[_Row, RunSetup], Run]) -> Callable[[int, _Row], Run]:
+def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
     context = contextvars.copy_context()
-    return lambda number, row: make(row, RunSetup(call, number, context.copy()))
+    waits = call.observer is not None  # it may write of each row
+
+    def made(number: int, row: _Row, at_once: bool) -> Run | None:
+        return None if at_once and waits else make(row, RunSetup(call, number, context), at_once)
+
+    return made
 
 
 def run_rows(
-    call: CallSetup, make: Callable[[int, _Row], Run], rows: Iterable[_Row],
+    call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
     order: Callable[[Sequence[_Row]], Sequence[int]] | None,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""

@@ -27,9 +27,6 @@ class Unread(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def going_on(self) -> bool: ...
-
     def sync(self) -> object: ...
 
     def stop(self) -> None: ...
@@ -38,7 +35,8 @@ class Unread(Protocol):
         """Its error, if it has one that nobody has looked at; asked once more, there is none."""
 
 
-UNREAD: weakref.WeakSet[Unread] = weakref.WeakSet()
+RUNNING: set[Unread] = set()  # runs that have begun and have not ended
+UNREAD: weakref.WeakSet[Unread] = weakref.WeakSet()  # runs that have failed
 
 
 def report(result: Unread) -> None:
@@ -64,7 +62,7 @@ def _with_place(error: BaseException, name: str) -> SglcError:
 def finish_all() -> None:
     """Wait for the runs that go on: when the main thread has ended, and before anything is taken down."""
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-    while running := [result for result in UNREAD if result.going_on]:
+    while running := sorted(RUNNING.copy(), key=lambda one: (one.row, one.name)):
         try:
             if interrupted:
                 raise KeyboardInterrupt
@@ -91,7 +89,12 @@ def _watch_end() -> None:
         at_end(finish_all)
     except RuntimeError:  # the process is ending already
         return
-    os.register_at_fork(after_in_child=UNREAD.clear)  # the threads of these runs are not in the child
+    os.register_at_fork(after_in_child=_forget)  # the threads of these runs are not in the child
+
+
+def _forget() -> None:
+    RUNNING.clear()
+    UNREAD.clear()
 
 
 _watch_end()

@@ -26,18 +26,18 @@ def evaluate(operation: str, operands: Sequence[Plain], loc: Loc) -> Plain:
         RunError: SGLC460, `parse_json` of a text that is no JSON.
     """
     match operation, operands:
+        case "eq", (left, right):
+            return text(left) == text(right)
+        case "not_", (one,):
+            return not one
+        case "in_", (part, whole):
+            return text(part) in text(whole)
         case "format", parts:
             return "".join(text(part) for part in parts)
         case "strip", (one,):
             return text(one).strip()
         case "lower", (one,):
             return text(one).lower()
-        case "eq", (left, right):
-            return text(left) == text(right)
-        case "in_", (part, whole):
-            return text(part) in text(whole)
-        case "not_", (one,):
-            return not one
         case "parse_json", (one,):
             return _parsed(text(one), loc)
         case "concat", items:

@@ -8,12 +8,14 @@ there. Plans need no thread; Python that waits (for the model, a tool, a lock) h
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from sglc.errors import UsageError
 from sglc.execution.deadline import Clock
+from sglc.execution.event_loop import in_loop
 from sglc.execution.lifecycle import Run
 from sglc.execution.result import Result
 from sglc.execution.tool_calls import in_thread
@@ -21,6 +23,9 @@ from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 
 _Row = TypeVar("_Row")
+# Makes the run of a row, which has a number from 0. Told that it is in the executor's loop, where nothing is to
+# wait, it may give None: then it is asked again outside.
+Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
@@ -50,7 +55,7 @@ def window_of(num_threads: Any) -> int | None:
 
 
 def run_batch(
-    make: Callable[[int, _Row], Run],
+    make: Make[_Row],
     rows: Iterable[_Row],
     backend: Backend,
     window: int | None,
@@ -64,7 +69,7 @@ def run_batch(
     Closing the iterator stops what still runs, and what has not begun never does.
 
     Args:
-        make: gives the run of a row, which has a number from 0; called when its turn has come.
+        make: called when a row's turn has come.
         window: rows live at once; None: as many as fit the back end.
         order: of some thousand rows that are next, the places in the order in which they begin.
 
@@ -90,11 +95,14 @@ def run_batch(
 
 
 class _Batch(Generic[_Row]):
-    """Rows that are live, and the results that are not given yet."""
+    """Rows that are live, and the results that are not given yet.
+
+    As long as rows need no thread, the next one begins in the executor's loop, where one ends.
+    """
 
     def __init__(
         self,
-        make: Callable[[int, _Row], Run],
+        make: Make[_Row],
         rows: Iterable[_Row],
         size: int,
         order: Callable[[Sequence[_Row]], Sequence[int]] | None,
@@ -108,6 +116,9 @@ class _Batch(Generic[_Row]):
         self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
         self._come = threading.Condition(lock)  # the awaited row has begun, or it never will
         self._live = 0  # rows that have begun and have no result yet
+        self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
+        self._first = 0  # the first row of those that were looked at with them
+        self._at_once = False  # whether the last row needed no thread
         self._next = 0  # the row whose result is given next
         self._begun: dict[int, Result] = {}
         self._given: WeakValueDictionary[int, Result] = WeakValueDictionary()  # as long as somebody holds them
@@ -119,12 +130,15 @@ class _Batch(Generic[_Row]):
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
             first = 0
-            while chunk := self._taken():
+            while not self._closed and (chunk := self._taken()):
                 turns = range(len(chunk)) if self._order is None else self._order(chunk)
-                for turn in turns:
-                    if not self._wait_for_place(first):
-                        return
-                    self._begin(first + turn, chunk[turn])
+                with self._room:
+                    self._first = first
+                    self._turns.extend([(first + turn, chunk[turn]) for turn in turns])
+                while (turn := self._turn()) is not None:
+                    run = self._make(*turn, False)
+                    assert run is not None
+                    self._begin(turn[0], run)
                 first += len(chunk)
         except BaseException as problem:
             self._problem = problem
@@ -147,17 +161,24 @@ class _Batch(Generic[_Row]):
             self._problem = problem
         return chunk
 
-    def _wait_for_place(self, first: int) -> bool:
-        """Take a place for a row of those from `first` on; gives whether rows begin at all."""
+    def _turn(self) -> tuple[int, _Row] | None:
+        """The row that is next, when there is a place; None: none of those that were taken."""
         with self._room:
-            while not self._closed and (self._live >= self._size or first > self._next + _AHEAD):
+            while self._turns and not self._closed and not self._place:
                 self._room.wait()
-            self._live += not self._closed
-            return not self._closed
+            if self._closed or not self._turns:
+                return None
+            self._live += 1
+            return self._turns.popleft()
 
-    def _begin(self, number: int, row: _Row) -> None:
-        run = self._make(number, row)
+    @property
+    def _place(self) -> bool:
+        """Whether a row may begin."""
+        return self._live < self._size and self._first <= self._next + _AHEAD
+
+    def _begin(self, number: int, run: Run) -> None:
         run.ended = self._ended
+        self._at_once = not run.needs_thread
         with self._come:
             self._begun[number] = run.result
             if number == self._next:
@@ -172,6 +193,24 @@ class _Batch(Generic[_Row]):
     def _ended(self) -> None:
         with self._room:
             self._live -= 1
+            if not (self._at_once and self._turns and self._place and in_loop()) or self._closed:
+                self._room.notify()
+                return
+            self._live += 1
+            number, row = self._turns.popleft()
+            if not self._turns:
+                self._room.notify()
+        try:
+            run = self._make(number, row, True)
+        except Exception:  # it is made once more, where it can be told
+            run = None
+        if run is not None:
+            self._begin(number, run)
+            return
+        with self._room:
+            self._at_once = False
+            self._live -= 1
+            self._turns.appendleft((number, row))
             self._room.notify()
 
     def next(self) -> Result | None:

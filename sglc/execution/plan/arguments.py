@@ -8,7 +8,6 @@ from enum import EnumMeta
 from typing import Any
 
 from sglc.errors import UsageError
-from sglc.execution.plan.values import Exact, Value
 from sglc.ir.facts import holds, spell, value_of
 from sglc.ir.plan.plan import Param, Plan, PlanGuard
 from sglc.ir.pure import Instance, type_name
@@ -36,15 +35,6 @@ def bound(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for guard in plan.guards:
         _check(guard, given)
     return given
-
-
-def as_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Bound arguments as values of the running plan."""
-    plain = ("str", "bool")
-    return {
-        param.name: given[param.name] if param.kind in plain else Exact(given[param.name])
-        for param in plan.params
-    }
 
 
 def _fitted(param: Param, arguments: Mapping[str, Any]) -> Any:

@@ -13,12 +13,12 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
-from sglc.execution.plan.arguments import as_values, bound
+from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
@@ -35,6 +35,7 @@ from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, SwitchStep, ValueSte
 
 _END = -1  # stands for the end of a block, among the numbers of its steps
 _HERE = Placed()
+_AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
 Ended = Callable[[Any, BaseException | None], None]
 
 
@@ -59,7 +60,8 @@ def run_plan(
     """
     arguments = bound(plan, arguments)
     check_plan_runs(plan, session.backend, tools)
-    executor = PlanExecutor(Prepared(plan), session, tools, contextvars.copy_context())
+    context = contextvars.copy_context()
+    executor = PlanExecutor(Prepared(plan), session, tools, lambda: context)
     over: Future[Any] = Future()
 
     def ended(value: Any, error: BaseException | None) -> None:
@@ -82,23 +84,23 @@ class PlanExecutor:
     """One run of one plan, in the loop's thread.
 
     Args:
-        served: is told what declared functions gave.
+        context: what declared functions see.
 
     Attributes:
         needs_python: whether something came that only Python can do, or tell of.
     """
 
     def __init__(
-        self, prepared: Prepared, session: Session, tools: Tools, context: contextvars.Context,
-        served: Served | None = None,
-    ) -> None:  # fmt: skip
+        self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context]
+    ) -> None:
         self.program = prepared.plan.program
         self.needs_python = ""  # why something came that only Python can do, or tell of
         self.handed_over = False  # whether the program itself is to go on as Python
         self._prepared = prepared
+        self._tools = tools
+        self._context = context
         self._session = session
-        self.functions = Functions(self.program, tools, context, served)
-        self.segments = Segments(session, self.give, self.end, self.go_on, traced=prepared.traced)
+        self.segments = Segments(session, traced=prepared.traced)
         self._known: dict[str, Value] = {}  # the variables
         self._frames: dict[Frame, None] = {}  # those that go on, inner ones behind those around
         self._ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
@@ -106,6 +108,21 @@ class PlanExecutor:
         self._over = False
         self._failed = False  # whether anything has
         self._then: Ended
+
+    @cached_property
+    def functions(self) -> Functions:
+        """Those that it calls; most plans call none."""
+        return Functions(self.program, self._tools, self._context)
+
+    @property
+    def served(self) -> Served:
+        """What declared functions gave."""
+        return self.functions.served
+
+    @property
+    def calling(self) -> Mapping[object, FunctionStep]:
+        """The functions that run now, in the order of their beginning."""
+        return self.functions.calling
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -137,7 +154,10 @@ class PlanExecutor:
         if self._session.stopped:
             self._finish(None, self._session.why_over or stopped())
             return
-        given = list(as_values(self._prepared.plan, arguments).values())
+        given: list[Value] = []
+        for param in self._prepared.plan.params:
+            value = arguments[param.name]
+            given.append(value if param.kind in _AS_THEY_ARE else Exact(value))
         at = Placed(self._session.outputs.call) if self._session.outputs.call else _HERE
         self.enter(self._prepared.top, given, at, None, self._known, self._done)
         self.go_on()
@@ -240,7 +260,11 @@ class PlanExecutor:
             self.end(frame, number, problem)
             return
         try:
-            do(self, frame, number)
+            segment = frame.block.steps[number].segment
+            if segment is not None:
+                self.segments.submit(self, frame, number, segment)
+            else:
+                do(self, frame, number)
         except Exception as error:
             self.fail(frame, number, error)
 
@@ -281,6 +305,7 @@ class PlanExecutor:
         self._ready.clear()
         self._session.when_stopped(None)
         back = partial(self._then, value, error)
+        del self._then  # it holds this one
         self._session.when_idle(lambda: self.segments.give_back(back))
 
     def _stopped(self) -> None:
@@ -292,7 +317,8 @@ class PlanExecutor:
             return
         self._store()
         self._frames.clear()
-        self.functions.abandon()
+        if "functions" in vars(self):
+            self.functions.abandon()
         self._finish(None, self._session.why_over or stopped())
 
     def _store(self) -> None:

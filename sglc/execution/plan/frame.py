@@ -86,11 +86,11 @@ class Frame(Environment):
         self.before = before
         self.ended = ended
         self.missing = block.missing.copy()
-        self.left = block.left.copy()
+        self.left = block.left.copy() if block.held else block.left
         self.unfinished = len(block.steps)
         self.errors: dict[int, Exception] = {}  # by step
         self.within: dict[int, list[dict[str, Value]]] = {}  # by step: the variables of the blocks that it ran
-        self.turns: list[Turn | None] = []  # by step: of those with effects
+        self.turns: Sequence[Turn | None] = ()  # by step: of those with effects
         if block.order is not None:
             self.turns = [Turn() if effects else None for effects in block.order.has]
 

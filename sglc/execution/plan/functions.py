@@ -21,21 +21,19 @@ Told = Callable[[Value, Exception | None], None]
 class Functions:
     """The functions of one run.
 
-    Args:
-        served: is told what declared functions gave.
-
     Attributes:
         calling: what runs now, in the order of its beginning.
         printed: whether something was done that Python would do once more.
+        served: what declared functions gave.
     """
 
-    def __init__(self, program: str, tools: Tools, context: contextvars.Context, served: Served | None) -> None:
+    def __init__(self, program: str, tools: Tools, context: Callable[[], contextvars.Context]) -> None:
         self.calling: dict[object, FunctionStep] = {}
         self.printed = False
         self._program = program
         self._tools = tools
         self._context = context
-        self._served = served
+        self.served = Served()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def at_once(self, step: FunctionStep) -> bool:
@@ -94,18 +92,16 @@ class Functions:
         self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
         try:
-            made = await call_function(step.function, function, args, named, step.loc, self._context)
+            made = await call_function(step.function, function, args, named, step.loc, self._context())
         except Exception as error:
             problem = error
         finally:
             self.calling.pop(call, None)
-        if self._served is not None:
-            entry = ToolCall(step.function, made, None if problem is None else problem.__cause__ or problem)
-            key = key_of(args, named)
-            if step.effects:
-                self._served.tools.append(entry)
-            elif key is not None:
-                self._served.pure[step.function, key] = entry
+        entry = ToolCall(step.function, made, None if problem is None else problem.__cause__ or problem)
+        if step.effects:
+            self.served.tools.append(entry)
+        elif (key := key_of(args, named)) is not None:
+            self.served.pure[step.function, key] = entry
         if problem is not None:
             raise problem
         return made

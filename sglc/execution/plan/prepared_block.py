@@ -100,7 +100,7 @@ class PreparedBlock:
     """A block inside the one that holds it.
 
     By number of a name: `waiting` has the steps that wait for it, `left` how many read it as a stream. By
-    number of a step: `missing` is for how much it waits.
+    number of a step: `missing` is for how much it waits. `held`: it reads streams.
 
     Args:
         arm: it is one of those of which a step runs one.
@@ -139,6 +139,7 @@ class PreparedBlock:
         self.ends = tuple(ends)
         for number in (*ends, *(number for step in self.steps for number in step.held)):
             self.left[number] += 1
+        self.held = any(self.left)
         self.results = [self.names.reader(tree) for tree in block.results]
         self.streams = any(isinstance(name, Held) for name in names_in(block.results))
         sites = _sites(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from sglc.execution.bind import Template, asked_in
 from sglc.execution.plan.reading import Names, Read
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
@@ -40,14 +42,16 @@ class PreparedSegment:
                 for source in waits:
                     self.ends.setdefault(source, []).append(len(self.keeps))
                 self.keeps.append((node, names.own[Held(str(node.handle))], len(waits)))
-        self._templates: dict[bool, Template] = {}
 
-    def template(self, *, placed: bool) -> Template:
-        """For the program itself, or for where it is `placed` in a called program or in a loop."""
-        found = self._templates.get(placed)
-        if found is None:
-            found = self._templates[placed] = Template(self.segment, placed=placed)
-        return found
+    @cached_property
+    def template(self) -> Template:
+        """For the program itself."""
+        return Template(self.segment)
+
+    @cached_property
+    def placed(self) -> Template:
+        """For where it stands in a called program or in a loop."""
+        return Template(self.segment, placed=True)
 
 
 def behind(segment: Segment, index: int) -> set[int]:

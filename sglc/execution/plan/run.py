@@ -14,7 +14,7 @@ from typing import Any
 from sglc.errors import Loc, RunError, SglcError
 from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
-from sglc.execution.event_loop import executor_loop
+from sglc.execution.event_loop import soon
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
@@ -164,15 +164,14 @@ class PlanPart(Part):
         self._prepared = prepared
         self._go_on = go_on
         self._over = False
-        self._served = Served()
         if run.observer is not None:
             tools = run.observer.tools(tools, prepared.plan)
-        self._executor = PlanExecutor(prepared, run.session, tools, run.context, self._served)
+        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context)
         dict.update(run.result.outputs.variables, prepared.early)
 
     def start(self) -> None:
         """Returns at once."""
-        executor_loop().call_soon_threadsafe(self.begin)
+        soon(self.begin)
 
     def begin(self) -> None:
         """Called in the loop's thread."""
@@ -212,14 +211,15 @@ class PlanPart(Part):
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
             return False
-        again = self._executor.handed_over or not self._served.tools or not self._go_on.unlike_before()
+        served = self._executor.served
+        again = self._executor.handed_over or not served.tools or not self._go_on.unlike_before()
         if not again or self._executor.functions.printed:
             return False
         self._over = True
         self._run.result.why_python = self._executor.needs_python
-        self._session.begin_again(self._served)
-        self._run.inside.served = self._served
-        part = self._run.part = self._go_on.part(self._run, self._served)
+        self._session.begin_again(served)
+        self._run.inside.served = served
+        part = self._run.part = self._go_on.part(self._run, served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
 
@@ -257,7 +257,7 @@ class PlanPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """What an unfinished run waits for: a function, or else a generation."""
-        for step in self._executor.functions.calling.values():
+        for step in self._executor.calling.values():
             return step.loc, f"for `{step.function}`"
         return self._run.waits()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, Protocol
 
 from sglc.execution.bind import Own
 from sglc.execution.event_loop import start
@@ -15,8 +16,18 @@ from sglc.execution.session import HANDLES, Session
 from sglc.ir.plan.segment import ReleaseNode, Segment
 from sglc.ir.plan.stream_text import stream_pieces
 
-Give = Callable[[Frame, int, Value], None]
-End = Callable[[Frame, int, Exception | None], None]
+
+class Going(Protocol):
+    """The run of a plan, as its segments see it."""
+
+    def give(self, frame: Frame, number: int, value: Any) -> None:
+        """Enter what a name is, once."""
+
+    def end(self, frame: Frame, number: int, error: Exception | None) -> None:
+        """A step has ended."""
+
+    def go_on(self) -> None:
+        """Begin what waits for nothing."""
 
 
 class Segments:
@@ -24,22 +35,15 @@ class Segments:
 
     Args:
         traced: the text of kept streams is wanted (`text`), so what they are made of is remembered.
-        give: enters what a number of a frame's names is; `end` is told the end of a step, `go_on` that there is
-            something to do.
     """
 
-    def __init__(
-        self, session: Session, give: Give, end: End, go_on: Callable[[], None], *, traced: bool
-    ) -> None:
+    def __init__(self, session: Session, *, traced: bool) -> None:
         self.session = session
-        self.give = give
-        self.end = end
-        self.go_on = go_on
-        self.kept: dict[int, None] = {}  # handles that the back end may hold for this run
-        self._free: list[int] = []  # those among them that nobody needs any more
+        # Handles that the back end may hold, and whether they are needed; None: a segment in flight frees it.
+        self.kept: dict[int, bool | None] = {}
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
 
-    def submit(self, frame: Frame, number: int, prepared: PreparedSegment) -> None:
+    def submit(self, run: Going, frame: Frame, number: int, prepared: PreparedSegment) -> None:
         """Submit a segment, which is step `number`.
 
         What it gives is given as soon as it is there: a text when its generation has ended, a stream when all
@@ -49,7 +53,7 @@ class Segments:
             SglcError: it does not begin.
         """
         if prepared.empty:
-            self.end(frame, number, None)
+            run.end(frame, number, None)
             return
         at = frame.at
         numbers = {keep.handle: next(HANDLES) for keep, _, _ in prepared.keeps}
@@ -58,33 +62,33 @@ class Segments:
             {name: self._number(value(frame)) for name, value, _ in prepared.opened},
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
         )  # fmt: skip
-        bound = prepared.template(placed=not at.nowhere).bind(own)
+        bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
         # What ends it tells whether the back end has done all of it.
-        over = [*self._last_read(frame, prepared), *self._free] if prepared.asked else []
-        running = RunningSegment(self, frame, number, prepared, over)
+        over = self._over(frame, prepared) if prepared.asked else ()
+        running = RunningSegment(run, self, frame, number, prepared, over)
         if self._traced is not None:
             for keep, _, _ in prepared.keeps:
                 self._traced[numbers[keep.handle]] = (bound, keep.stream)
-        for keep, name, waits in prepared.keeps:
-            running.keeps.append((name, Kept(numbers[keep.handle], self._release)))
-            running.left.append(waits)
+        if prepared.keeps:
+            running.keeps = [
+                (name, Kept(numbers[keep.handle], self._release)) for keep, name, _ in prepared.keeps
+            ]
+            running.left = [waits for _, _, waits in prepared.keeps]
         asked = {index: bound.nodes[index] for index in prepared.asked}
         whole = Segment((*bound.nodes, *map(ReleaseNode, over))) if over else bound
-        if over:
-            self._free = []
         self.session.submit(whole, asked, running.told)  # type: ignore[arg-type]  # they are what was asked
-        self.kept.update(dict.fromkeys(numbers.values()))
+        self.kept.update(dict.fromkeys(over))
+        self.kept.update(dict.fromkeys(numbers.values(), True))
         for place, waits in enumerate(running.left):
             if not waits:
-                self.give(frame, *running.keeps[place])
+                run.give(frame, *running.keeps[place])
         if not asked:
-            self.end(frame, number, None)
+            run.end(frame, number, None)
 
     def give_back(self, then: Callable[[], None]) -> None:
         """Release every stream that is still kept, when everything submitted has ended; then call `then`."""
         nodes = tuple(map(ReleaseNode, self.kept))
         self.kept.clear()
-        self._free.clear()
         if not nodes:
             then()
             return
@@ -107,9 +111,11 @@ class Segments:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _last_read(self, frame: Frame, prepared: PreparedSegment) -> list[int]:
-        """The streams that a segment is the last to read: it releases them itself."""
-        found = []
+    def _over(self, frame: Frame, prepared: PreparedSegment) -> Sequence[int]:
+        """The streams that a segment releases: what nobody needs, and what it is the last to read."""
+        if not self.kept:
+            return ()
+        found = [number for number, needed in self.kept.items() if needed is False]
         for _, value, number in prepared.opened:
             if number is None or frame.left[number] > 1:
                 continue
@@ -121,7 +127,7 @@ class Segments:
     def _release(self, number: int) -> None:
         """Nobody needs a stream any more: the next segment says so to the back end."""
         if number in self.kept:
-            self._free.append(number)
+            self.kept[number] = False
 
     def _number(self, value: Value) -> int | None:
         assert isinstance(value, Kept)
@@ -137,20 +143,15 @@ class RunningSegment:
     """
 
     __slots__ = (
-        "_frame",
-        "_number",
-        "_over",
-        "_prepared",
-        "_segments",
-        "_unfinished",
-        "failed",
-        "keeps",
+        "_frame", "_number", "_over", "_prepared", "_run", "_segments", "_unfinished", "failed", "keeps",
         "left",
-    )
+    )  # fmt: skip
 
     def __init__(
-        self, segments: Segments, frame: Frame, number: int, prepared: PreparedSegment, over: list[int]
-    ) -> None:
+        self, run: Going, segments: Segments, frame: Frame, number: int, prepared: PreparedSegment,
+        over: Sequence[int],
+    ) -> None:  # fmt: skip
+        self._run = run
         self._segments = segments
         self._frame = frame
         self._number = number
@@ -158,30 +159,32 @@ class RunningSegment:
         self._over = over
         self._unfinished = len(prepared.asked)
         self.failed: dict[int, BaseException] = {}
-        self.keeps: list[tuple[int, Kept]] = []
+        self.keeps: Sequence[tuple[int, Kept]] = ()
         self.left: list[int] = []
 
     def told(self, output: PendingOutput) -> None:
         """A generation of it has ended."""
-        segments, frame, prepared, place = self._segments, self._frame, self._prepared, output.place
+        run, frame, prepared, place = self._run, self._frame, self._prepared, output.place
         if output.error is not None:
             self.failed[place] = output.error
         else:
             value = value_of(output)
             for name in prepared.gives.get(place, ()):
-                segments.give(frame, name, value)
+                run.give(frame, name, value)
             for kept in prepared.ends.get(place, ()):
                 self.left[kept] -= 1
                 if not self.left[kept]:
-                    segments.give(frame, *self.keeps[kept])
+                    run.give(frame, *self.keeps[kept])
         self._unfinished -= 1
         if not self._unfinished:
             error = self.failed[min(self.failed)] if self.failed else None
-            if error is None:
-                for handle in self._over:
-                    segments.kept.pop(handle, None)
-            segments.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
-        segments.go_on()
+            for handle in self._over:
+                if error is None:
+                    self._segments.kept.pop(handle, None)
+                else:  # perhaps nothing of it was done
+                    self._segments.kept[handle] = False
+            run.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
+        run.go_on()
 
 
 def value_of(output: PendingOutput) -> Value:

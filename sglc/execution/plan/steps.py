@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from sglc.errors import RunError
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.prepared_block import PreparedBlock, PreparedStep
 from sglc.execution.plan.raised import builtin_error
-from sglc.execution.plan.segments import Segments
+from sglc.execution.plan.segments import Going, Segments
 from sglc.execution.plan.values import Exact, Kept, Value, as_python, held_in, plain, text
 from sglc.ir.plan.plan import (
     CallStep,
@@ -27,13 +27,15 @@ from sglc.ir.plan.segment import Segment
 from sglc.ir.values import case_of, evaluate, item_texts, placed
 
 
-class Running(Protocol):
+class Running(Going, Protocol):
     """The executor, as steps see it."""
 
     segments: Segments
-    functions: Functions
     program: str
     handed_over: bool
+
+    @property
+    def functions(self) -> Functions: ...
 
     def enter(
         self, block: PreparedBlock, given: Sequence[Value], at: Placed, outer: Frame | None,
@@ -41,33 +43,24 @@ class Running(Protocol):
     ) -> None:  # fmt: skip
         """Run a block once; `then` gets its results, whose streams are held for it, or the first error."""
 
-    def give(self, frame: Frame, number: int, value: Any) -> None:
-        """Enter what a name is, once."""
-
-    def end(self, frame: Frame, number: int, error: Exception | None) -> None:
-        """A step has ended."""
-
     def fail(self, frame: Frame, number: int, error: Exception) -> None:
         """A step that began has failed."""
 
-    def go_on(self) -> None:
-        """Begin what waits for nothing."""
-
 
 def do(run: Running, frame: Frame, number: int) -> None:
-    """Do what a step says; it ends now, or later."""
+    """Do what a step says that is no segment; it ends now, or later."""
     prepared = frame.block.steps[number]
     match prepared.step:
         case Segment():
-            assert prepared.segment is not None
-            run.segments.submit(frame, number, prepared.segment)
-        case ValueStep(_, operation, _, loc):
+            raise AssertionError("a segment is submitted")
+        case ValueStep() as step:
             operands = [plain(read(frame)) for read in prepared.reads]
-            _made(run, frame, number, evaluate(operation, operands, loc))
+            _made(run, frame, number, evaluate(step.operation, operands, step.loc))
         case CondStep():
             _choose(run, frame, number, prepared, 0 if prepared.reads[0](frame) else 1)
-        case SwitchStep(_, cases, arms, _, loc):
-            found = case_of(text(prepared.reads[0](frame)), cases, len(arms) > len(cases), loc)
+        case SwitchStep() as step:
+            default = len(step.arms) > len(step.cases)
+            found = case_of(text(prepared.reads[0](frame)), step.cases, default, step.loc)
             _choose(run, frame, number, prepared, found)
         case FunctionStep() as step:
             _function(run, frame, number, prepared, step)

@@ -147,7 +147,7 @@ def held_in(value: Value | Iterable[Value]) -> Iterator[Kept]:
 
 def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
     """A value for the user: lists as lists, all texts of a generation, and of a stream its text."""
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
     match value:
         case Samples():

@@ -58,6 +58,11 @@ class Read:
             return Same(object())
 
     @property
+    def same(self) -> bool:
+        """Whether the very object is there that was known by identity: the quick way."""
+        return type(self.found) is Same and self.look(self.owner, self.name) is self.found.item
+
+    @property
     def shown(self) -> str:
         """The place, for people."""
         match self.owner:
@@ -122,6 +127,8 @@ class Reads(dict[_Key, Read]):
         """
         seen = {} if seen is None else seen
         for key, read in self.items():
+            if read.same:
+                continue
             if key not in seen:
                 seen[key] = read.now()
             if seen[key] != read.found:
@@ -243,7 +250,8 @@ _SHALLOW = (in_module, in_cell, of_object, of_pythons, imported)
 def in_function(function: FunctionType, name: str) -> Any:
     """What a function of the user's is made of, besides what it reads."""
     del name
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+    code, defaults, named = function.__code__, function.__defaults__, function.__kwdefaults__
+    return code if defaults is None and named is None else (code, defaults, named)
 
 
 def behind_function(function: FunctionType, name: str) -> Any:
