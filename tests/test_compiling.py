@@ -95,7 +95,7 @@ def test_one_generation_of_a_segment_is_refused_and_the_others_go_on(backend: Lo
 
 
 def test_a_stream_is_gone_on_with_before_what_makes_it_is_compiled(backend: LocalBackend) -> None:
-    async def main() -> list[list[Event]]:
+    async def main() -> tuple[list[Event], list[Event]]:
         first = Segment((OpenNode(), ExtendNode(0, ("a",)), gen(1, regex="[xy]{4}"), KeepNode(2, 7)))
         second = Segment((OpenNode(7), gen(0, "y"), ReleaseNode(7)))
 
@@ -133,7 +133,9 @@ def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) 
 
 def test_who_leaves_takes_the_compilation_along(backend: LocalBackend) -> None:
     async def main() -> None:
-        task = asyncio.create_task(anext(backend.submit(asks("a", ebnf=COSTLY + ' | "x"'))))
+        task: asyncio.Future[Event] = asyncio.ensure_future(
+            anext(backend.submit(asks("a", ebnf=COSTLY + ' | "x"')))
+        )
         while not at_work(backend):
             await asyncio.sleep(0.01)
         task.cancel()

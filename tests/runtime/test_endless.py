@@ -114,6 +114,22 @@ def test_text_too_long_to_be_made_is_forced_in_parts_up_to_the_limit() -> None:
     assert bench.nothing_left()
 
 
+def test_a_grammar_that_takes_too_long_fails_alone() -> None:
+    """What it has read can be read in more and more ways: each token takes longer than the one before."""
+    rules = "\n".join(f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40))
+    ambiguous = Sampling(max_tokens=150, ebnf=f"root ::= x0 x0 | x1 x7 | x5 x35\n{rules}")
+    bench = test_engine.Bench(depth=2)
+    handle = bench.engine.extend(None, LONG[:9])
+    request = bench.engine.gen(handle, ambiguous, [1], eos_ids=(), constraint=LETTERS.of(ambiguous))
+    free = bench.gen(LONG[:7])
+    bench.run()
+    (failed,) = [event for event in bench.of(request) if isinstance(event, test_engine.RequestFailed)]
+    assert failed.error.code == "SGLC459"
+    assert "takes too long" in failed.error.message
+    assert bench.samples(free) == [bench.oracle.continuation(LONG[:7], test_engine.PLAIN, 1)]
+    assert bench.nothing_left()
+
+
 @pytest.mark.parametrize(
     ("schema", "finite"),
     [

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _GRAMMARS = 64  # compiled ones kept for each tokenizer
 _LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
 _MATCHERS = 32  # kept for each request
+# Processor time of a request's matchers: what is ambiguous takes more and more for each token.
+_MAY_TAKE_S, _MAY_TAKE_EACH_S = 1.0, 0.005
 _AHEAD = 256  # bytes that have to come next are looked for up to here: a grammar may have them without end
 
 
@@ -261,6 +264,7 @@ class GrammarConstraint:
         self._after: dict[tuple[int, int], int] = {}
         self._matchers: dict[int, Matcher] = {}  # by where they stand, newest last
         self._look = lru_cache(maxsize=_LOOKS)(self._looked_at)
+        self._taken_s = 0.0
         self._ahead: dict[int, tuple[bytes, bool]] = {}  # of the newest states; whether it was cut off
 
     def mask(self, state: int) -> Bool:
@@ -275,7 +279,9 @@ class GrammarConstraint:
     def ahead(self, state: int) -> bytes:
         """Bytes that have to come next, up to some hundred."""
         if state not in self._ahead:
+            began_s = thread_time()
             self._ahead[state] = self._looked_ahead(state)
+            self._taken_s += thread_time() - began_s
             if len(self._ahead) > _LOOKS:
                 del self._ahead[next(iter(self._ahead))]
         return self._ahead[state][0]
@@ -295,9 +301,16 @@ class GrammarConstraint:
         """Whether the text has to end here.
 
         Raises:
-            RunError: SGLC459, the text may not end here, and the model has no token to go on with.
+            RunError: SGLC459, the text may not end here, and the model has no token to go on with; or its
+                grammar takes too long.
         """
         packed, accepting = self._look(state)
+        if self._taken_s > _MAY_TAKE_S + _MAY_TAKE_EACH_S * len(self._came):
+            raise RunError(
+                "SGLC459", f"what this generation is held to takes too long: {self._taken_s:.1f} s so far",
+                note="there may be many ways to read one text",
+                hint="write the grammar so that a text can be read in one way",
+            )  # fmt: skip
         if packed.any():
             return False
         if not accepting:
@@ -310,7 +323,10 @@ class GrammarConstraint:
 
     def _looked_at(self, state: int) -> tuple[NDArray[np.uint8], bool]:
         """The mask of `state`, packed, and whether it accepts."""
-        return self._matcher(state).look()
+        began_s = thread_time()
+        found = self._matcher(state).look()
+        self._taken_s += thread_time() - began_s
+        return found
 
     def _looked_ahead(self, state: int) -> tuple[bytes, bool]:
         before, token = self._came[state]
