@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import urllib.error
 import urllib.request
@@ -43,6 +44,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "2",
     )
     with serving("--model", str(folder), *options) as server:
+        runtime = server.runtime()
+        assert runtime is not None
+        for pid in (server.process.pid, runtime):  # and what they begin
+            resource.prlimit(pid, resource.RLIMIT_AS, (7_000_000 << 10,) * 2)
         yield server
 
 
@@ -136,6 +141,37 @@ def test_deep_schemas_are_refused(server: Server) -> None:
             body = '{"prompt": "a", "max_tokens": 1, "json_schema": {"anyOf": [' + schema + "]}}"
             status, content = server.ask("POST", "/v1/completions", body.encode())
             assert status == 400, content
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+DOUBLED = 'root ::= r0\nr60 ::= "a"\n' + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60))
+FORMS = [
+    ({"ebnf": 'root ::= "a" root'}, 400),
+    ({"ebnf": "root ::= (root)*"}, None),
+    ({"ebnf": 'root ::= "a"{1000000000}'}, None),
+    ({"ebnf": 'root ::= ((("a"{0,900} "b"){0,900} "c"){0,900} "d"){0,900}'}, None),
+    ({"ebnf": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000}, 400),
+    ({"ebnf": DOUBLED}, 200),
+    ({"json_schema": ENDLESS}, 400),
+    ({"json_schema": ENDLESS, "strict": True}, 400),
+    ({"json_schema": {"type": "string", "minLength": 10**6, "maxLength": 10**9}}, None),
+    ({"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 10**8}}, None),
+    ({"json_schema": {"enum": [f"{i:x}" * 9 for i in range(100_000)]}}, None),
+    ({"json_schema": {"type": "string", "pattern": "^(a|b|ab)*(a|b){60}c$"}}, None),
+    ({"regex": "(a|b)*a(a|b){40}"}, 400),
+    ({"regex": "((a{0,99}b){0,99}c){0,99}"}, None),
+    ({"regex": "(" * 5_000 + "a" + ")" * 5_000}, 400),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "expected"), FORMS)
+def test_a_form_is_refused_or_held_to_and_nobody_else_suffers(
+    server: Server, form: dict[str, Any], expected: int | None
+) -> None:
+    status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", **form))
+    assert status in ((200, 400) if expected is None else (expected,)), content
+    assert server.ask("POST", "/v1/completions", ENDPOINTS["/v1/completions"])[0] == 200
 
 
 # -- how much is taken -------------------------------------------------------------------------------
