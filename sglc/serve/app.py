@@ -48,7 +48,7 @@ class Service:
     max_len: int
     api_key: str | None = None
     stall_s: float = 60.0
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)
     queue: Queue = field(default_factory=Queue)
 

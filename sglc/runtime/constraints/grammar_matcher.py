@@ -143,14 +143,13 @@ class Grammars:
             with suppress(PackageNotFoundError):
                 key = (kind, text, self._identity, self._size, version(library))
                 path = automaton_cache.path_of_grammar(self._folder, *key)
-        if path is not None:
-            if (found := automaton_cache.load_grammar(path)) is not None:
-                if kind == "strict":
-                    return found
-                from xgrammar import CompiledGrammar
+        if path is not None and (found := automaton_cache.load_grammar(path)) is not None:
+            if kind == "strict":
+                return found
+            from xgrammar import CompiledGrammar
 
-                with suppress(RuntimeError):
-                    return CompiledGrammar.deserialize_json(found, self._tokenizer_info)
+            with suppress(RuntimeError):
+                return CompiledGrammar.deserialize_json(found, self._tokenizer_info)
         if kind == "strict":
             compiled: Any = strict_grammar(text)
         else:
