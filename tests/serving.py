@@ -66,9 +66,10 @@ class Server:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+                is_runtime = b"sglc.runtime.engine.worker" in (stat.parent / "cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if int(parent) == self.process.pid and state not in "ZX":
+            if int(parent) == self.process.pid and state not in "ZX" and is_runtime:
                 return int(stat.parent.name)
         return None
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
+from tests.test_compiling import COSTLY
+from tests.waiting import HANG_S, until
 
 HALF = "a\ud800b"
 ENDPOINTS: dict[str, dict[str, Any]] = {
@@ -23,8 +31,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tiny")
     save_tiny_model(folder, max_position_embeddings=4096)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    options = ("--name", "tiny", "--device", "cpu", "--max-rows", "8", "--kv-mib", "64")
+    options = (
+        "--name",
+        "tiny",
+        "--device",
+        "cpu",
+        "--max-rows",
+        "8",
+        "--kv-mib",
+        "64",
+        "--compile-timeout",
+        "2",
+    )
     with serving("--model", str(folder), *options) as server:
+        runtime = server.runtime()
+        assert runtime is not None
+        for pid in (server.process.pid, runtime):  # and what they begin
+            resource.prlimit(pid, resource.RLIMIT_AS, (7_000_000 << 10,) * 2)
         yield server
 
 
@@ -120,6 +143,122 @@ def test_deep_schemas_are_refused(server: Server) -> None:
             assert status == 400, content
 
 
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+DOUBLED = 'root ::= r0\nr60 ::= "a"\n' + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60))
+FORMS = [
+    ({"ebnf": 'root ::= "a" root'}, 400),
+    ({"ebnf": "root ::= (root)*"}, None),
+    ({"ebnf": 'root ::= "a"{1000000000}'}, None),
+    ({"ebnf": 'root ::= ((("a"{0,900} "b"){0,900} "c"){0,900} "d"){0,900}'}, None),
+    ({"ebnf": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000}, 400),
+    ({"ebnf": DOUBLED}, 200),
+    ({"json_schema": ENDLESS}, 400),
+    ({"json_schema": ENDLESS, "strict": True}, 400),
+    ({"json_schema": {"type": "string", "minLength": 10**6, "maxLength": 10**9}}, None),
+    ({"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 10**8}}, None),
+    ({"json_schema": {"enum": [f"{i:x}" * 9 for i in range(100_000)]}}, None),
+    ({"json_schema": {"type": "string", "pattern": "^(a|b|ab)*(a|b){60}c$"}}, None),
+    ({"regex": "(a|b)*a(a|b){40}"}, 400),
+    ({"regex": "((a{0,99}b){0,99}c){0,99}"}, None),
+    ({"regex": "(" * 5_000 + "a" + ")" * 5_000}, 400),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "expected"), FORMS)
+def test_a_form_is_refused_or_held_to_and_nobody_else_suffers(
+    server: Server, form: dict[str, Any], expected: int | None
+) -> None:
+    status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", **form))
+    assert status in ((200, 400) if expected is None else (expected,)), content
+    assert server.ask("POST", "/v1/completions", ENDPOINTS["/v1/completions"])[0] == 200
+
+
+# -- how much is taken -------------------------------------------------------------------------------
+
+
+def raw(server: Server, *parts: bytes) -> bytes:
+    """All that the server says to these bytes, until it closes the connection."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        for part in parts:
+            connection.sendall(part)
+        received = b""
+        while data := connection.recv(1 << 16):
+            received += data
+    return received
+
+
+def test_a_length_and_an_encoding_together_are_refused_and_nothing_behind_them_is_read(server: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    smuggled = b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n"
+    for fields in (
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+        b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+    ):
+        answers = raw(server, head + fields + smuggled)
+        assert answers.count(b"HTTP/1.1 ") == 1
+        assert answers.startswith(b"HTTP/1.1 400")
+
+
+def test_more_than_is_taken_of_one_request_is_refused(server: Server) -> None:
+    for path, body, param, code in (
+        ("/v1/completions", {"prompt": ["a"] * 10_000}, "prompt", "too_many"),
+        ("/generate", {"text": ["a"] * 257}, "text", "too_many"),
+        ("/v1/completions", {"prompt": ["a"] * 200, "n": 128}, None, "too_many"),
+        ("/v1/completions", {"prompt": [5] * 1_000_000}, "prompt", "context_length_exceeded"),
+        ("/generate", {"input_ids": [[5] * 5_000]}, "input_ids", "context_length_exceeded"),
+        ("/v1/completions", {"prompt": "word " * 1_000_000}, "prompt", "context_length_exceeded"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "word " * 1_000_000}]},
+            "messages",
+            "context_length_exceeded",
+        ),
+    ):
+        status, content = server.ask("POST", path, body)
+        assert (status, content["error"]["param"], content["error"]["code"]) == (400, param, code)
+
+
+def test_more_texts_than_there_is_room_for_are_turned_away_for_now(server: Server) -> None:
+    long = {"prompt": ["a"] * 8, "n": 128, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=HANG_S) as connection:
+        content = json.dumps(long).encode()
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(content), content)
+        )
+        until(lambda: server.info()["running_rows"] > 0, "it does not run")
+        for path, body in ENDPOINTS.items():
+            request = urllib.request.Request(
+                server.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+            )
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=HANG_S)
+            with refused.value as answer:
+                assert (answer.code, answer.headers["retry-after"]) == (429, "1")
+                assert json.loads(answer.read())["error"]["code"] == "queue_full"
+        assert server.ask("GET", "/health")[0] == 200
+    until(server.idle, "it goes on")
+    for path, body in ENDPOINTS.items():
+        assert server.ask("POST", path, body)[0] == 200
+
+
+def test_a_grammar_that_takes_too_long_is_refused_while_others_are_answered(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        costly = pool.submit(server.ask, "POST", "/v1/completions", asked("/v1/completions", ebnf=COSTLY))
+        answered = 0
+        while not costly.done():
+            assert server.ask("POST", "/v1/completions", ENDPOINTS["/v1/completions"])[0] == 200
+            answered += 1
+    status, content = costly.result()
+    assert (status, content["error"]["param"], content["error"]["code"]) == (400, "ebnf", "SGLC457")
+    assert "takes more than 2 s" in content["error"]["message"]
+    assert answered > 10
+
+
 def test_nothing_is_left_behind(server: Server) -> None:
     assert server.idle()
-    assert server.log.read_text().count("\n") == 1, server.log.read_text()
+    _, *said = server.log.read_text().splitlines()
+    assert [line for line in said if line != "WARNING:  Invalid HTTP request received."] == []

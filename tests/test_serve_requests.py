@@ -100,12 +100,12 @@ def test_nulls_inside_of_messages_are_absent(server: Server) -> None:
 
 
 def test_a_body_without_end_is_refused(server: Server) -> None:
-    from sglc.serve.app import MAX_BODY
+    from sglc.serve.limits import Limits
 
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
     connection.putrequest("POST", "/v1/completions")
     connection.putheader("content-type", "application/json")
-    connection.putheader("content-length", str(MAX_BODY + 1))
+    connection.putheader("content-length", str(Limits().body + 1))
     connection.endheaders(b"{")
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (413, b"Content Too Large")

@@ -13,7 +13,8 @@ import pytest
 
 from sglc.cli.serve import add_serve
 from sglc.serve import bodies, problems
-from sglc.serve.app import MAX_BODY, Service, make_app
+from sglc.serve.app import Service, make_app
+from sglc.serve.limits import Limits
 from tests.serving import serving
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
@@ -83,4 +84,4 @@ def test_every_code_is_named() -> None:
     codes |= {"invalid_value", "invalid_type", "unsupported_value", *problems._OF_STATUS.values()}
     codes -= {"SGLC502"}  # of the executor: no server meets it
     assert codes - named() == set()
-    assert f"{MAX_BODY >> 20} MiB" in PAGE.read_text()
+    assert f"{Limits().body >> 20} MiB" in PAGE.read_text()

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 _SCRIPTED = "scripted:"
 _NO_LIMIT = 1 << 20  # tokens: a script has none
+_LIMITS = (
+    ("--max-body", 64, "MIB", "of a request"),
+    ("--max-prompts", 256, "N", "prompts of a request"),
+    ("--max-samples", 128, "N", "samples of a prompt"),
+    ("--max-queue", 1024, "N", "texts being made or waiting, of all requests; who wants more gets a 429"),
+)
 _WAITS = (
     ("--stall-timeout", 60.0, "that a client may leave a stream unread"),
     ("--keep-alive", 75.0, "that a connection may wait for its next request"),
@@ -39,6 +45,9 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         "--compile-mib", type=_count, default=2048, metavar="MIB",
         help="memory that compiling a regex, schema or grammar may take (default: 2048)",
     )  # fmt: skip
+    for option, most, unit, what in _LIMITS:
+        told = f"most {what} (default: {most})" if unit == "N" else f"most MiB {what} (default: {most})"
+        serve.add_argument(option, type=_count, default=most, metavar=unit, help=told)
     for option, default, what in _WAITS:
         serve.add_argument(
             option, type=_seconds, default=default, metavar="S", help=f"seconds {what} (default: {default:.0f})"
@@ -77,6 +86,7 @@ def _seconds(text: str) -> float:
 def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.app import Service
+        from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
     except ImportError as error:
         raise UsageError(
@@ -92,9 +102,15 @@ def _serve(options: argparse.Namespace) -> int:
             tokenizer: Any = backend.target.tokenizer
             max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
             patience = Patience(options.stall_timeout, options.keep_alive, options.drain_timeout)
-            service = Service(
-                backend, tokenizer, options.name or model, max_len, options.api_key, patience.stall_s
+            limits = Limits(
+                body=options.max_body << 20,
+                prompts=options.max_prompts,
+                samples=options.max_samples,
+                queue=options.max_queue,
+                characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
             )
+            name, key = options.name or model, options.api_key
+            service = Service(backend, tokenizer, name, max_len, key, patience.stall_s, limits)
             serve(service, options.host, listening, patience)
         finally:
             backend.close()

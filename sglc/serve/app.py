@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,13 +20,13 @@ from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.drain import Drain, ended
+from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
-from sglc.serve.prompts import ServedTokenizer, of_chat, of_given
+from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.work import ServedBackend, Work, done, pieces
 
-MAX_BODY = 64 << 20  # bytes
 _HEALTH_S = 5.0  # how long the runtime may take to say how it is
 
 _T = TypeVar("_T")
@@ -48,12 +48,14 @@ class Service:
     max_len: int
     api_key: str | None = None
     stall_s: float = 60.0
+    limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)
+    queue: Queue = field(default_factory=Queue)
 
 
 def make_app(service: Service) -> FastAPI:
     """The application for an ASGI server."""
-    app = FastAPI(title="sglc", max_body_size=MAX_BODY)
+    app = FastAPI(title="sglc", max_body_size=service.limits.body)
     app.add_middleware(_Door, service=service)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
@@ -68,11 +70,16 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 class _Door:
-    """Lets in who has the key, if there is one, and while the server does not end. `/health` is for all."""
+    """Lets in who has the key, if there is one, while there is room and the server does not end.
+
+    `/health` needs no key.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._drain = service.drain
+        self._queue = service.queue
+        self._most = service.limits.queue
         self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,15 +89,29 @@ class _Door:
             await as_response(refusal)(scope, receive, send)
         else:
             with self._drain.answering():
-                await self._app(scope, receive, send)
+                try:
+                    await self._app(scope, receive, send)
+                finally:
+                    self._queue.let_out(scope)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # Who stands between may take the other one, and see another request behind this one.
+            message = "`Content-Length` and `Transfer-Encoding` exclude each other"
+            return Refusal(400, message, code="bad_request", closes=True)
         if self._wanted is not None and scope["path"] != "/health":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._wanted):
                 message = "the key in `Authorization: Bearer KEY` is not this server's"
                 return Refusal(401, message, code="invalid_api_key")
-        return ended() if self._drain.begun else None
+        if self._drain.begun:
+            return ended()
+        try:
+            self._queue.let_in(scope, 1 if scope["method"] == "POST" else 0, self._most)
+        except Refusal as refusal:
+            return refusal
+        return None
 
 
 # -- generation ------------------------------------------------------------------------------------
@@ -114,8 +135,9 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def complete(body: CompletionBody, request: Request) -> Response:
         _check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
-        prompts = await asyncio.to_thread(of_given, service.tokenizer, body.prompt, "prompt")
+        prompts = await _given(service, body.prompt, "prompt", body.n)
         work = Work("completions", prompts, sampling.of_completion(body))
+        service.queue.let_in(request.scope, work.choices, service.limits.queue)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
             return await _stream(
@@ -129,6 +151,10 @@ def _add_openai(app: FastAPI, service: Service) -> None:
     async def converse(body: ChatBody, request: Request) -> Response:
         _check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
+        texts = [turn.content for turn in body.messages]
+        check_counts(service.limits, ("",), "messages", body.n)
+        check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
+        service.queue.let_in(request.scope, body.n, service.limits.queue)
         prompt = await asyncio.to_thread(of_chat, service.tokenizer, body)
         work = Work("chat", (prompt,), sampling.of_chat(body, service.max_len - len(prompt.ids)))
         if body.stream:
@@ -150,8 +176,9 @@ def _add_generate(app: FastAPI, service: Service) -> None:
         began = time.perf_counter()
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
-        prompts = await asyncio.to_thread(of_given, service.tokenizer, given, field)
+        prompts = await _given(service, given, field, body.sampling_params.n)
         work = Work("generate", prompts, sampling.of_generate(body))
+        service.queue.let_in(request.scope, work.choices, service.limits.queue)
         made = Answer("", "", service.name, spelling)
         if body.stream:
             parts = generate.chunks(made, body, work, pieces(service.backend, work), began)
@@ -159,6 +186,12 @@ def _add_generate(app: FastAPI, service: Service) -> None:
         return await _whole(
             service, request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
         )
+
+
+async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:
+    check_counts(service.limits, given, field, samples)
+    check_sizes(given, field, service.max_len, service.limits.characters)
+    return await asyncio.to_thread(of_given, service.tokenizer, given, field)
 
 
 async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> Any:

@@ -39,14 +39,18 @@ class Refusal(Exception):
         message: what is wrong.
         param: the field of the request, if it is one; dotted where it is inside another.
         code: stable, for programs.
+        closes: whether nothing more is taken on its connection.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str) -> None:
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str, closes: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.closes = closes
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -132,6 +136,8 @@ def as_response(refusal: Refusal) -> Response:
     response = as_json(refusal.body(), refusal.status)
     if refusal.status in (429, 503):
         response.headers["retry-after"] = _RETRY_S
+    if refusal.closes:
+        response.headers["connection"] = "close"
     return response
 
 

@@ -88,7 +88,9 @@ def _compile(asked: socket.socket, constraints: Constraints, seconds: float, mem
             return 1
         signal.setitimer(signal.ITIMER_REAL, seconds)
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + memory,) * 2)
+        allowed = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = now + memory if allowed == resource.RLIM_INFINITY else min(now + memory, allowed)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         problem: SglcError | None = None
         try:

@@ -1,0 +1,79 @@
+"""How much of the server one request may ask for, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.serve.problems import Refusal, bad
+
+_TEXTS = "sglc.texts"  # of a request's scope: those that it was let in with
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused when there is more of it.
+
+    Fields:
+        body: bytes of a request.
+        prompts: of a request.
+        samples: of a prompt.
+        characters: of a prompt, whatever its tokens; what is longer need not be tokenized.
+        queue: texts that are being made or wait to be, of all requests.
+    """
+
+    body: int = 64 << 20
+    prompts: int = 256
+    samples: int = 128
+    characters: int = 64 << 20
+    queue: int = 1024
+
+
+class Queue:
+    """The texts of all requests that have not been answered."""
+
+    def __init__(self) -> None:
+        self._texts = 0
+
+    def let_in(self, scope: MutableMapping[str, Any], texts: int, limit: int) -> None:
+        """Have a request counted with so many texts until `let_out`; all together have at most `limit`.
+
+        Raises:
+            Refusal: 400, there is never room for as many; 429, there is none now.
+        """
+        if texts > limit:
+            raise Refusal(400, f"{texts} texts are more than the {limit} of `--max-queue`", code="too_many")
+        more = texts - scope.get(_TEXTS, 0)
+        if self._texts + more > limit:
+            message = f"{self._texts} texts are being made or wait, and there is room for {limit}"
+            raise Refusal(429, message, code="queue_full")
+        scope[_TEXTS] = texts
+        self._texts += more
+
+    def let_out(self, scope: MutableMapping[str, Any]) -> None:
+        """The request has been answered."""
+        self._texts -= scope.pop(_TEXTS, 0)
+
+
+def check_counts(limits: Limits, prompts: Sequence[Any], field: str, samples: int) -> None:
+    """Raises Refusal: more prompts or samples than are taken."""
+    if len(prompts) > limits.prompts:
+        raise bad(
+            field, f"has {len(prompts)} prompts, more than the {limits.prompts} of `--max-prompts`", "too_many"
+        )
+    if samples > limits.samples:
+        raise bad("n", f"is {samples}, more than the {limits.samples} of `--max-samples`", "too_many")
+
+
+def check_sizes(prompts: Sequence[str | Sequence[int]], field: str, max_len: int, characters: int) -> None:
+    """Refuse what cannot fit into `max_len` tokens, because it has more than so many `characters`, or ids.
+
+    Raises:
+        Refusal: a prompt is that long.
+    """
+    for prompt in prompts:
+        if len(prompt) > (characters if isinstance(prompt, str) else max_len):
+            unit = "characters" if isinstance(prompt, str) else "tokens"
+            message = f"a prompt of {len(prompt)} {unit} is longer than the model's {max_len} tokens"
+            raise Refusal(400, message, param=field, code="context_length_exceeded")
