@@ -298,7 +298,7 @@ def helpers(b: Builder) -> None:
             )
 
 
-@production(RULED, weight=0.9)
+@production(RULED, weight=1.2)
 def raised_and_caught(b: Builder) -> None:
     """An exception of the program's own, which it catches."""
     error = b.fresh("err")
@@ -317,7 +317,7 @@ def raised_and_caught(b: Builder) -> None:
     b.gen()
 
 
-@production(RULED, weight=0.8)
+@production(RULED)
 def odds_and_ends(b: Builder) -> None:
     made = b.fresh("o")
     match b.random.randrange(6):

@@ -366,7 +366,7 @@ def structured_ops(b: Builder) -> None:
             b.append(f'sgl.switch({state}["{name}"], {{{arms}}})')
 
 
-@production(RULED, weight=0.7)
+@production(RULED, weight=0.8)
 def helper_with_state(b: Builder) -> None:
     b.need("turn")
     name = b.fresh("g")
@@ -375,7 +375,7 @@ def helper_with_state(b: Builder) -> None:
     b.results.append(value)
 
 
-@production(RULED)
+@production(RULED, weight=1.2)
 def whole_prompt(b: Builder) -> None:
     match b.random.randrange(5):
         case 0 | 1 | 2:
