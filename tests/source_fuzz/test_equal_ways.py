@@ -141,6 +141,26 @@ def program(s, a):
         fork += sgl.gen("last")
     return forks.join()
 """
+_TYPED_BRANCHES = """
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@sgl.function
+def program(s, a):
+    s += a + sgl.select("way", choices=["left", "right"])
+    forks = s.fork(2)
+    forks[0] += sgl.gen("color", dtype=Color)
+    forks[1] += sgl.gen("numbers", dtype=list[int])
+    if s["way"] == "left":
+        inner = forks[1].fork(2)
+        inner += sgl.gen("only", dtype=Color)
+        inner.join()
+    joined = s.join(forks)
+    s += sgl.gen("two", dtype=Color, n=2)
+    return joined["color"][0] is Color.RED
+"""
 _MATCHED = """
 @sgl.function
 def program(s, a):
@@ -158,7 +178,7 @@ def program(s, a):
 _PROGRAMS = {
     "called": _INNER, "typed": _COLOR, "objects": _POINT, "given to tools": _TAKE, "stored": _STORED,
     "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED, "matched": _MATCHED,
-    "joined": _JOINED,
+    "joined": _JOINED, "typed branches": _TYPED_BRANCHES,
 }  # fmt: skip
 
 
