@@ -15,6 +15,7 @@ import sglc as sgl
 from sglc.api import plan_tree
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import UsageError
+from tests.notebook import Notebook
 
 
 def answering(asked: Asked) -> str:
@@ -261,3 +262,16 @@ def test_a_call_that_is_to_be_a_plan_and_is_none_is_refused_before_it_begins() -
     assert backend.kept == 0
     with pytest.raises(UsageError, match="SGLC058"):
         unknown_call.run_batch([{}], backend=backend, mode="plan")
+
+
+def test_what_is_equal_to_python_and_no_text_is_another_plan() -> None:
+    """1 and True and 1.0 are equal, and so would be the programs that return them."""
+    made = []
+    for number in ("1", "True", "1.0", "1"):
+        book = Notebook(
+            "equal_returns", f"@sgl.function\ndef program(s):\n    s += sgl.gen('x')\n    return {number}"
+        )
+        result = book.module.program.run(backend=BACKEND)
+        assert result.mode == "plan"
+        made.append(repr(result.ret_value))
+    assert made == ["1", "True", "1.0", "1"]
