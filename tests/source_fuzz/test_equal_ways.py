@@ -76,6 +76,23 @@ def program(s, a):
     s += sgl.gen("g")
     s += take((a, 1)) + take({"t": ((s["g"], 2.5), [None])}) + take([True])
 """
+_OBJECTS = """
+LOG = []
+
+
+@sgl.tool
+def keep(thing) -> str:
+    LOG.append(thing)
+    thing["more"] = len(LOG)
+    return str(thing)
+
+
+@sgl.function
+def program(s, a):
+    s += a + sgl.gen("g")
+    for fork in s.fork(2):
+        fork += keep({1: s["g"]}) + sgl.gen("h")
+"""
 _STORED = """
 @sgl.function
 def program(s, a):
@@ -177,8 +194,8 @@ def program(s, a):
 """
 _PROGRAMS = {
     "called": _INNER, "typed": _COLOR, "objects": _POINT, "given to tools": _TAKE, "stored": _STORED,
-    "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED, "matched": _MATCHED,
-    "joined": _JOINED, "typed branches": _TYPED_BRANCHES,
+    "equal objects": _OBJECTS, "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED,
+    "matched": _MATCHED, "joined": _JOINED, "typed branches": _TYPED_BRANCHES,
 }  # fmt: skip
 
 
