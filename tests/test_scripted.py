@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import sglc as sgl
 from sglc.backends.registry import connect
 from sglc.backends.scripted import Rule, ScriptedBackend, Words, by_rules, read_script
 from sglc.errors import BackendError, UsageError
+from sglc.ir.plan.events import Event, NodeFailed
+from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, Segment
 from sglc.ir.target import ControlText
 
 
@@ -47,6 +50,19 @@ def test_what_no_rule_answers_is_an_error_and_the_rest_stays() -> None:
     assert error.code == "SGLC521"
     assert error.loc is not None
     assert result.variables == {"side": ["x", "x"]}
+
+
+def test_a_stream_that_nothing_kept_fails_what_goes_on_behind_it() -> None:
+    """As with every back end: what would have kept it may fail while this segment is on its way."""
+
+    async def ends() -> list[Event]:
+        nodes = (OpenNode(7), ExtendNode(0, ("a",)), OpenNode(None), ExtendNode(2, ("b",)), KeepNode(3, 8))
+        return [event async for event in backend.submit(Segment(nodes))]
+
+    backend = ScriptedBackend({})
+    found = {event.node: event.error.code for event in asyncio.run(ends()) if isinstance(event, NodeFailed)}
+    assert found == {0: "SGLC403", 1: "SGLC403"}
+    assert backend.kept == 1
 
 
 def test_a_choice_and_a_form_are_held_to() -> None:

@@ -159,13 +159,13 @@ class PlanTree:
         """A leaf for these arguments, if it is time for one."""
         if missed and not now:
             key = frozenset(missed)
-            if len(self.misses) >= _MOST_MISSES:
-                del self.misses[next(iter(self.misses))]
-            self.misses[key] = self.misses.pop(key, 0) + 1
             self.last_miss = str(missed[0][0])
-            if self.misses[key] < _TIMES:
+            times = self.misses.pop(key, 0) + 1
+            if times < _TIMES:
+                if len(self.misses) >= _MOST_MISSES:
+                    del self.misses[next(iter(self.misses))]
+                self.misses[key] = times
                 return None
-            del self.misses[key]
         leaf = _leaf(self._definition, arguments, sampling, kinds)
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from sglc.errors import BackendError, SglcError, UsageError
+from sglc.errors import BackendError, RunError, SglcError, UsageError
 from sglc.ir.core import Site
 from sglc.ir.plan.dataflow import choice_texts, failed_before, filled
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
@@ -234,10 +234,10 @@ class ScriptedBackend:
                     if any(source in asked or source in later for source in reads(node)):
                         later.append(index)
                         continue
-                if not isinstance(node, GenNode | SelectNode):
-                    self._follow(index, node, prompts, texts)
-                    continue
                 try:
+                    if not isinstance(node, GenNode | SelectNode):
+                        self._follow(index, node, prompts, texts)
+                        continue
                     event, text = self._ask(index, node, prompts[node.stream], texts)
                 except SglcError as error:
                     failed[index] = error
@@ -273,6 +273,8 @@ class ScriptedBackend:
             case OpenNode(None):
                 prompts[index] = ""
             case OpenNode(int() as handle):
+                if handle not in self._kept:  # what would have kept it failed
+                    raise RunError("SGLC403", "a stream is continued that is not kept any more")
                 prompts[index] = self._kept[handle]
             case ForkNode(stream):
                 prompts[index] = prompts[stream]

@@ -90,9 +90,12 @@ def said(output: PendingOutput, tokenizer: Tokenizer | None) -> tuple[Part, ...]
 
 
 def behind(
-    parts: Sequence[str | Site], told: Sequence[str | Site]
+    parts: Sequence[str | Site], told: Sequence[str | Site], text: Callable[[Site], str]
 ) -> tuple[list[str | Site], list[str | Site]]:
-    """The parts of a text without those that were `told` before, and what of these is yet to come."""
+    """The parts of a text without those that were `told` before, and what of these is yet to come.
+
+    What a plan was told as a generation may be its `text` in the program, which has read it.
+    """
     new, old = list(parts), list(told)
     while new and old:
         first, known = new[0], old[0]
@@ -104,6 +107,8 @@ def behind(
             del new[0], old[0]
         elif first == "" or known == "":
             del (new if first == "" else old)[0]
+        elif isinstance(first, str) and isinstance(known, Site):
+            old[0] = text(known)
         else:
             return new, []
     return new, old

@@ -251,7 +251,7 @@ class Session:
         parts = self._content(self._kept[handle], before)
         self._shown = handle
         if self._told:
-            parts, self._told = behind(parts, self._told)
+            parts, self._told = behind(parts, self._told, self._said_before)
         with self.outputs.change:
             self.outputs.text += parts
 
@@ -259,16 +259,18 @@ class Session:
         """The program runs from its top once more; what is `served` is not asked for again."""
         served.answers |= self.outputs.begin_again()
         self.served = served
-        self._told = []
         for number, part in enumerate(self.outputs.text):
-            if isinstance(part, Site) and self.outputs.of_a_call(part):
+            if isinstance(part, Site) and self.outputs.of_a_call(part) and part not in served.answers:
                 # A called program was a part of the plan, and is a run of its own now: its texts are literals.
-                if part not in served.answers:
-                    with self.outputs.change:
-                        del self.outputs.text[number:]  # no reader has come so far
-                    return
-                part = "".join(served.answers[part].said)
-            self._told.append(part)
+                with self.outputs.change:
+                    del self.outputs.text[number:]  # no reader has come so far
+                break
+        self._told = list(self.outputs.text)
+
+    def _said_before(self, site: Site) -> str:
+        """The text of a generation that was there when the program began again."""
+        output = self.outputs.before.get(site)
+        return "" if output is None else "".join(output.said)
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -59,8 +59,8 @@ def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     tokenizer = target.tokenizer.hash if target.tokenizer else ""
     capabilities = replace(target, tokenizer=None)
-    key = (program.name, program.params, program.ops, _frozen(program.returns), _constants(program),
-           program.ops[0].loc, capabilities, tokenizer)  # fmt: skip
+    key = (program.name, program.params, program.ops, repr(program.returns), _unlike(program), capabilities,
+           tokenizer)  # fmt: skip
     if key not in _CACHE:
         if len(_CACHE) >= _CACHE_SIZE:
             del _CACHE[next(iter(_CACHE))]  # the oldest
@@ -68,20 +68,12 @@ def cached(program: Program, target: Target) -> Compiled:
     return _CACHE[key]
 
 
-def _constants(program: Program) -> tuple[str, ...]:
-    """What equal ops can differ in: to Python, 1 and 1.0 and True are equal."""
-    found: list[str] = []
+def _unlike(program: Program) -> tuple[Hashable, ...]:
+    """What equal ops can differ in: their places, and to Python, 1 and 1.0 and True are equal."""
+    found: list[Hashable] = []
     for op in walk(program.ops):
+        found.append(op.loc)
         found += [repr(getattr(op, name)) for name in op.tree_fields]
         if isinstance(op, Call):
-            found += [repr(op.program.returns), *_constants(op.program)]
+            found += [repr(op.program.returns), *_unlike(op.program)]
     return tuple(found)
-
-
-def _frozen(tree: object) -> Hashable:
-    if isinstance(tree, Mapping):
-        return tuple((key, _frozen(value)) for key, value in tree.items())
-    if isinstance(tree, tuple):
-        return tuple(_frozen(value) for value in tree)
-    assert isinstance(tree, Hashable)
-    return tree

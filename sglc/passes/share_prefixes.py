@@ -13,14 +13,17 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    inputs,
     next_id,
     reading,
     regions,
     substitute,
+    values_in,
+    walk,
     with_regions,
 )
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, Select, Switch, continued
+from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, PureCall, Select, Switch, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -41,7 +44,8 @@ def share_prefixes(program: Program, _: Target) -> Rewrite:
     second sample of it, not the same one. Nothing is lost, as a fork costs nothing.
 
     Ops merge within one block: what an arm computes is not computed before it is known to run, and
-    a block that runs again keeps streams of its own. Called programs stay as they are.
+    a block that runs again keeps streams of its own. Called programs stay as they are, and so do
+    objects that a tool or the caller gets: to who changes one of them, equal ones are not the same.
     """
     shared, merged = _merge(program)
     remarks = tuple(_remarks(merged))
@@ -52,6 +56,7 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
     """The program with equal pure ops of each block merged, and the ops that fell away."""
     rename: dict[Value, Value] = {}
     merged: list[Op] = []
+    apart = _handed_out(program)
 
     def block(before: Iterable[Op]) -> tuple[Op, ...]:
         first: dict[Hashable, Op] = {}
@@ -59,7 +64,7 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
         for op in before:
             op = with_regions(reading(op, rename), region)
             twin = op
-            if op.pure and not isinstance(op, Fork):
+            if op.pure and not isinstance(op, Fork) and apart.isdisjoint(op.results):
                 twin = first.setdefault(_key(op), op)
             if twin is op:
                 ops.append(op)
@@ -74,6 +79,20 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
 
     ops = block(program.ops)
     return replace(program, ops=ops, returns=substitute(program.returns, rename)), tuple(merged)
+
+
+def _handed_out(program: Program) -> set[Value]:
+    """Objects that something else than a pure function gets, and what they may hold."""
+    ops = list(walk(program.ops))
+    found = set(values_in(program.returns))
+    for op in ops:
+        found.update(value for region in regions(op) for value in values_in(region.results))
+        if not isinstance(op, PureCall):
+            found.update(inputs(op))
+    for op in reversed(ops):
+        if isinstance(op, PureCall) and op.results[0].type is Type.JSON and op.results[0] in found:
+            found.update(inputs(op))
+    return {value for value in found if value.type is Type.JSON}
 
 
 def _key(op: Op) -> Hashable:

@@ -444,6 +444,11 @@ def orders_objects(s: Any) -> None:
     s += str(len(sorted([ACCOUNT, ACCOUNT])))
 
 
+def sorts_objects(s: Any) -> None:
+    items = [ACCOUNT, ACCOUNT]
+    items.sort()
+
+
 def measures_an_object(s: Any) -> None:
     s += str(len(ACCOUNT))
 
@@ -507,7 +512,7 @@ BREAKS = [
     enters_a_manager, reads_a_property, reads_what_is_not_there, asks_for_an_attribute, compares_an_object,
     compares_in_a_list, compares_in_a_dataclass, searches_for_an_object, branches_on_an_object, shows_an_object,
     shows_a_dataclass, shows_a_dataclass_by_percent, shows_an_enum, shows_an_exception, prints_an_object,
-    adds_an_object, adds_a_dataclass, orders_objects, measures_an_object, goes_through_an_object,
+    adds_an_object, adds_a_dataclass, orders_objects, sorts_objects, measures_an_object, goes_through_an_object,
     indexes_an_object, indexes_by_an_object, keeps_an_object_in_a_set, asks_an_object_for_an_item,
     calls_an_object, makes_an_object_by_new, makes_an_object_by_a_metaclass, makes_an_object_by_setattr,
     makes_an_exception_by_new, asks_for_a_missing_member, gives_an_object_that_sets_itself_up,
@@ -522,6 +527,83 @@ def test_an_effect_is_a_break_before_it_happens(statements: Callable[[Any], Any]
     program.compile()
     program.explain(BACKEND)
     program.cache(BACKEND)
+    assert state_of_the_world() == before
+
+
+def equals(a: Any) -> Any:
+    return a == ACCOUNT
+
+
+def is_equalled(a: Any) -> Any:
+    return ACCOUNT == a  # noqa: SIM300
+
+
+def differs(a: Any) -> Any:
+    return a != ACCOUNT
+
+
+def is_less(a: Any) -> Any:
+    return a < ACCOUNT
+
+
+def is_inside(a: Any) -> Any:
+    return a in ACCOUNT
+
+
+def is_in_a_list(a: Any) -> Any:
+    return a in [ACCOUNT]
+
+
+def is_added(a: Any) -> Any:
+    return ACCOUNT + a
+
+
+def adds(a: Any) -> Any:
+    return a + SHOWN
+
+
+def multiplies(a: Any) -> Any:
+    return a * ACCOUNT
+
+
+def formats_it(a: Any) -> Any:
+    return a % SHOWN
+
+
+def is_counted(a: Any) -> Any:
+    return [ACCOUNT].count(a)
+
+
+def is_removed(a: Any) -> Any:
+    items = [ACCOUNT, a]
+    items.remove(a)
+    return len(items)
+
+
+def is_replaced(a: Any) -> Any:
+    return a.replace(a, ACCOUNT)
+
+
+MEETS = [
+    equals, is_equalled, differs, is_less, is_inside, is_in_a_list, is_added, adds, multiplies, formats_it,
+    is_counted, is_removed, is_replaced,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("meets", MEETS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("how", ["unknown", "bound", "example", "decided"])
+def test_a_text_that_meets_an_object_of_the_user_s_runs_no_code_of_it(
+    meets: Callable[[Any], Any], how: str
+) -> None:
+    @sgl.function
+    def program(s: Any, a: str) -> Any:
+        s += "Q" + sgl.select("x", choices=["x", "y"])
+        s["met"] = meets(s["x"] if how == "decided" and s["x"] == "x" else a)
+        return 1
+
+    before = state_of_the_world()
+    given: Any = program.bind(a="a") if how == "bound" else program
+    given.compile(BACKEND, args={"a": "a"} if how == "example" else None)
     assert state_of_the_world() == before
 
 

@@ -217,3 +217,17 @@ def test_what_changed_is_told() -> None:
     assert reads.changed() == "global MARK"
     names |= {"MARK": 1, "OTHER": None}
     assert reads.changed() == "global OTHER"
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_the_same_helper_in_a_later_cell_has_its_place_there(mode: Any) -> None:
+    helper = "def say(s):\n    s += 'a' + sgl.gen('g', max_tokens=3)"
+    program = "@sgl.function\ndef program(s):\n    s += 'x'\n    say(s)"
+    book = Notebook(f"reads_{next(_NUMBERS)}", helper, program)
+    lines = []
+    for cell in ("", f"# said\n\n{helper}", ""):
+        book.cell(cell)
+        backend = HashBackend()
+        book.module.program.run(backend=backend, mode=mode).sync()
+        lines += [call.loc.partition(":")[0] for call in backend.calls_made]
+    assert lines == ["2", "4", "4"]

@@ -180,7 +180,7 @@ def conditions(b: Builder) -> None:
             b.steps(1, 1)
 
 
-@production(RULED)
+@production(RULED, weight=1.2)
 def match_statement(b: Builder) -> None:
     text = b.text()
     subject = b.pick(text, f"{text}.split()", f"({text}, 1)", '{"kind": "a", "n": 2}')
@@ -250,7 +250,7 @@ def local_containers(b: Builder) -> None:
             b.observe(f"{made}[1:3]")
 
 
-@production(RULED)
+@production(RULED, weight=1.2)
 def local_records(b: Builder) -> None:
     made = b.fresh("p")
     match b.random.randrange(7):
@@ -298,7 +298,7 @@ def helpers(b: Builder) -> None:
             )
 
 
-@production(RULED, weight=0.9)
+@production(RULED, weight=1.3)
 def raised_and_caught(b: Builder) -> None:
     """An exception of the program's own, which it catches."""
     error = b.fresh("err")
@@ -317,7 +317,7 @@ def raised_and_caught(b: Builder) -> None:
     b.gen()
 
 
-@production(RULED, weight=0.8)
+@production(RULED)
 def odds_and_ends(b: Builder) -> None:
     made = b.fresh("o")
     match b.random.randrange(6):

@@ -57,6 +57,8 @@ _ARGUMENTS: dict[str, _Kind] = {
     "object": (("Quiet",), ("Quiet()", "Quiet()"), "", ("{x}.name", "{x}.line('o')", "{x}.size + 1")),
 }  # fmt: skip
 
+_SELDOM_WHOLE = ("pydantic", "none")  # these come twice as often
+
 FEATURES = (
     *PRODUCTIONS,
     *(f"argument: {kind}" for kind in _ARGUMENTS),
@@ -112,7 +114,7 @@ def _arguments(b: Builder) -> tuple[str, str]:
     """The parameters, and `rows()`; what is done with them at the beginning of the body."""
     random = b.random
     kinds = ["str"] if random.random() < 0.6 else []
-    usual = ("str",) if b.level == BASIC and random.random() < 0.8 else tuple(_ARGUMENTS)
+    usual = ("str",) if b.level == BASIC and random.random() < 0.8 else (*_ARGUMENTS, *_SELDOM_WHOLE)
     kinds += random.choices(usual, k=random.choice((0, 1, 2, 2)))
     needed, with_default, only_named = [], [], []
     rows: list[list[str]] = [[], []]

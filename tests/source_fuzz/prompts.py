@@ -193,17 +193,19 @@ def fork_join(b: Builder) -> None:
     b.line(f"{forks} = {state}.fork({size})")
     if b.chance(0.3):
         b.line(f'{forks} += "{b.words()}"')
+    begun = len(b.lines)
     with b.block(f"for i_{each}, {each} in enumerate({forks}):"):
         b.state = each
         b.line(f'{each} += f"{b.words()} {{i_{each}}}{{{each}.label}}: "')
         b.gen(name)
         if b.depth < 4 and b.chance(0.6):
             b.step()
+    in_turns = "assistant(" in "".join(b.lines[begun:])  # such a branch is no text that can be appended
     match b.random.randrange(4):
-        case 0:
+        case 0 if not in_turns:
             b.line(f'{state}.join({forks}, mode="concate_and_append")')
             b.results.append(f'[f["{name}"] for f in {forks}]')
-        case 1:
+        case 0 | 1:
             b.line(f"{forks}.join()")
             b.results.append(f'{state}["{name}"]')
             b.lists.append(f'{state}["{name}"]')
@@ -366,7 +368,7 @@ def structured_ops(b: Builder) -> None:
             b.append(f'sgl.switch({state}["{name}"], {{{arms}}})')
 
 
-@production(RULED, weight=0.7)
+@production(RULED)
 def helper_with_state(b: Builder) -> None:
     b.need("turn")
     name = b.fresh("g")
@@ -375,7 +377,7 @@ def helper_with_state(b: Builder) -> None:
     b.results.append(value)
 
 
-@production(RULED)
+@production(RULED, weight=1.2)
 def whole_prompt(b: Builder) -> None:
     match b.random.randrange(5):
         case 0 | 1 | 2:

@@ -76,6 +76,23 @@ def program(s, a):
     s += sgl.gen("g")
     s += take((a, 1)) + take({"t": ((s["g"], 2.5), [None])}) + take([True])
 """
+_OBJECTS = """
+LOG = []
+
+
+@sgl.tool
+def keep(thing) -> str:
+    LOG.append(thing)
+    thing["more"] = len(LOG)
+    return str(thing)
+
+
+@sgl.function
+def program(s, a):
+    s += a + sgl.gen("g")
+    for fork in s.fork(2):
+        fork += keep({1: s["g"]}) + sgl.gen("h")
+"""
 _STORED = """
 @sgl.function
 def program(s, a):
@@ -141,6 +158,26 @@ def program(s, a):
         fork += sgl.gen("last")
     return forks.join()
 """
+_TYPED_BRANCHES = """
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@sgl.function
+def program(s, a):
+    s += a + sgl.select("way", choices=["left", "right"])
+    forks = s.fork(2)
+    forks[0] += sgl.gen("color", dtype=Color)
+    forks[1] += sgl.gen("numbers", dtype=list[int])
+    if s["way"] == "left":
+        inner = forks[1].fork(2)
+        inner += sgl.gen("only", dtype=Color)
+        inner.join()
+    joined = s.join(forks)
+    s += sgl.gen("two", dtype=Color, n=2)
+    return joined["color"][0] is Color.RED
+"""
 _MATCHED = """
 @sgl.function
 def program(s, a):
@@ -157,8 +194,8 @@ def program(s, a):
 """
 _PROGRAMS = {
     "called": _INNER, "typed": _COLOR, "objects": _POINT, "given to tools": _TAKE, "stored": _STORED,
-    "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED, "matched": _MATCHED,
-    "joined": _JOINED,
+    "equal objects": _OBJECTS, "arms": _ARMS, "ends": _ENDS, "whole text": _TEXT, "asked again": _ASKED,
+    "matched": _MATCHED, "joined": _JOINED, "typed branches": _TYPED_BRANCHES,
 }  # fmt: skip
 
 

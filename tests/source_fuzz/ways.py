@@ -19,7 +19,7 @@ from sglc.errors import SglcError, UsageError
 from sglc.execution.result import Result
 from sglc.frontend.values.graph_breaks import GraphBreak
 from tests.source_fuzz.answers import HashBackend
-from tests.source_fuzz.canon import globals_of
+from tests.source_fuzz.canon import canon_alone, globals_of
 from tests.source_fuzz.observe import (
     ASKED,
     OUTSIDE,
@@ -70,6 +70,7 @@ class Report:
     differences: list[Difference] = field(default_factory=list)
     plan: Path | None = None
     expected: Outcome = field(default_factory=dict)
+    defaults_change: bool = False  # those of the program, in a batch
 
     def compare(
         self, group: str, way: str, expected: Outcome, found: Outcome, aspects: Sequence[str] = EVERYTHING
@@ -242,6 +243,7 @@ def _streamed_and_in_batches(
         calls = rows(module, 0, 0, 0)
         batch = partial(module.program.run_batch, calls, seed=SEED, num_threads=1, **options)
         batches.append(seen(lambda backend, batch=batch: batch(backend=backend), module, calls))  # type: ignore[misc]
+        report.defaults_change |= _defaults(module) != _defaults(fresh())
     plain, hoisted, planned = batches
     _compare_rows(report, FUNCTION, "batch", plain, planned)
     if differences(plain, hoisted, ("state",)):
@@ -297,11 +299,16 @@ def _as_a_plan(
     found = seen(
         lambda backend: plan.run_batch(calls, backend=backend, seed=SEED, num_threads=1), module, calls
     )
-    if _rows_differ_outside(module, fresh(), expected):
+    if report.defaults_change or _rows_differ_outside(module, fresh(), expected):
         # What a plan holds of the module is of its making: guards are of functions.
         report.compare(PLAN, "loaded, batch", _first_row(expected["batch"]), _first_row(found), RESULT)
     else:
         _compare_rows(report, PLAN, "loaded, batch", expected["batch"], found)
+
+
+def _defaults(module: ModuleType) -> Any:
+    call = module.program.definition.call
+    return canon_alone([call.__defaults__, call.__kwdefaults__])
 
 
 def _first_row(outcome: Outcome) -> Outcome:

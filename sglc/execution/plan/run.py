@@ -123,15 +123,23 @@ def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
     return part is None or (isinstance(part, Slot) and part.name in made)
 
 
-def _known_value(late: Any) -> OutputParser:
-    """A typed value that was read already, as what reads it from its text."""
+@dataclass(frozen=True, slots=True)
+class _KnownValue(OutputParser):
+    """What reads a typed value, or those of several samples, from its text, and did so already."""
 
-    def value(text: str) -> Any:
-        if isinstance(late, NoValue):
-            raise late.problem
+    late: Any = None
+
+    def parse(self, text: str | list[str]) -> Any:
+        if isinstance(self.late, NoValue):
+            raise self.late.problem
+        return self.late
+
+
+def _without_unread(late: Any) -> Any:
+    """In a list of what branches made, a text that spells no value leaves None."""
+    if type(late) is not list:
         return late
-
-    return OutputParser("", value, core.NOWHERE)
+    return [None if isinstance(item, NoValue) else _without_unread(item) for item in late]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +302,7 @@ class PlanPart(Part):
         unread: dict[str, BaseException] = {}
         sites = self._executor.sites if len(variables) > len(early) else {}
         for name, value in variables.items():
-            late = value
+            late = value = _without_unread(value)
             if isinstance(value, NoValue):
                 unread[name] = value.problem
             else:
@@ -303,7 +311,7 @@ class PlanPart(Part):
                 continue
             site, typed = sites.get(name, (None, False))
             if site in outputs.generations:  # its pieces can be read
-                parser = _known_value(value) if typed else None
+                parser = _KnownValue("", str, core.NOWHERE, late=value) if typed else None
                 late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
             dict.__setitem__(outputs.variables, name, late)
         return made, unread

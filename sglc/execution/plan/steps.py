@@ -24,6 +24,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Segment
+from sglc.ir.pure import STORED
 from sglc.ir.values import case_of, evaluate, item_texts, placed
 
 
@@ -93,7 +94,9 @@ def _made(run: Running, frame: Frame, number: int, value: Value) -> None:
 
 
 def _function(run: Running, frame: Frame, number: int, prepared: PreparedStep, step: FunctionStep) -> None:
-    args = [as_python(plain(read(frame))) for read in prepared.reads]
+    given = [read(frame) for read in prepared.reads]
+    # What reads a variable's typed value reads those of all samples.
+    args = [as_python(item if step.function.endswith(STORED) else plain(item)) for item in given]
     named = {key: as_python(plain(read(frame))) for key, read in prepared.named.items()}
     if step.effects and (before := frame.before_step(number)) is not None and before.error is not None:
         raise before.error

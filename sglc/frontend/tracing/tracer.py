@@ -194,14 +194,18 @@ class Tracer(Evaluation, FiniteValues):
         """A variable of the program's own state; what can still change is stored again at its path's end."""
         if len(self.calls) > 1:
             return
-        if isinstance(value, Generated) and value.parser is not None:
-            if not value.many:
-                read = PureCall(
-                    declare_reader(value.parser), (value.value,), {}, "object", loc=value.parser.loc
-                )
-                self.recorder.ops.append(Store(name, self.emit(read, Type.JSON), loc=loc))
-        else:
-            self.recorder.ops.append(Store(name, self.as_data(self, value, "stored"), loc=loc))
+        self.recorder.ops.append(Store(name, self._to_store(value), loc=loc))
+
+    def _to_store(self, value: Any) -> Tree:
+        """A variable as data; what reads the typed values of generations in it fails nobody."""
+        match value:
+            case Generated(parser=OutputParser() as parser):
+                read = PureCall(declare_reader(parser), (value.value,), {}, "object", loc=parser.loc)
+                return self.emit(read, Type.JSON)
+            case Gathered():
+                return tuple(map(self._to_store, value.entries))
+            case _:
+                return self.as_data(self, value, "stored")
 
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
         return SymbolicText((self.recorder.emit(TextOf(stream, since, loc=loc), Type.TEXT),))

@@ -42,6 +42,7 @@ _CHANGING: Mapping[type, frozenset[str]] = {
         ]
     ),
 }
+_COMPARING = ("count", "index", "remove", "sort")  # what a list holds with what they are given, or each other
 _ANY_CHANGE = frozenset().union(*_CHANGING.values()) | {"appendleft", "popleft", "subtract", "move_to_end"}
 
 
@@ -49,6 +50,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     """A method of an object of Python's own."""
     name = function.__name__
     kind = type(owner)
+    if name in _COMPARING and not isinstance(owner, str | bytes):
+        refuse_foreign(frame.tracer, owner, f"`.{name}`")
     if name in _CHANGING.get(kind, ()) or (kind.__module__ == "collections" and name in _ANY_CHANGE):
         frame.tracer.change(owner, f"`.{name}(...)`")
         if name == "sort" and holds_symbols(owner):

@@ -186,8 +186,8 @@ def equal(frame: CallFrame, left: Any, right: Any) -> Any:
     """`left == right`."""
     left, right = as_member(left), as_member(right)
     if not (_undecided(frame, left) or _undecided(frame, right)):
-        if not (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
-            for operand in (left, right):
+        for operand in (left, right):
+            if not isinstance(operand, Symbolic):
                 refuse_foreign(frame.tracer, operand, "a comparison", OPERATOR)
         return left == right
     if kind_of(left) is str and kind_of(right) is str and not isinstance(left, SymbolicJson):
