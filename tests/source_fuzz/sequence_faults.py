@@ -25,7 +25,7 @@ Fault = Callable[[], AbstractContextManager[Any]]
 _ANSWER = plan_tree._answer
 _NOW = Read.now
 _KEPT = reads.kept
-_FOUND = plan_tree.PlanTree._found
+_HIT = plan_tree.PlanTree._hit
 _CALLED = Served.called
 _BEGIN_AGAIN = RunOutputs.begin_again
 
@@ -56,8 +56,8 @@ def _by_equality(value: Any, depth: int = 0) -> Hashable:
     return value if isinstance(value, int | float) else _KEPT(value, depth)
 
 
-def _any_sampling(tree: Any, arguments: Any, sampling: Any, *, now: bool) -> Any:
-    return _FOUND(tree, arguments, Sampling(), now=now)
+def _any_sampling(tree: Any, arguments: Any, sampling: Any, *more: Any) -> Any:
+    return _HIT(tree, arguments, Sampling(), *more)
 
 
 def _call(change: Callable[[ToolCall], ToolCall | None]) -> Fault:
@@ -83,7 +83,7 @@ FAULTS: Mapping[str, Fault] = {
     "a comparison that was asked for is not asked": _without(lambda fact: fact.startswith("operator.")),
     "no value that was asked for is asked": _without(lambda fact: not fact.startswith("sglc.type(")),
     "leaves are found whatever the sampling": partial(
-        patch.object, plan_tree.PlanTree, "_found", _any_sampling
+        patch.object, plan_tree.PlanTree, "_hit", _any_sampling
     ),
     "globals are not looked at": _unseen(lambda read: read.look is in_module),
     "closures are not looked at": _unseen(lambda read: read.look is in_cell),
