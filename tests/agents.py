@@ -70,11 +70,11 @@ class TimedMachine(Machine):
         return self.clock.live == 0 and Machine.idle.fget(self)  # type: ignore[attr-defined]
 
     def submit(
-        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], *, streams: bool = True
+        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], **options: Any
     ) -> object:
         if segment.nodes and all(isinstance(node, ReleaseNode) for node in segment.nodes):
             self.clock.live -= 1  # what an agent does at its end
-        return super().submit(segment, emit, done, streams=streams)
+        return super().submit(segment, emit, done, **options)
 
     def step(self) -> None:
         clock = self.clock

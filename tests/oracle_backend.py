@@ -105,6 +105,10 @@ class OracleBackend(LocalBackend):
         )
 
     def _load(self) -> Machine:
+        if self.oracle.launched:  # a machine that broke down has used it
+            used = self.oracle
+            self.oracle = PacedOracle(pages=used.pages, page_size=used.page_size, vocab_size=used.vocab_size)
+            self.oracle.step_s = used.step_s
         limits = EngineConfig(max_rows=self.options.max_rows, max_len=4_000)
         return Machine(Engine(self.oracle, limits), Characters())
 

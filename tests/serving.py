@@ -74,8 +74,8 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[Server]:
-    """`sglc serve OPTIONS --port 0`, until the block ends; it must end in good order then."""
+def serving(*options: str, status: int = 0) -> Iterator[Server]:
+    """`sglc serve OPTIONS --port 0`, until the block ends; it must end in good order then, with `status`."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with log.open("wb") as err:
@@ -93,7 +93,7 @@ def serving(*options: str) -> Iterator[Server]:
             yield Server(ready[2], ready[1], process, log)
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=HANG_S)
-            assert (process.returncode, out) == (0, b""), log.read_text()
+            assert (process.returncode, out) == (status, b""), log.read_text()
         finally:
             process.kill()
             process.communicate()

@@ -16,7 +16,7 @@ from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.backends.with_passes import WithPasses
 from sglc.bench.options import Options
 from sglc.bench.programs import run
-from sglc.bench.programs.measure import Round, case, compare, equal_share, run_round
+from sglc.bench.programs.measure import OFF, ON, Round, case, compare, equal_share, run_round
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.programs.workload import Workload, WorkloadBatch
@@ -87,10 +87,10 @@ def test_passes_change_no_text_and_cost_no_token(
     batch, warm_up = (workload.batch(words, seed, "smallest") for seed in (0, 1))
     assert batch.rows != warm_up.rows
     began = time.perf_counter()
-    (on,), (off,) = compare(workload.name, batch, warm_up, oracle, 1)
+    (on,), (off,), (python,) = compare(workload.name, batch, warm_up, oracle, 1).values()
     took_us = 1e6 * (time.perf_counter() - began)
-    assert equal_share(on, off) == 1.0
-    for side in (on, off):
+    assert equal_share(on, off) == equal_share(on, python) == 1.0
+    for side in (on, off, python):
         counts = side.counts
         assert counts["programs"] == len(batch.rows) == len(side.latencies)
         assert counts["calls"] == CALLS[workload.name] * counts["programs"]
@@ -99,6 +99,7 @@ def test_passes_change_no_text_and_cost_no_token(
         assert counts["rested_us"] >= 0
         assert counts["steps"] > 1
     assert on.counts["rested_us"] + off.counts["rested_us"] <= took_us
+    assert on.counts["computed_tokens"] < python.counts["computed_tokens"] + PAGE_SIZE
     assert on.counts["computed_tokens"] < off.counts["computed_tokens"] + PAGE_SIZE
     assert on.counts["submits"] <= off.counts["submits"]
     assert on.counts["computed_tokens"] < on.fewest + PAGE_SIZE  # there is room for everything
@@ -112,7 +113,7 @@ def test_passes_change_no_text_and_cost_no_token(
 def test_a_plan_costs_no_more_of_anything(workload: Workload, oracle: OnOracle, words: DrawnWords) -> None:
     batch = workload.batch(words, 0, "smallest")
     found = []
-    for mode in ("plan" if workload.name not in ("react", "rag") else "auto", "python"):
+    for mode in ("plan", "python"):
         oracle.flush_cache()
         before = oracle.server_info()
         result = batch.function.run(**batch.rows[0], backend=oracle, seed=1, mode=mode).sync()
@@ -128,7 +129,7 @@ def test_a_plan_costs_no_more_of_anything(workload: Workload, oracle: OnOracle, 
 
 def test_a_second_round_finds_nothing_of_the_first(oracle: OnOracle, words: DrawnWords) -> None:
     batch = BY_NAME["few-shot"].batch(words, 0, "smallest")
-    first, second = (run_round(batch, oracle, True) for _ in range(2))
+    first, second = (run_round(batch, oracle, ON) for _ in range(2))
     assert all(0 <= one.counts["computed_tokens"] - first.fewest < PAGE_SIZE for one in (first, second))
     assert first.texts == second.texts
 
@@ -138,7 +139,7 @@ def test_a_pool_without_room_shows(words: DrawnWords) -> None:
     backend = OnOracle(pages=24)
     try:
         batch = BY_NAME["few-shot"].batch(words, 0, "cpu")
-        done = run_round(batch, backend, False)
+        done = run_round(batch, backend, OFF)
     finally:
         backend.close()
     assert done.counts["computed_tokens"] > done.fewest
@@ -158,7 +159,7 @@ def test_a_row_that_fails_fails_the_round(oracle: OnOracle, words: DrawnWords) -
     batch = BY_NAME["hellaswag"].batch(words, 0, "smallest")
     rows = ({**batch.rows[0], "endings": ["", " b"]}, *batch.rows[1:])
     with pytest.raises(SglcError, match="SGLC104"):
-        run_round(replace(batch, rows=rows), oracle, True)
+        run_round(replace(batch, rows=rows), oracle, ON)
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -168,7 +169,7 @@ def test_in_a_process_of_its_own(words: DrawnWords) -> None:
     backend = LocalBackend(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu", process=True))
     try:
         batch = BY_NAME["tot"].batch(words, 0, "smallest")
-        done = run_round(batch, backend, True)
+        done = run_round(batch, backend, ON)
     finally:
         backend.close()
     assert done.counts["computed_tokens"] == done.fewest == COUNTS["tot"][3]
@@ -246,19 +247,22 @@ def test_the_command_measures_the_programs_that_are_named(
     assert "mmlu, passes on" in capsys.readouterr().out
     result = json.loads(path.read_text())
     assert [one["name"] for one in result["cases"]] == [
-        "mmlu, passes on", "mmlu, passes off", "mmlu, KV API", "rag, passes on", "rag, passes off",
+        "mmlu, passes on", "mmlu, passes off", "mmlu, as Python", "mmlu, KV API",
+        "rag, passes on", "rag, passes off", "rag, as Python",
     ]  # fmt: skip
-    on, off, through_kv_api = result["cases"][:3]
+    on, off, _, through_kv_api = result["cases"][:4]
     assert on["counts"]["computed_tokens"] == through_kv_api["counts"]["tokens_computed"] == COUNTS["mmlu"][3]
     assert on["counts"]["prompt_tokens"] == through_kv_api["counts"]["tokens_in"] == COUNTS["mmlu"][2]
     assert len(on["seconds"]) == len(off["seconds"]) == len(through_kv_api["seconds"]) == 2
-    assert {"times_off", "equal_to_off", "times_kv_api_s"} <= on["figures"].keys()
+    assert {"times_off", "times_python", "equal_to_off", "equal_to_python", "times_kv_api_s"} <= on[
+        "figures"
+    ].keys()
     assert result["setting"].keys() >= {"cpu", "commit", "dtype", "rows", "token_budget"}
     table = tables([("result.json", result)])["programs"].splitlines()
     assert table[0].count("|") == table[1].count("|") == table[2].count("|")
     assert "| mmlu, passes on |" in table[2]
     assert f"| {COUNTS['mmlu'][2]} | {COUNTS['mmlu'][3]} | {COUNTS['mmlu'][3]} |" in table[2]
-    assert f"| {COUNTS['mmlu'][2]} | {COUNTS['mmlu'][3]} |  |  |" in table[4]  # nothing is known of the least
+    assert f"| {COUNTS['mmlu'][2]} | {COUNTS['mmlu'][3]} |  |  |" in table[5]  # nothing is known of the least
 
 
 @pytest.mark.slow
@@ -269,7 +273,12 @@ def test_sizes_and_rows_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BY_NAME["tot"].sizes, "cuda", BY_NAME["tot"].sizes["smallest"])
     result = run.programs(Options(model="tiny", rounds=1), ["tot"])
     assert result.setting["rows"] == {"tot": 1024}
-    assert [one.name for one in result.cases] == ["tot, passes on", "tot, passes off", "tot, KV API"]
+    assert [one.name for one in result.cases] == [
+        "tot, passes on",
+        "tot, passes off",
+        "tot, as Python",
+        "tot, KV API",
+    ]
     assert "equal_to_off" not in result.cases[0].figures  # its samples are drawn
     assert to_json(result)
 

@@ -15,10 +15,11 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import RunError, SglcError
+from sglc.errors import BackendError, RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
 from sglc.ir.plan.segment import ExtendNode, GenNode, Segment
+from sglc.runtime.step import Step
 from tests.oracle_backend import OracleBackend
 from tests.waiting import HandClock, press_ctrl_c, until
 
@@ -262,8 +263,28 @@ def test_a_question_that_fails_is_answered() -> None:
     backend = OracleBackend()
     assert backend.server_info()["pages"] == 8_000
     del backend.oracle.pages  # what it is asked for next
-    for _ in range(2):  # the first one breaks the runtime, the second one finds it broken
-        with pytest.raises(SglcError, match="the runtime failed: `AttributeError`") as caught:
+    # The first question breaks the runtime, and another one cannot be begun from that oracle.
+    for code, words in (("SGLC504", "the runtime failed: `AttributeError`"), ("SGLC501", "cannot be loaded")):
+        with pytest.raises(SglcError, match=words) as caught:
             backend.server_info()
-        assert caught.value.code == "SGLC504"
+        assert caught.value.code == code
+
+
+def test_a_runtime_in_a_thread_that_breaks_is_begun_again() -> None:
+    backend = OracleBackend()
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x", max_tokens=3)
+
+    def broken(step: Step) -> bool:
+        raise AssertionError("a fault of the runtime")
+
+    before = program.run(backend=backend, seed=1)["x"]
+    for _ in range(2):
+        backend.oracle.broken = broken
+        error = program.run(backend=backend, seed=1).error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC504"
+        assert program.run(backend=backend, seed=1)["x"] == before
     backend.close()

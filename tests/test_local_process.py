@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -19,6 +21,7 @@ import zmq
 import sglc as sgl
 from sglc.backends.local import LocalBackend, LocalOptions, local_backend
 from sglc.backends.local.process import RuntimeProcess
+from sglc.backends.local.restarts import Breakdown, Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, Loc, SglcError
 from sglc.ir.core import Site
@@ -182,6 +185,9 @@ def told(of: list[Event]) -> list[object]:
 def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -> None:
     thread = LocalBackend(options(folder, process=False))
     try:
+        for backend in (thread, shared):  # what is compiled apart has its turn when it is compiled
+            run(backend, asks("a", regex="[0-9]{2,4}"))
+            backend.flush_cache()
         for segment in everything():
             expected = told(run(thread, segment))
             assert told(run(shared, segment)) == expected
@@ -513,6 +519,71 @@ def test_a_row_of_a_dead_process_fails_and_the_program_goes_on(frail: LocalBacke
     assert program.run(3, backend=frail, seed=1).error() is None
 
 
+FAULTY = """
+import sys
+from pathlib import Path
+from sglc.runtime.engine import machine, worker
+step = machine.Machine.step
+def faulty(self):
+    if Path({fault!r}).exists():
+        raise ZeroDivisionError("a fault of the runtime")
+    step(self)
+machine.Machine.step = faulty
+sys.exit(worker.main(sys.argv[4:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_runtime_that_fails_by_an_exception_is_begun_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fault = tmp_path / "fault"
+    replaced(monkeypatch, tmp_path, FAULTY.format(fault=str(fault)))
+    backend = LocalBackend(options(folder))
+    first = pid_of(backend)
+    for _ in range(2):
+        assert isinstance(run(backend, asks("well"))[-1], GenDone)
+        fault.touch()
+        (failed,) = {event.error.code for event in run(backend, asks("a")) if isinstance(event, NodeFailed)}
+        assert failed == "SGLC504"
+        until(lambda: process_of(backend).breakdown is not None, "it does not end")
+        fault.unlink()
+    assert isinstance(run(backend, asks("well"))[-1], GenDone)
+    assert pid_of(backend) != first
+    assert "a fault of the runtime; the runtime is begun again" in capfd.readouterr().err.replace("`", "")
+    backend.close()
+
+
+def test_a_runtime_that_breaks_down_again_and_again_is_begun_later_and_later() -> None:
+    restarts, error = Restarts(), BackendError("SGLC506", "it ended")
+    now_s = time.monotonic()
+
+    def broke_down(lived_s: float, ended_s: float = now_s - 1_000.0) -> Breakdown:
+        return Breakdown(error, ended_s - lived_s, ended_s)
+
+    late = broke_down(1.0, now_s + 1_000.0)  # as if it were still to come, so that the clock is no matter
+    for _ in range(3):
+        restarts.allow(broke_down(1.0))
+    for _ in range(2):  # who asks twice is told the same
+        with pytest.raises(BackendError, match=r"it ended; this was the breakdown number 4 in a row") as told:
+            restarts.allow(late)
+        assert told.value.code == "SGLC506"
+        assert re.fullmatch(r"the runtime is begun again in (1000|1001) s", told.value.hint)
+    for _ in range(20):
+        with pytest.raises(BackendError) as told:
+            restarts.allow(broke_down(1.0, now_s + 1_000.0))
+    assert re.fullmatch(r"the runtime is begun again in 10(29|30) s", told.value.hint)
+    restarts.allow(broke_down(6.0))  # this one did well
+    for _ in range(2):
+        restarts.allow(broke_down(0.0))
+    with pytest.raises(BackendError, match="number 4 in a row"):
+        restarts.allow(Breakdown(error, None, now_s + 1_000.0))
+    never = Restarts()
+    with pytest.raises(BackendError) as told:  # it would not load the next time either
+        never.allow(Breakdown(error, None, 0.0))
+    assert told.value is error
+
+
 # -- closing -----------------------------------------------------------------------------------------
 
 
@@ -544,7 +615,7 @@ def test_closing_ends_a_process_that_is_loading(folder: Path) -> None:
     backend.close()
     assert process.pid is not None
     assert not alive(process.pid)
-    assert not process.lost
+    assert process.breakdown is None
 
 
 def test_closing_ends_a_process_that_hangs(
@@ -556,7 +627,7 @@ def test_closing_ends_a_process_that_hangs(
     backend = LocalBackend(options(folder))
     backend.start()
     process = process_of(backend)
-    until(lambda: process._ready, "the process says nothing")
+    until(lambda: process._loaded_s is not None, "the process says nothing")
     backend.close()
     assert process.pid is not None
     assert reaped(process.pid)

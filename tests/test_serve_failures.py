@@ -17,7 +17,7 @@ import pytest
 
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 LONG = {"prompt": "once upon", "max_tokens": 3_500, "temperature": 0.0}
 FOREVER = {"extra_body": {"ignore_eos": True}}
@@ -212,22 +212,6 @@ def test_a_client_that_reads_slowly_gets_all(server: Server) -> None:
 
 def test_the_server_has_logged_no_fault_of_its_own(server: Server) -> None:
     assert "Traceback" not in server.log.read_text()
-
-
-# -- the server's own end --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_is_told_to_end_ends_in_good_order(folder: Path, sent: signal.Signals) -> None:
-    with serving("--model", str(folder), "--device", "cpu", "--kv-mib", "64") as server:
-        pid = server.runtime()
-        with connected(server) as connection:
-            connection.sendall(request("/v1/completions", stream=True, **LONG))
-            connection.recv(64)
-            server.process.send_signal(sent)
-            assert server.process.wait(HANG_S) == 0
-        assert not Path(f"/proc/{pid}").exists()
 
 
 # -- keys and names --------------------------------------------------------------------------------

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 _SCRIPTED = "scripted:"
 _NO_LIMIT = 1 << 20  # tokens: a script has none
-_STALL_S = 60.0
+_WAITS = (
+    ("--stall-timeout", 60.0, "that a client may leave a stream unread"),
+    ("--keep-alive", 75.0, "that a connection may wait for its next request"),
+    ("--compile-timeout", 10.0, "that compiling a regex, schema or grammar may take"),
+    ("--drain-timeout", 30.0, "that answers may go on when the server is told to end"),
+)
 
 
 def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
@@ -31,9 +36,13 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
     serve.add_argument("--max-rows", type=_count, metavar="N", help="texts in the making at once, at most")
     serve.add_argument("--token-budget", type=_count, metavar="N", help="tokens of a step, at most")
     serve.add_argument(
-        "--stall-timeout", type=_seconds, default=_STALL_S, metavar="S",
-        help=f"seconds that a client may leave a stream unread (default: {_STALL_S:.0f})",
+        "--compile-mib", type=_count, default=2048, metavar="MIB",
+        help="memory that compiling a regex, schema or grammar may take (default: 2048)",
     )  # fmt: skip
+    for option, default, what in _WAITS:
+        serve.add_argument(
+            option, type=_seconds, default=default, metavar="S", help=f"seconds {what} (default: {default:.0f})"
+        )
     serve.set_defaults(command=_serve)
 
 
@@ -68,7 +77,7 @@ def _seconds(text: str) -> float:
 def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.app import Service
-        from sglc.serve.server import bound_socket, serve
+        from sglc.serve.server import Patience, bound_socket, serve
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
@@ -82,9 +91,11 @@ def _serve(options: argparse.Namespace) -> int:
             backend.start()
             tokenizer: Any = backend.target.tokenizer
             max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
-            stall_s = options.stall_timeout
-            service = Service(backend, tokenizer, options.name or model, max_len, options.api_key, stall_s)
-            serve(service, options.host, listening, stall_s)
+            patience = Patience(options.stall_timeout, options.keep_alive, options.drain_timeout)
+            service = Service(
+                backend, tokenizer, options.name or model, max_len, options.api_key, patience.stall_s
+            )
+            serve(service, options.host, listening, patience)
         finally:
             backend.close()
     return 0
@@ -107,6 +118,8 @@ def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
             kv_bytes=None if options.kv_mib is None else options.kv_mib << 20,
             max_rows=options.max_rows,
             token_budget=options.token_budget,
+            compile_s=options.compile_timeout,
+            compile_bytes=options.compile_mib << 20,
             process=True,  # HTTP and the model must not wait for each other
         )
     )

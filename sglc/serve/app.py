@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -19,6 +19,7 @@ from sglc.errors import SglcError
 from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
+from sglc.serve.drain import Drain, ended
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedTokenizer, of_chat, of_given
@@ -47,13 +48,13 @@ class Service:
     max_len: int
     api_key: str | None = None
     stall_s: float = 60.0
+    drain: Drain = field(default_factory=Drain)
 
 
 def make_app(service: Service) -> FastAPI:
     """The application for an ASGI server."""
     app = FastAPI(title="sglc", max_body_size=MAX_BODY)
-    if service.api_key is not None:
-        app.add_middleware(_Door, key=service.api_key)
+    app.add_middleware(_Door, service=service)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     _add_openai(app, service)
@@ -67,20 +68,29 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 class _Door:
-    """Lets in who has the key; anybody may ask whether the server is well."""
+    """Lets in who has the key, if there is one, and while the server does not end. `/health` is for all."""
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
-        self._wanted = f"Bearer {key}".encode()
+        self._drain = service.drain
+        self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif refusal := self._refusal(scope):
+            await as_response(refusal)(scope, receive, send)
+        else:
+            with self._drain.answering():
+                await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if self._wanted is not None and scope["path"] != "/health":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._wanted):
                 message = "the key in `Authorization: Bearer KEY` is not this server's"
-                await as_response(Refusal(401, message, code="invalid_api_key"))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+                return Refusal(401, message, code="invalid_api_key")
+        return ended() if self._drain.begun else None
 
 
 # -- generation ------------------------------------------------------------------------------------
@@ -112,7 +122,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
                 service, request, completions.chunks(answer, body, work, pieces(service.backend, work))
             )
         return await _whole(
-            request, _ends(service, work, lambda ends: completions.whole(answer, body, work, ends))
+            service, request, _ends(service, work, lambda ends: completions.whole(answer, body, work, ends))
         )
 
     @app.post("/v1/chat/completions")
@@ -127,7 +137,9 @@ def _add_openai(app: FastAPI, service: Service) -> None:
                 service, request, chat.chunks(answer, body, work, pieces(service.backend, work))
             )
         answer = Answer("chat.completion", "chatcmpl", service.name, spelling)
-        return await _whole(request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends)))
+        return await _whole(
+            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends))
+        )
 
 
 def _add_generate(app: FastAPI, service: Service) -> None:
@@ -145,7 +157,7 @@ def _add_generate(app: FastAPI, service: Service) -> None:
             parts = generate.chunks(made, body, work, pieces(service.backend, work), began)
             return await _stream(service, request, parts)
         return await _whole(
-            request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
+            service, request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
         )
 
 
@@ -153,9 +165,9 @@ async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> An
     return shape(await done(service.backend, work))
 
 
-async def _whole(request: Request, content: Coroutine[Any, Any, Any]) -> Response:
+async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:
     try:
-        return as_json(await while_connected(request.receive, content))
+        return as_json(await while_connected(request.receive, service.drain, content))
     except Gone:
         return Nothing()
 
@@ -163,10 +175,10 @@ async def _whole(request: Request, content: Coroutine[Any, Any, Any]) -> Respons
 async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any, None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
-        first = await while_connected(request.receive, _first(parts))
+        first = await while_connected(request.receive, service.drain, _first(parts))
     except Gone:
         return Nothing()
-    return EventStream(first, parts, service.stall_s)
+    return EventStream(first, parts, service.drain, service.stall_s)
 
 
 async def _first(parts: AsyncGenerator[Any, None]) -> Any:

@@ -6,12 +6,22 @@ Invariants: a field that is not here is refused by name; types are never convert
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _NO_TOOLS = ": there are no tool calls"
 _NO_MEDIA = ": this model takes text only"
 # Fields that clients know, and what to say of them.
@@ -30,7 +40,7 @@ UNSUPPORTED = {
     **dict.fromkeys(
         (
             "add_special_tokens", "chat_template", "chat_template_kwargs", "custom_logit_processor",
-            "input_embeds", "length_penalty", "lora_path", "name", "no_stop_trim", "prediction", "priority",
+            "input_embeds", "length_penalty", "lora_path", "name", "no_stop_trim", "prediction",
             "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids", "service_tier",
             "session_params", "store", "structural_tag", "suffix", "token_ids_logprob", "use_beam_search",
             "verbosity", "web_search_options",
@@ -38,6 +48,13 @@ UNSUPPORTED = {
         "",
     ),
 }  # fmt: skip
+# They say who asks, for what, or how to go about it, and change no answer: ignored, whatever they hold.
+ADVISORY = frozenset(
+    {
+        "agent_hints", "background", "kv_hints", "log_metrics", "metadata", "no_logs", "nvext", "priority",
+        "prompt_cache_key", "return_bytes", "return_entropy", "rid", "safety_identifier", "user",
+    }
+)  # fmt: skip
 # Values of these that ask for nothing: as if they were absent.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
@@ -65,22 +82,58 @@ class Body(BaseModel):
     """What all requests, and the objects in them, have in common."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+    ignored: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _present(cls, data: Any) -> Any:
-        """Without what is null, and what asks for nothing."""
+        """Without what is null, what asks for nothing, and what is ignored."""
         if not isinstance(data, dict):
             return data
         return {
             key: value
             for key, value in data.items()
-            if value is not None and not any(_same(value, idle) for idle in _NEUTRAL.get(key, ()))
+            if value is not None
+            and key not in cls.ignored
+            and not any(_same(value, idle) for idle in _NEUTRAL.get(key, ()))
         }
+
+
+class RequestBody(Body):
+    """A whole request."""
+
+    ignored = ADVISORY
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_whole_characters(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """No encoding has half of a surrogate pair."""
+        made = validate(data)
+        if isinstance(data, dict):
+            for key in made.model_fields_set - {"rid"}:
+                given = type(made).model_fields[key].alias or key
+                if _has_half_pair(data[given]):
+                    raise _wrong("text_value", "it has half of a surrogate pair, which is no text", given)
+        return made
 
 
 def _same(value: Any, other: Any) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def _has_half_pair(value: Any) -> bool:
+    """Whether a text in `value` has half of a surrogate pair."""
+    stack = [value]
+    while stack:
+        match stack.pop():
+            case str() as text if not text.isascii() and _HALF_PAIR.search(text):
+                return True
+            case dict() as members:
+                stack += members.keys()
+                stack += members.values()
+            case [first, *_] as items if not isinstance(first, int):
+                stack += items
+    return False
 
 
 def _texts(value: Any) -> Any:
@@ -148,14 +201,14 @@ def _biases(value: Any) -> Any:
     """{"15": -1} with ids as keys."""
     if not isinstance(value, dict):
         return value
-    if wrong := [key for key in value if not (isinstance(key, str) and key.isdecimal())]:
+    if wrong := [key for key in value if not (isinstance(key, str) and key.isdecimal() and len(key) < 11)]:
         raise _wrong("bias_value", f"`{wrong[0]}` is no token id")
     return {int(key): bias for key, bias in value.items()}
 
 
 def _top_k(value: int) -> int:
-    if value < 1 and value != -1:
-        raise _wrong("k_value", "it is a number from 1, or -1, which turns it off")
+    if not (1 <= value < 2**31 or value == -1):
+        raise _wrong("k_value", "it is a number from 1 to 2^31-1, or -1, which turns it off")
     return value
 
 
@@ -206,11 +259,11 @@ class ResponseFormat(Body):
         return self
 
 
-class Steered(Body):
+class Steered(RequestBody):
     """What all requests have in common: how they sample, when they stop, what the text is held to."""
 
     n: Samples = 1
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=3e38)] = 1.0  # of 32 bits
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: TopK = -1
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -239,11 +292,6 @@ class Sampled(Steered):
     seed: Seed | None = None
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
-    # They say who asks, not what is asked.
-    user: str = ""
-    metadata: dict[str, Any] = {}
-    safety_identifier: str = ""
-    prompt_cache_key: str = ""
 
     @model_validator(mode="after")
     def _streams(self) -> Sampled:
@@ -290,8 +338,10 @@ class SamplingParams(Steered):
     sampling_seed: Seed | None = None
 
 
-class GenerateBody(Body):
+class GenerateBody(RequestBody):
     """`POST /generate`. `logprob_start_len` -1 asks for no log-probabilities of the prompt."""
+
+    ignored = ADVISORY - {"rid"} | {"model"}
 
     text: Annotated[Any, BeforeValidator(_given_texts)] = None
     input_ids: Annotated[Any, BeforeValidator(_given_ids)] = None
@@ -301,7 +351,7 @@ class GenerateBody(Body):
     top_logprobs_num: Tops = 0
     return_text_in_logprobs: bool = False
     stream: bool = False
-    rid: str | None = None
+    rid: Any = None
 
     @model_validator(mode="before")
     @classmethod
@@ -322,6 +372,11 @@ class GenerateBody(Body):
         if self.text is not None:
             return "text", _prompts(self.text)
         return "input_ids", _prompts(self.input_ids)
+
+    @property
+    def request_id(self) -> str | None:
+        """What the answer is to be called, if that can be."""
+        return self.rid.encode("utf-8", "replace").decode() if isinstance(self.rid, str) else None
 
     @property
     def several(self) -> bool:

@@ -68,7 +68,7 @@ class _Choice:
         size = len(self.work.prompt_of(self.number).ids)
         reason = {"type": finish, **({"length": spent} if finish == "length" else {})} if finish else None
         about: dict[str, Any] = {
-            "id": self.body.rid or self.answer.id,
+            "id": self.body.request_id or self.answer.id,
             "finish_reason": reason,
             "prompt_tokens": size,
             "completion_tokens": spent,

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
 from sglc.serve.bodies import UNSUPPORTED, fields_of
 
-# Of the back end's errors, those that a request is to blame for: a template that refuses the conversation,
-# and a script without an answer.
-_ASKED_WRONG = ("SGLC513", "SGLC521", "SGLC522")
+# Of the back end's errors, those that a request is to blame for: what cannot be written down, a template that
+# refuses the conversation, and a script without an answer.
+_ASKED_WRONG = ("SGLC508", "SGLC513", "SGLC521", "SGLC522")
 _UNAVAILABLE = ("SGLC501", "SGLC502", "SGLC503", "SGLC504", "SGLC505", "SGLC506")
 _CODES = {"SGLC440": "context_length_exceeded", "SGLC441": "context_length_exceeded"}
 # The fields that errors speak of which only the runtime finds.
@@ -27,6 +27,7 @@ _PARAMS = {
     "SGLC470": "logit_bias",
     **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
 }
+_RETRY_S = "1"
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -50,7 +51,13 @@ class Refusal(Exception):
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else _writable(self.param)
+        return {"error": {"message": _writable(self.message), "type": kind, "param": param, "code": self.code}}
+
+
+def _writable(text: str) -> str:
+    """`text`, in which a client may have put what no encoding has."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def bad(param: str, message: str, code: str = "invalid_value") -> Refusal:
@@ -73,7 +80,9 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
     """400 for the first thing that is wrong with a body, by its field."""
     problem = problems[0]
     where = [str(part) for part in problem["loc"][1:]]  # behind "body"
-    kind, param = problem["type"], problem.get("ctx", {}).get("param") or ".".join(where) or None
+    if inner := problem.get("ctx", {}).get("param"):
+        where.append(inner)
+    kind, param = problem["type"], ".".join(where) or None
     if kind == "json_invalid":
         return Refusal(400, f"the body is no JSON: {problem['ctx']['error']}", code="invalid_json")
     if kind == "extra_forbidden":
@@ -108,6 +117,8 @@ def of_any(error: Exception) -> Refusal:
             return refusal_of(error)
         case RequestValidationError():
             return of_validation(error.errors())
+        case RecursionError():
+            return Refusal(400, "the body is nested too deeply", code="invalid_value")
         case HTTPException():
             code = _OF_STATUS.get(error.status_code, "bad_request")
             return Refusal(error.status_code, str(error.detail), code=code)
@@ -117,8 +128,11 @@ def of_any(error: Exception) -> Refusal:
 
 
 def as_response(refusal: Refusal) -> Response:
-    """The answer."""
-    return as_json(refusal.body(), refusal.status)
+    """The answer. Who is turned away for now is told when to come again."""
+    response = as_json(refusal.body(), refusal.status)
+    if refusal.status in (429, 503):
+        response.headers["retry-after"] = _RETRY_S
+    return response
 
 
 def as_json(content: Any, status: int = 200) -> Response:

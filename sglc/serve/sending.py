@@ -15,7 +15,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sglc.serve.problems import of_any
+from sglc.serve.drain import Drain, ended
+from sglc.serve.problems import Refusal, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
@@ -25,17 +26,21 @@ class Gone(Exception):
     """The client has closed the connection: there is nobody to answer."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+async def while_connected(receive: Receive, drain: Drain, work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` gives. It is cancelled, and has ended, when the client goes away first.
 
     Raises:
         Gone: the client is gone.
+        Refusal: the server ends.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        with drain.working(task):
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise Gone
+        if task.cancelled() and drain.over:
+            raise ended()
         return task.result()
     finally:
         await _cancelled(task)
@@ -70,17 +75,18 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Any, rest: AsyncGenerator[Any, None], stall_s: float) -> None:
+    def __init__(self, first: Any, rest: AsyncGenerator[Any, None], drain: Drain, stall_s: float) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
+        self._drain = drain
         self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send(send))
-        except (Gone, TimeoutError):
+            await while_connected(receive, self._drain, self._send(send))
+        except (Gone, Refusal, TimeoutError):
             return  # the connection is closed by the server
 
     async def _send(self, send: Send) -> None:
@@ -93,6 +99,10 @@ class EventStream(Response):
                     await self._event(send, content)
             except TimeoutError:
                 raise
+            except asyncio.CancelledError:
+                if not self._drain.over:
+                    raise
+                await self._event(send, ended().body())
             except Exception as error:
                 await self._event(send, of_any(error).body())
             await self._put(send, {"type": "http.response.body", "body": _DONE, "more_body": False})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import signal
+import asyncio
+import math
+import os
 import socket
 import sys
+from dataclasses import dataclass
+from types import FrameType
 
 import uvicorn
 
@@ -12,7 +16,7 @@ from sglc.errors import UsageError
 from sglc.serve.app import Service, make_app
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
-_END_S = 5  # how long answers may go on when the server is told to end
+_LAST_S = 1  # for what is left to be sent behind the end of all answers
 _BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -29,7 +33,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # connections inherit it
+            # Connections inherit these. Without the second a small answer waits for an acknowledgement.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             bound.bind(address)
         except OSError:
             bound.close()
@@ -43,31 +49,72 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(service: Service, host: str, listening: socket.socket, stall_timeout_s: float) -> None:
-    """Answer at `listening` until a signal ends it; `host` is what its address is called.
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the server waits, in seconds.
 
-    A client may leave what was sent to it unread for `stall_timeout_s` seconds.
+    Fields:
+        stall_s: for a client that does not read what was sent to it.
+        keep_alive_s: for the next request on a connection.
+        drain_s: for answers to end when the server is told to.
+    """
+
+    stall_s: float = 60.0
+    keep_alive_s: float = 75.0
+    drain_s: float = 30.0
+
+
+def serve(service: Service, host: str, listening: socket.socket, patience: Patience) -> None:
+    """Answer at `listening` until a signal ends it, and the back end with it.
+
+    `host` is what its address is called.
     """
     # A connection that was given up must not stay for what its client never reads.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * stall_timeout_s))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
         make_app(service), log_level="warning", access_log=False, lifespan="off",
-        timeout_graceful_shutdown=_END_S,
+        timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
     )  # fmt: skip
-    server = uvicorn.Server(config)
     listening.listen(_BACKLOG)
     print(f"sglc: serving {service.name} at {_url(host, listening)}", file=sys.stderr, flush=True)
-    # The server ends its answers when it is told to end, and then raises the signal again, for these.
-    before = {number: signal.signal(number, _ended) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        server.run(sockets=[listening])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    _DrainingServer(config, service, patience.drain_s).run(sockets=[listening])
 
 
-def _ended(*_: object) -> None:
-    """There is nothing left to do for a signal."""
+class _DrainingServer(uvicorn.Server):
+    """Ends with the answers that it has begun at the first signal, and without them at the second."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain_s = drain_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Future[None] | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """As of every server of uvicorn."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end. The second time end at once: the kernel ends the runtime's process with this one."""
+        if self._service.drain.begun:
+            os._exit(128 + sig)
+        self._service.drain.begun = True
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        self._end = asyncio.ensure_future(self._finish())
+
+    async def _finish(self) -> None:
+        drain = self._service.drain
+        if drain.requests:
+            what = f"{drain.requests} answers may go on for {self._drain_s:g} s"
+            print(f"sglc: ending: {what}; a second signal ends at once", file=sys.stderr, flush=True)
+        await drain.finish(self._drain_s)
+        # Who waits for an answer of the runtime, which may be busy for long, gets an error with its end.
+        await asyncio.to_thread(self._service.backend.close)
+        self.should_exit = True
 
 
 def _url(host: str, listening: socket.socket) -> str:

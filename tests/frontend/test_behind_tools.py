@@ -32,8 +32,22 @@ P = Point()
 c = C()
 c.w = ["q"]
 
+def made():
+    said, kept = "a", ("b", 1)
+    def change():
+        nonlocal said
+        said += "!"
+    def get_said():
+        return said
+    def get_kept():
+        return kept[0]
+    return change, get_said, get_kept
+
+change, get_said, get_kept = made()
+
 @sgl.tool
 def find(x: str) -> str:
+    change()
     LOG.append(x)
     W.append(x)
     D[x] = x
@@ -83,6 +97,7 @@ CHANGED = {
     "starred": "w = W\ns += find('a')\ndef f(*a):\n    return str(len(a))\ns += f(*w)",
     "in a list": "w = [W]\ns += find('a')\ns += str(w)",
     "closure": "w = W\ndef f():\n    return str(len(w))\ns += find('a')\ns += f()",
+    "variable that is stored": "s += get_said()\ns += find('a')\ns += get_said()",
     "default": "def f(w=W):\n    return str(len(w))\ns += find('a')\ns += f()",
     "attribute": "w = c.w\ns += find('a')\ns += str(len(w))",
     "iterator": "w = iter(W)\ns += find('a')\ns += str(list(w))",
@@ -105,6 +120,7 @@ CHANGED = {
 }  # fmt: skip
 # These are whole plans: what they read behind a tool it cannot change.
 WHOLE = {
+    "variable that is not stored": "s += find('a')\ns += get_kept()",
     "copied before": "d = dict(D)\ns += find('a')\ns += d.get('a', 'none')",
     "part of what a tool gave": "w = fetch()\nt = w['t']\nspoil(w)\ns += t",
     "text that was given": "w = fetch()\nt = w['t']\ns += find(t)\ns += t",

@@ -223,11 +223,12 @@ def test_what_cannot_be_is_an_error(sampling: Sampling, code: str, words: str) -
 
 
 def test_a_grammar_is_compiled_once_and_its_states_are_each_request_s_own() -> None:
+    before = CONSTRAINTS._grammars._compiled.cache_info().misses
     one, other = of({"enum": ["once"]}), of({"enum": ["once"]})
     assert isinstance(one, GrammarConstraint)
     assert isinstance(other, GrammarConstraint)
     assert one is not other
-    assert one._compiled is other._compiled
+    assert CONSTRAINTS._grammars._compiled.cache_info().misses == before + 1
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

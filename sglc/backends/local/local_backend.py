@@ -6,18 +6,20 @@ A model is loaded with the first segment, or before it by `start`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
-from sglc.errors import BackendError
-from sglc.ir.plan.events import Event
+from sglc.errors import BackendError, SglcError
+from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
@@ -26,40 +28,9 @@ from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from sglc.backends.local.compiling import ConstraintCompiler
+    from sglc.backends.local.process import RuntimeProcess
     from sglc.runtime.engine.machine import Machine
-
-
-class LocalRuntime(Protocol):
-    """Where segments run: a thread or a process."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether it broke down in the middle, and another one may do better."""
-
-    def submit(
-        self,
-        segment: Segment,
-        emit: Callable[[Event], None],
-        done: Callable[[], None],
-        *,
-        streams: bool = True,
-    ) -> object:
-        """Start a segment: its events, and `done` after the last, come from another thread.
-
-        Without `streams` there are no deltas.
-        """
-
-    def abort(self, run: object) -> None:
-        """Stop what `submit` gave this for."""
-
-    def flush(self) -> None:
-        """Forget what no run uses."""
-
-    def info(self) -> dict[str, Any]:
-        """What `describe` says of the machine."""
-
-    def close(self) -> None:
-        """End it; what still runs fails."""
 
 
 class LocalBackend:
@@ -68,7 +39,9 @@ class LocalBackend:
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
         self._lock = threading.Lock()
-        self._runtime: LocalRuntime | None = None
+        self._runtime: RuntimeThread | RuntimeProcess | None = None
+        self._restarts = Restarts()
+        self._compiler: ConstraintCompiler | None = None  # where the runtime is a process
         self._mail: _Mail | None = None
 
     @property
@@ -101,21 +74,35 @@ class LocalBackend:
         """
         self._started()
 
-    def _started(self) -> LocalRuntime:
+    def _started(self) -> RuntimeThread | RuntimeProcess:
+        """The runtime. One that broke down makes place for another.
+
+        Raises:
+            SglcError: that is not to be yet, or not at all.
+        """
         with self._lock:
-            if self._runtime is None or self._runtime.lost:
+            if self._runtime is not None and (breakdown := self._runtime.breakdown) is not None:
+                self._restarts.allow(breakdown)
+                self._runtime.close()
+                self._runtime = None
+            if self._runtime is None:
                 self._runtime = self._begin()
             return self._runtime
 
-    def _begin(self) -> LocalRuntime:
+    def _begin(self) -> RuntimeThread | RuntimeProcess:
         if not _apart(self.options):
             return RuntimeThread(self._load, self.options)
         try:
+            from sglc.backends.local.compiling import ConstraintCompiler
             from sglc.backends.local.process import RuntimeProcess
         except ImportError as error:
             raise BackendError(
                 "SGLC501", f"`{self.options.model}` cannot be loaded: {error}", hint="install `sglc[local]`"
             ) from None
+        if self._compiler is None:
+            self._compiler = ConstraintCompiler(
+                lambda: self.folder, self.options.compile_s, self.options.compile_bytes
+            )
         return RuntimeProcess(self.options, lambda: self.folder)
 
     def _load(self) -> Machine:
@@ -125,19 +112,29 @@ class LocalBackend:
         """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         mail = self._mail_to(asyncio.get_running_loop())
-        runtime = self._started()
-        run = runtime.submit(
-            segment,
-            lambda event: mail.put(events, event),
-            lambda: mail.put(events, None),
-            streams=streams,
-        )
+        try:
+            runtime = self._started()
+        except SglcError as error:
+            for node in range(len(segment.nodes)):
+                yield NodeFailed(node, error)
+            return
+        emit, done = (lambda event: mail.put(events, event)), (lambda: mail.put(events, None))
+        compiling: asyncio.Task[None] | None = None
+        if self._compiler is not None and (forms := self._compiler.forms_of(segment)):
+            assert not isinstance(runtime, RuntimeThread)
+            run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
+            told = functools.partial(runtime.compiled, run)
+            compiling = asyncio.create_task(self._compiler.compile_all(forms, told))
+        else:
+            run = runtime.submit(segment, emit, done, streams=streams)
         finished = False
         try:
             while (event := await events.get()) is not None:
                 yield event
             finished = True
         finally:
+            if compiling is not None:
+                compiling.cancel()
             if not finished:
                 runtime.abort(run)
 
@@ -171,6 +168,9 @@ class LocalBackend:
         """
         with self._lock:
             runtime, self._runtime = self._runtime, None
+            compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
         if runtime is not None:
             runtime.close()
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from sglc.backends.local.restarts import Breakdown
 from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Delta, Event
 from sglc.ir.plan.segment import Segment
@@ -66,18 +68,13 @@ class RuntimeProcess:
         self._outbox: list[bytes] = []
         self._commands: _Socket | None = None  # while the process listens
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False  # the model is loaded
-        self._died = False
+        self._loaded_s: float | None = None
+        self.breakdown: Breakdown | None = None  # why it has ended without being told to
         self._closing = False
         self._end: SglcError | None = None  # why nothing more is taken
         self._thread = threading.Thread(target=self._work, name="sglc-local-process", daemon=True)
         atexit.register(self.close)
         self._thread.start()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the process died after it had begun well, so that another one may do better."""
-        return self._ready and self._died
 
     @property
     def pid(self) -> int | None:
@@ -91,16 +88,17 @@ class RuntimeProcess:
         done: Callable[[], None],
         *,
         streams: bool = True,
+        compiling: tuple[int, ...] = (),
     ) -> object:
         """Start a segment, together with the others of this turn of the event loop; a token for `abort`.
 
         `emit` receives its events, and `done` is called once after the last; both in another thread, or
-        before this returns.
+        before this returns. Nodes that are `compiling` wait for `compiled`.
         """
         run = next(self._numbers)
         nodes = range(len(segment.nodes))
         try:
-            command = wire.encode_submit(run, segment, streams=streams)
+            command = wire.encode_submit(run, segment, streams=streams, compiling=compiling)
         except SglcError as error:
             refuse(nodes, error, emit, done)
             return run
@@ -114,6 +112,15 @@ class RuntimeProcess:
         else:
             asyncio.get_running_loop().call_soon(self._send)
         return run
+
+    def compiled(self, run: object, node: int, error: SglcError | None) -> None:
+        """What a node is held to is compiled, or `error` is wrong with it."""
+        assert isinstance(run, int)
+        problem = None if error is None else wire.problem_of(error)
+        with self._lock:
+            if run in self._runs:
+                self._outbox.append(wire.encode(wire.Compiled(run, node, problem)))
+        self._send()
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events."""
@@ -146,7 +153,7 @@ class RuntimeProcess:
         with self._lock:
             self._closing = True
             self._outbox.append(wire.encode(wire.Close()))
-            if self._process is not None and not self._ready:
+            if self._process is not None and self._loaded_s is None:
                 self._process.kill()  # it is loading, and has nothing to tell
         self._send()
         self._thread.join(_CLOSE_S)
@@ -189,6 +196,8 @@ class RuntimeProcess:
             end = unloadable(self._options.model, error)
         with self._lock:
             self._end = end
+            if not self._closing:
+                self.breakdown = Breakdown.now(end, self._loaded_s)
             runs, self._runs = self._runs, {}
             questions, self._questions = self._questions, {}
             self._outbox.clear()
@@ -261,7 +270,7 @@ class RuntimeProcess:
                         self._send()
                     case wire.WorkerReady():
                         with self._lock:
-                            self._ready = True
+                            self._loaded_s = time.monotonic()
                     case wire.Events() as events:
                         for number, event in wire.decode_events(events):
                             self._take(number, event)
@@ -291,10 +300,8 @@ class RuntimeProcess:
     def _dead(self, status: int) -> SglcError:
         if self._closing:
             return closed()
-        with self._lock:
-            self._died = True
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
-        when = "while this ran" if self._ready else "before the model was loaded"
+        when = "before the model was loaded" if self._loaded_s is None else "while this ran"
         hint = "it may have been ended for want of memory" if status == -signal.SIGKILL else "run it again"
         return BackendError("SGLC506", f"the runtime's process ended {how} {when}", hint=hint)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from sglc.backends.local.restarts import Breakdown
 from sglc.errors import SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import Segment
@@ -60,10 +63,9 @@ class _Refusing:
 class RuntimeThread:
     """The runtime in a thread of this process. `load` is called in it."""
 
-    lost = False
-
     def __init__(self, load: Callable[[], Machine], options: LocalOptions) -> None:
         self.machine: Machine | None = None
+        self.breakdown: Breakdown | None = None  # why it has ended without being told to
         self._options = options
         self._lock = threading.Lock()
         self._closed = False
@@ -139,12 +141,12 @@ class RuntimeThread:
         try:
             machine = load()
         except SglcError as error:
-            self._refuse(error)
+            self._refuse(error, None)
             return
         except Exception as error:
-            self._refuse(unloadable(self._options.model, error))
+            self._refuse(unloadable(self._options.model, error), None)
             return
-        self.machine = machine
+        self.machine, loaded_s = machine, time.monotonic()
         try:
             while True:
                 # What lies in the inbox goes first: rows that come together start together.
@@ -157,13 +159,18 @@ class RuntimeThread:
                 machine.step()
         except Exception as error:  # a bug of ours: nobody may be left waiting for it
             problem = broken(error)
+            self.breakdown = Breakdown.now(problem, loaded_s)
             machine.fail_all(problem)
-            self._refuse(problem)
+            self.machine = None
+            del machine
+            traceback.clear_frames(error.__traceback__)  # they hold the machine, and its model
+            self._refuse(problem, loaded_s)
         finally:
             self.machine = None
 
-    def _refuse(self, error: SglcError) -> None:
+    def _refuse(self, error: SglcError, loaded_s: float | None) -> None:
         """There is no machine: every segment fails with the reason, until the back end is closed."""
+        self.breakdown = self.breakdown or Breakdown.now(error, loaded_s)
         while (command := self._inbox.get()) is not None:
             command(_Refusing(error))
 

@@ -1,4 +1,4 @@
-"""Runs batches with passes on and off, in turns, and says what each took."""
+"""Runs batches with passes on and off and as Python, in turns, and says what each took."""
 
 from __future__ import annotations
 
@@ -14,10 +14,24 @@ from sglc.backends.with_passes import WithPasses
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.result import Case, percentile
+from sglc.execution.options import Mode
 from sglc.execution.result import Result
 from sglc.passes.pipelines import MINIMAL
 
-_SEED = 1  # of samples: the same with passes and without
+_SEED = 1  # of samples: the same on all sides
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How a batch runs: with the target's own passes or with what lowering needs, as plans or as Python."""
+
+    name: str
+    passes: bool = True
+    mode: Mode = "auto"
+
+
+ON, OFF, PYTHON = Side("passes on"), Side("passes off", passes=False), Side("as Python", mode="python")
+SIDES = (ON, OFF, PYTHON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +45,20 @@ class Round:
     texts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]  # by row: (site, what was made there)
 
 
-def run_round(batch: WorkloadBatch, backend: LocalBackend, passes: bool) -> Round:
+def run_round(batch: WorkloadBatch, backend: LocalBackend, side: Side) -> Round:
     """One batch on an empty cache.
 
     Raises:
         SglcError: a row failed.
     """
     backend.flush_cache()
-    side = backend if passes else WithPasses(backend, MINIMAL)
+    target = backend if side.passes else WithPasses(backend, MINIMAL)
     gc.collect()
     before = backend.server_info()
     began = perf_counter()
-    results = list(batch.function.run_batch(list(batch.rows), backend=side, seed=_SEED, hoist_prefix=passes))
+    results = batch.function.run_batch(
+        list(batch.rows), backend=target, seed=_SEED, hoist_prefix=side.passes, mode=side.mode
+    )
     seconds = perf_counter() - began
     after = backend.server_info()
     for result in results:
@@ -81,22 +97,17 @@ def _round(results: Sequence[Result], seconds: float, counts: Mapping[str, int])
 
 def compare(
     name: str, batch: WorkloadBatch, warm_up: WorkloadBatch, backend: LocalBackend, rounds: int
-) -> tuple[list[Round], list[Round]]:
-    """`rounds` rounds with passes and as many without, in turns, behind a batch that nobody measures."""
-    for passes in (True, False):
-        run_round(warm_up, backend, passes)
-    on: list[Round] = []
-    off: list[Round] = []
+) -> dict[Side, list[Round]]:
+    """`rounds` rounds of each side, in turns, behind a batch that nobody measures."""
+    for side in SIDES:
+        run_round(warm_up, backend, side)
+    made: dict[Side, list[Round]] = {side: [] for side in SIDES}
     for number in range(rounds):
-        for passes in (True, False) if number % 2 == 0 else (False, True):
-            (on if passes else off).append(run_round(batch, backend, passes))
-        print(
-            f"sglc: {name}, round {number + 1} of {rounds}: "
-            f"{on[-1].seconds:.3f} s with passes, {off[-1].seconds:.3f} s without",
-            file=sys.stderr,
-            flush=True,
-        )
-    return on, off
+        for side in SIDES if number % 2 == 0 else reversed(SIDES):
+            made[side].append(run_round(batch, backend, side))
+        seconds = ", ".join(f"{side.name} {rounds[-1].seconds:.3f} s" for side, rounds in made.items())
+        print(f"sglc: {name}, round {number + 1} of {rounds}: {seconds}", file=sys.stderr, flush=True)
+    return made
 
 
 def case(name: str, rounds: Sequence[Round], **figures: float) -> Case:
@@ -122,11 +133,11 @@ def case(name: str, rounds: Sequence[Round], **figures: float) -> Case:
     )
 
 
-def equal_share(on: Round, off: Round) -> float:
+def equal_share(one: Round, other: Round) -> float:
     """Share of the generations and choices that came out the same."""
     pairs = [
-        one == other
-        for row, other_row in zip(on.texts, off.texts, strict=True)
-        for one, other in zip(row, other_row, strict=True)
+        mine == its
+        for row, other_row in zip(one.texts, other.texts, strict=True)
+        for mine, its in zip(row, other_row, strict=True)
     ]
     return sum(pairs) / len(pairs)

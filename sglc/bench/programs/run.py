@@ -1,9 +1,9 @@
-"""`sglc bench programs`: each program with passes on and off, and two of them through the KV API as well."""
+"""`sglc bench programs`: each program with passes on and off and as Python, two through the KV API too."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 from sglc import knobs
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.bench.options import Options
-from sglc.bench.programs.measure import Round, case, compare, equal_share
+from sglc.bench.programs.measure import OFF, ON, PYTHON, Round, Side, case, compare, equal_share
 from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
@@ -62,7 +62,7 @@ def programs(options: Options, names: Sequence[str]) -> BenchResult:
     }
     return BenchResult(
         workload="programs",
-        what="whole programs, passes on and off",
+        what="whole programs, passes on and off, and as Python",
         model=model,
         work={workload.name: dict(workload.sizes[device]) for workload in chosen},
         cases=tuple(cases),
@@ -81,8 +81,7 @@ def _known(name: str) -> Workload:
 class _Sides:
     batch: WorkloadBatch
     warm_up: WorkloadBatch
-    on: Sequence[Round]
-    off: Sequence[Round]
+    rounds: Mapping[Side, Sequence[Round]]
 
 
 def _measured(workload: Workload, backend: LocalBackend, options: Options, device: str) -> _Sides:
@@ -91,14 +90,15 @@ def _measured(workload: Workload, backend: LocalBackend, options: Options, devic
     words = DrawnWords(tokenizer)
     batch = workload.batch(words, options.seed, device)
     warm_up = workload.batch(words, WARM_UP_SEED + options.seed, device)
-    return _Sides(batch, warm_up, *compare(workload.name, batch, warm_up, backend, options.rounds))
+    return _Sides(batch, warm_up, compare(workload.name, batch, warm_up, backend, options.rounds))
 
 
 def _cases(workload: Workload, sides: _Sides, options: Options, device: str) -> list[Case]:
-    on, off = sides.on, sides.off
-    figures = {"times_off": _times(off, on)}
+    on, off, python = sides.rounds[ON], sides.rounds[OFF], sides.rounds[PYTHON]
+    figures = {"times_off": _times(off, on), "times_python": _times(python, on)}
     if not sides.batch.sampled:
         figures["equal_to_off"] = round(equal_share(on[-1], off[-1]), 4)
+        figures["equal_to_python"] = round(equal_share(on[-1], python[-1]), 4)
     found: list[Case] = []
     if sides.batch.same is not None:
         found = [_through_kv_api(workload, sides, options, device)]
@@ -106,6 +106,7 @@ def _cases(workload: Workload, sides: _Sides, options: Options, device: str) -> 
     return [
         case(f"{workload.name}, passes on", on, **figures),
         case(f"{workload.name}, passes off", off),
+        case(f"{workload.name}, as Python", python),
         *found,
     ]
 

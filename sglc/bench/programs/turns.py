@@ -9,6 +9,14 @@ from sglc.bench.programs.vocabulary import DrawnWords
 from sglc.bench.programs.workload import WorkloadBatch
 from sglc.frontend.language.expr import assistant, gen, system, user
 from sglc.frontend.program.state import State
+from sglc.frontend.tracing.tools import tool
+
+
+@tool
+def replay(recorded: str, asked: str) -> str:
+    """What a tool said when it was recorded; it waits for what it is asked all the same."""
+    assert isinstance(asked, str)
+    return recorded
 
 
 def react(
@@ -17,28 +25,23 @@ def react(
 ) -> WorkloadBatch:  # fmt: skip
     """Think, act, observe: what the tool says was recorded before, and waits for the action all the same."""
     shots = words.text(generator, examples)
-    replies: dict[tuple[str, int], str] = {}
-
-    def replay(question: str, number: int, action: str) -> str:
-        assert isinstance(action, str)
-        return replies[question, number]
 
     @function
-    def agent(s: State, question: str) -> None:
+    def agent(s: State, question: str, replies: list[str]) -> None:
         s += f"{shots}\nQuestion:{question}\n"
-        for number in range(rounds):
+        for number, said in enumerate(replies):
             s += f"Thought {number}:"
             s += gen(f"thought_{number}", max_tokens=outs[0], temperature=0, ignore_eos=True)
             s += f"\nAction {number}:"
             s += gen(f"action_{number}", max_tokens=outs[1], temperature=0, ignore_eos=True)
-            s += f"\nObservation {number}:" + replay(question, number, s[f"action_{number}"]) + "\n"
+            s += f"\nObservation {number}:" + replay(said, s[f"action_{number}"]) + "\n"
         s += "Answer:" + gen("answer", max_tokens=outs[1], temperature=0, ignore_eos=True)
 
     made = []
     for _ in range(rows):
         asked = words.text(generator, question)
-        replies.update({(asked, number): words.text(generator, observation) for number in range(rounds)})
-        made.append({"question": asked})
+        replies = [words.text(generator, observation) for _ in range(rounds)]
+        made.append({"question": asked, "replies": replies})
     return WorkloadBatch(function=agent, rows=tuple(made))
 
 
@@ -74,18 +77,13 @@ def rag(
     """A query, the passages that it finds (recorded before), reasoning, and an answer."""
     passages = [words.text(generator, passage) for _ in range(library)]
     shots = words.text(generator, examples)
-    hits: dict[str, list[int]] = {}
-
-    def retrieve(question: str, query: str) -> str:
-        assert isinstance(query, str)
-        return "".join(f"[{place}]{passages[hit]}\n" for place, hit in enumerate(hits[question], 1))
 
     @function
-    def answer(s: State, question: str) -> None:
+    def answer(s: State, question: str, hits: str) -> None:
         with_query = s.fork(1)[0]
         with_query += f"Write a query.\n{shots}\nQuestion:{question}\nQuery:"
         with_query += gen("query", max_tokens=outs[0], temperature=0, ignore_eos=True)
-        s += f"Answer from the passages.\n{shots}\n" + retrieve(question, with_query["query"])
+        s += f"Answer from the passages.\n{shots}\n" + replay(hits, with_query["query"])
         s += f"Question:{question}\nReasoning:"
         s += gen("reasoning", max_tokens=outs[1], temperature=0, ignore_eos=True)
         s += "\nAnswer:" + gen("answer", max_tokens=outs[2], temperature=0, ignore_eos=True)
@@ -93,6 +91,7 @@ def rag(
     made = []
     for _ in range(rows):
         asked = words.text(generator, question)
-        hits[asked] = generator.sample(range(library), found)
-        made.append({"question": asked})
+        hits = enumerate(generator.sample(range(library), found), 1)
+        shown = "".join(f"[{place}]{passages[hit]}\n" for place, hit in hits)
+        made.append({"question": asked, "hits": shown})
     return WorkloadBatch(function=answer, rows=tuple(made))

@@ -37,7 +37,7 @@ from sglc.frontend.tracing.reads import (
     of_object,
     of_pythons,
 )
-from sglc.frontend.tracing.stores import Stores
+from sglc.frontend.tracing.stores import VARIABLES, Stores
 from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, OUTSIDE, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList
 from sglc.ir.core import Value
@@ -71,7 +71,7 @@ class OutsideState:
 
     `given` are those of them that are an argument's or the program's, which a trace must not hold. `gave` is
     the data that tools gave, `handed` what they were given. `constants` were read before any tool: by their
-    names in the globals of a module, or (None) in a class.
+    names in the globals of a module, among `VARIABLES` or (None) in a class, and by what code.
     """
 
     seen: dict[int, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class OutsideState:
     gave: set[Value] = field(default_factory=set)
     handed: set[Value] = field(default_factory=set)
     reads: Reads = field(default_factory=Reads)
-    constants: list[tuple[str, Mapping[str, Any] | None]] = field(default_factory=list)
+    constants: list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]] = field(default_factory=list)
     stores: Stores = field(default_factory=Stores)
 
     def note(self, value: Any) -> Any:
@@ -125,8 +125,8 @@ class OutsideState:
             self.note_given(arg)
         if isinstance(gave, SymbolicJson):
             self.gave.add(gave.value)
-        for read, names in self.constants:
-            if not self.reads.changeable and self.stores.may_store(read, names):
+        for read, names, own in self.constants:
+            if not self.reads.changeable and self.stores.may_store(read, names, own):
                 self.reads.changeable = read
         self.constants.clear()
 
@@ -153,7 +153,7 @@ class OutsideState:
                 " in enclosing scope"
             ) from None
         if not isinstance(value, _FIXED):
-            self._check(frame, name, value)
+            self._check_named(frame, name, name, value, VARIABLES)
         return self.note(value)
 
     def read_global(self, frame: CallFrame, name: str) -> Any:
@@ -172,6 +172,8 @@ class OutsideState:
         if isinstance(owner, ModuleType | type):
             names = vars(owner) if isinstance(owner, ModuleType) else None
             self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
+        elif type(owner) is tuple and _is_constant(value):
+            return value
         elif not isinstance(value, _FIXED):
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
@@ -261,12 +263,12 @@ class OutsideState:
     def _check_named(
         self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
     ) -> None:
-        """What stands under a name of a module or class is a constant, if no code of the user's stores it."""
+        """What has a name in a module, class or function is a constant, if no code of the user's stores it."""
         if not _is_constant(value):
             self._check(frame, shown, value)
         elif not frame.tracer.called_tool:
-            self.constants.append((name, names))
-        elif self.stores.may_store(name, names):
+            self.constants.append((name, names, frame.globals))
+        elif self.stores.may_store(name, names, frame.globals):
             self._check(frame, shown, value)
 
 

@@ -23,12 +23,16 @@ _BY_TEXT = frozenset(
 )
 
 
+VARIABLES: Mapping[str, Any] = {}  # stands for the variables of functions around others
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What code stores: as globals of its own module, and as attributes of anything."""
+    """What code stores: as globals of its own module, as attributes of anything, as variables around it."""
 
     as_globals: frozenset[str]
     as_attributes: frozenset[str]
+    as_variables: frozenset[str]
 
 
 # By the id of the code, which is kept alive: looking into byte code takes long, and code does not change.
@@ -40,24 +44,35 @@ _MOST = 1 << 16
 class Stores:
     """What the user's code stores, looked up when it is first asked about."""
 
-    as_globals: dict[int, set[str]] | None = None  # by the id of the globals
+    as_globals: dict[int, set[str]] = field(default_factory=dict)  # by the id of the globals
     as_attributes: set[str] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)  # the ids of what was looked into
 
-    def may_store(self, name: str, names: Mapping[str, Any] | None) -> bool:
-        """Whether some code may store `name` in `names`, the globals of a module, or (None) as an attribute."""
-        if self.as_globals is None:
-            self._look(names or {})
-        assert self.as_globals is not None
+    def may_store(self, name: str, names: Mapping[str, Any] | None, own: Mapping[str, Any]) -> bool:
+        """Whether some code may store `name`.
+
+        Args:
+            names: the globals of a module, `VARIABLES`, or None: an attribute.
+            own: the globals of the code that reads it, which may be those of no module.
+        """
+        if not self.seen:
+            for module in list(sys.modules.values()):
+                if _is_users(module):
+                    self._look(vars(module))
+        self._look(own)
+        if names is VARIABLES and "cell_contents" in self.as_attributes:
+            return True
         return name in self.as_attributes or name in self.as_globals.get(id(names), ())
 
     def _look(self, names: Mapping[str, Any]) -> None:
-        self.as_globals = {}
-        users = [vars(module) for module in list(sys.modules.values()) if _is_users(module)]
-        for function in [found for module in (names, *users) for found in _functions(module)]:
+        if id(names) in self.seen:
+            return
+        self.seen.add(id(names))
+        for function in _functions(names):
             stored = _stored_by(function.__code__)
             self.as_attributes |= stored.as_attributes
-            if stored.as_globals:
-                self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
+            self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
+            self.as_globals.setdefault(id(VARIABLES), set()).update(stored.as_variables)
 
 
 def _is_users(module: object) -> bool:
@@ -99,12 +114,15 @@ def _stored_by(code: CodeType) -> _Stored:
 def _looked_up(code: CodeType) -> _Stored:
     as_globals: set[str] = set()
     as_attributes: set[str] = set()
+    as_variables: set[str] = set()
     if not _BY_TEXT.isdisjoint(code.co_names):
         as_attributes.update(_texts(code.co_consts))
     before = None
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             as_globals.add(instruction.argval)
+        if instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
+            as_variables.add(instruction.argval)
         # An attribute of `self` is that of an object, and not of a module or class.
         if instruction.opname in ("STORE_ATTR", "DELETE_ATTR") and before != "self":
             as_attributes.add(instruction.argval)
@@ -114,7 +132,8 @@ def _looked_up(code: CodeType) -> _Stored:
             inner = _stored_by(constant)
             as_globals |= inner.as_globals
             as_attributes |= inner.as_attributes
-    return _Stored(frozenset(as_globals), frozenset(as_attributes))
+            as_variables |= inner.as_variables
+    return _Stored(frozenset(as_globals), frozenset(as_attributes), frozenset(as_variables))
 
 
 def _texts(constants: tuple[Any, ...]) -> Iterator[str]:

@@ -20,11 +20,17 @@ def strict_grammar(text: str) -> str:
         LegalizeError: SGLC455 no JSON; SGLC456 llguidance cannot enforce it; SGLC458 it is not installed.
     """
     try:
-        json.loads(text)
+        schema = json.loads(text)
+        ends = has_finite_document(schema)
     except (json.JSONDecodeError, RecursionError) as error:
         raise LegalizeError(
             "SGLC455", "`json_schema` is no JSON", note=f"{error}", hint="mend the schema"
         ) from None
+    if not ends:
+        raise LegalizeError(
+            "SGLC456", "`json_schema` always needs itself again: no finite document satisfies it",
+            hint="give it a way to end",
+        )  # fmt: skip
     try:
         from llguidance import LLMatcher
     except ImportError:
@@ -39,3 +45,63 @@ def strict_grammar(text: str) -> str:
             hint="leave it out, and check the value in the program",
         )  # fmt: skip
     return str(grammar)
+
+
+def has_finite_document(schema: Any) -> bool:
+    """Whether what a schema requires comes to an end, as far as references go; values are not looked at."""
+    ends = {"#": False}  # by reference
+    while True:
+        before = dict(ends)
+        for target in before:
+            ends[target] = ends[target] or _ends(_resolved(schema, target), ends)
+        if ends["#"] or ends == before:
+            return ends["#"]
+
+
+def _ends(schema: Any, ends: dict[str, bool]) -> bool:
+    """Whether `schema` has a finite document, given what `ends`; the references that it has join them."""
+    if not isinstance(schema, dict):
+        return True
+    demands = [
+        combine([_ends(part, ends) for part in schema[key]])
+        for key, combine in (("anyOf", any), ("oneOf", any), ("allOf", all))
+        if isinstance(schema.get(key), list)
+    ]
+    if isinstance(target := schema.get("$ref"), str):
+        demands.append(ends.setdefault(target, False))
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if kinds and all(kind in ("object", "array") for kind in kinds):
+        needed = {"object": _required_properties, "array": _required_items}
+        parts = [[_ends(part, ends) for part in needed[kind](schema)] for kind in kinds]
+        demands.append(any(map(all, parts)))
+    return all(demands)
+
+
+def _required_properties(schema: dict[str, Any]) -> list[Any]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return []
+    return [properties[name] for name in required if isinstance(name, str) and name in properties]
+
+
+def _required_items(schema: dict[str, Any]) -> list[Any]:
+    least, first = schema.get("minItems", 0), schema.get("prefixItems", [])
+    if not isinstance(least, int) or not isinstance(first, list):
+        return []
+    return first[:least] + [schema.get("items")] * (least > len(first))
+
+
+def _resolved(schema: Any, target: str) -> Any:
+    """What a reference means; True where that is not for us to say."""
+    found = schema
+    for step in target.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        match found:
+            case dict() if name in found:
+                found = found[name]
+            case list() if name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            case _:
+                return True
+    return found if target == "#" or target.startswith("#/") else True

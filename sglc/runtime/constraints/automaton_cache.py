@@ -1,4 +1,4 @@
-"""Compiled automata on disk, one file for each pattern and tokenizer. A file that cannot be read is ignored."""
+"""Compiled constraints on disk, one file for each form and tokenizer. A file that cannot be read is ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from sglc.runtime.constraints.token_automaton import Tables
 
 _FORMAT = 1
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
+_GRAMMARS = 1024  # files
 _ARRAYS = ("parent", "kind", "levels", "class_of", "is_open")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -27,6 +31,28 @@ def path_of(folder: Path, pattern: str, tokenizer: str, size: int) -> Path:
     # Python's parser reads patterns, so what they mean is a matter of its version.
     key = json.dumps([_FORMAT, pattern, tokenizer, size, sys.version_info[:2]])
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def path_of_grammar(folder: Path, *key: str | int) -> Path:
+    """Where the grammar of such a `key` lies."""
+    return folder / f"{hashlib.sha256(json.dumps([_FORMAT, *key]).encode()).hexdigest()[:32]}.grammar"
+
+
+def load_grammar(path: Path) -> str | None:
+    """What was saved there, if anything was."""
+    try:
+        return zlib.decompress(path.read_bytes()).decode()
+    except _UNREADABLE:
+        return None
+
+
+def save_grammar(path: Path, compiled: str) -> None:
+    """Keep a compiled grammar. The oldest ones go when there are many."""
+    _save(path, lambda file: file.write(zlib.compress(compiled.encode(), 1)))
+    with suppress(OSError):
+        found = sorted(path.parent.glob("*.grammar"), key=lambda each: each.stat().st_mtime)
+        for each in found[:-_GRAMMARS]:
+            each.unlink(missing_ok=True)
 
 
 def load(path: Path, size: int) -> Tables | None:
@@ -45,22 +71,26 @@ def load(path: Path, size: int) -> Tables | None:
     return tables if whole and tables.class_of.size == size else None
 
 
-def save(path: Path, tables: Tables) -> None:
-    """Keep `tables`, if they are worth it. A disk that cannot be written to keeps nothing."""
+def save(path: Path, tables: Tables, *, slow: bool = False) -> None:
+    """Keep `tables`, if they are large or were `slow` to build. A disk that takes nothing keeps nothing."""
     dfa = tables.dfa
-    if len(dfa.moves) < _WORTH_KEEPING:
+    if len(dfa.moves) < _WORTH_KEEPING and not slow:
         return
     arrays = {name: getattr(tables, name) for name in _ARRAYS}
     arrays["classes"] = np.frombuffer(dfa.classes, np.uint8)
     arrays["moves"] = np.array(dfa.moves, np.int32)
     arrays["accepting"] = np.array(dfa.accepting, np.bool_)
+    _save(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+def _save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A file of its own until it is whole: several processes may compile the same pattern.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
             temporary = Path(file.name)
-            np.savez_compressed(file, **arrays)
+            write(file)
         os.replace(temporary, path)
     except OSError:
         if temporary is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from time import perf_counter
 
+from sglc.errors import SglcError
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import automaton_cache
@@ -15,6 +18,7 @@ from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 
 _AUTOMATA = 64  # kept for each tokenizer
+_SLOW_S = 0.1  # what takes longer to compile is worth keeping, however small it is
 
 
 class Constraints:
@@ -36,13 +40,19 @@ class Constraints:
             folder: where compiled automata are kept for the next process, under the tokenizer's `identity`.
         """
         self._vocabulary = lru_cache(lambda: Vocabulary(token_bytes, size))
-        self._grammars = Grammars(token_bytes, size, encode)
+        self._grammars = Grammars(token_bytes, size, encode, folder=folder, identity=identity)
         self._size = size
         self._encode = encode
         self._folder = folder
         self._identity = identity
         self.regex = lru_cache(maxsize=_AUTOMATA)(self._regex)
         self._spelled_regex = lru_cache(maxsize=_AUTOMATA)(lambda pattern: self._spelled(self.regex(pattern)))
+
+    def prepare(self) -> None:
+        """Load what constraints of all kinds need, which takes seconds."""
+        self._vocabulary()
+        with suppress(SglcError, ImportError):
+            self._grammars.prepare()
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.
@@ -78,6 +88,7 @@ class Constraints:
         path = automaton_cache.path_of(self._folder, pattern, self._identity, self._size)
         tables = automaton_cache.load(path, self._size)
         if tables is None:
+            began_s = perf_counter()
             tables = build(compile_regex(pattern), vocabulary)
-            automaton_cache.save(path, tables)
+            automaton_cache.save(path, tables, slow=perf_counter() - began_s > _SLOW_S)
         return TokenAutomaton(tables, vocabulary, pattern)

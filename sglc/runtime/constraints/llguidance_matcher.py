@@ -50,9 +50,9 @@ class GuidanceMatcher:
         packed[self._size // 8 + 1 :] = 0
         return packed, bool(self._matcher.is_accepting())
 
-    def ahead(self) -> bytes:
+    def ahead(self, limit: int) -> bytes:
         """Bytes that have to come next."""
-        return bytes(self._matcher.compute_ff_bytes())
+        return bytes(self._matcher.compute_ff_bytes()[:limit])
 
 
 class _GuidanceVocabulary:

@@ -14,11 +14,13 @@ from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.requests import EngineEvent, JumpForward, RequestPart, Token, scored_places
 
+_MOST = 64  # ids of a run: a grammar may have more, and other requests wait while they are looked for
+
 
 def forced_run(part: RequestPart, made: int) -> JumpForward | None:
     """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
 
-    A run ends where the text does, at `max_tokens`, and before an id that may end the sample.
+    A run ends where the text does, at `max_tokens`, before an id that may end the sample, and with `_MOST` ids.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
@@ -30,7 +32,7 @@ def forced_run(part: RequestPart, made: int) -> JumpForward | None:
         return None
     ids: list[int] = []
     finish = ""
-    while not finish:
+    while not finish and len(ids) < _MOST:
         may_stop = bool(request.stop_ids) and made + len(ids) >= sampling.min_tokens
         if may_stop and constraint.accepting(state):
             break

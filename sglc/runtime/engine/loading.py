@@ -31,7 +31,8 @@ class LocalOptions:
 
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
     a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
-    runs in a process of its own; None means on CUDA only.
+    runs in a process of its own; None means on CUDA only. Only then are constraints compiled apart, where one
+    may take `compile_s` seconds and `compile_bytes` of memory.
     """
 
     model: str
@@ -44,6 +45,8 @@ class LocalOptions:
     cache: bool = True
     page_size: int = _PAGE_SIZE
     process: bool | None = None
+    compile_s: float = 10.0
+    compile_bytes: int = 2 << 30
 
 
 def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Machine:

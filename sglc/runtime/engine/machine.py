@@ -82,17 +82,24 @@ class Machine:
         done: Callable[[], None],
         *,
         streams: bool = True,
+        compiling: Sequence[int] = (),
     ) -> object:
         """Start a segment; `emit` receives its events and `done` is called once after the last.
 
-        Without `streams` there are no deltas: text comes when it is complete, and costs the engine less.
-        Returns a token for `abort`. Both callbacks may be called before this returns.
+        Nodes that are `compiling` wait for `compiled`. Without `streams` there are no deltas: text comes when
+        it is complete, and costs the engine less. Returns a token for `abort`. Both callbacks may be called
+        before this returns.
         """
         self.submits += 1
-        run = EngineSegmentRun(self, segment, self._kept, emit, done, streams)
+        run = EngineSegmentRun(self, segment, self._kept, emit, done, streams, compiling)
         self._runs[run] = None
         run.begin()
         return run
+
+    def compiled(self, run: object, index: int, error: SglcError | None) -> None:
+        """What a node of a segment is held to is compiled, or `error` is wrong with it."""
+        assert isinstance(run, EngineSegmentRun)
+        run.compiled(index, error)
 
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
@@ -173,6 +180,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         emit: Callable[[Event], None],
         done: Callable[[], None],
         streams: bool,
+        compiling: Sequence[int],
     ) -> None:
         super().__init__(segment, kept, emit)
         self.machine = machine
@@ -188,6 +196,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         for index, found in enumerate(self.readers):
             self.unread[self.origin[index]] += len(found)
         self._place: int | None = None
+        self._compiling = dict.fromkeys(compiling, False)  # whether the node's turn has come
+        self._refused: dict[int, SglcError] = {}
 
     @property
     def place(self) -> int:
@@ -250,11 +260,23 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                 self.made[index] = self._extended(self.made[stream], parts)
             case ForkNode(stream):
                 self.made[index] = self.made[stream]
+            case GenNode() if index in self._compiling:
+                self._compiling[index] = True
+                return False
+            case GenNode() if index in self._refused:
+                raise self._refused[index]
             case GenNode() | SelectNode():
                 call = self.calls[index] = self._call(index, node)
                 self.machine.call_begun(self, index, call)
                 return False
         return True
+
+    def compiled(self, index: int, error: SglcError | None) -> None:
+        """What a node is held to is compiled, or `error` is wrong with it."""
+        if error is not None:
+            self._refused[index] = error
+        if self._compiling.pop(index, False):
+            self._execute_all([index])
 
     def _call(self, index: int, node: GenNode | SelectNode) -> Call:
         model, stream, turn = self.machine.model, self.made[node.stream], self.machine.turn_of(self, index)

@@ -92,13 +92,36 @@ _Tagged = tuple[int, Raw]
 # -- frames ----------------------------------------------------------------------------------------
 
 
+class Problem(Struct, array_like=True, frozen=True):
+    """An error of `SglcError`'s tree; `kind` is its class."""
+
+    kind: str
+    code: str
+    message: str
+    loc: Loc | None
+    note: str
+    hint: str
+
+
 class Submit(Struct, tag=True, array_like=True, frozen=True):
-    """Start a segment; `run` names it from now on. Without `streams` no deltas are wanted."""
+    """Start a segment; `run` names it from now on. Without `streams` no deltas are wanted.
+
+    Nodes that are `compiling` wait for `Compiled`.
+    """
 
     run: int
     nodes: Sequence[_Tagged]
     gives: tuple[tuple[str, int], ...] = ()
     streams: bool = True
+    compiling: tuple[int, ...] = ()
+
+
+class Compiled(Struct, tag=True, array_like=True, frozen=True):
+    """What a node of a run is held to is compiled, or there is a `problem` with it."""
+
+    run: int
+    node: int
+    problem: Problem | None
 
 
 class Abort(Struct, tag=True, array_like=True, frozen=True):
@@ -123,7 +146,7 @@ class Close(Struct, tag=True, array_like=True, frozen=True):
     """Fail what runs, and end."""
 
 
-Command = Submit | Abort | Flush | Info | Close
+Command = Submit | Compiled | Abort | Flush | Info | Close
 
 
 class Hello(Struct, tag=True, array_like=True, frozen=True):
@@ -145,17 +168,6 @@ class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
 
     question: int
     content: dict[str, str | int]
-
-
-class Problem(Struct, array_like=True, frozen=True):
-    """An error of `SglcError`'s tree; `kind` is its class."""
-
-    kind: str
-    code: str
-    message: str
-    loc: Loc | None
-    note: str
-    hint: str
 
 
 class WorkerEnded(Struct, tag=True, array_like=True, frozen=True):
@@ -197,7 +209,9 @@ def decode_report(frame: bytes) -> Report:
 # -- segments --------------------------------------------------------------------------------------
 
 
-def encode_submit(run: int, segment: Segment, *, streams: bool = True) -> bytes:
+def encode_submit(
+    run: int, segment: Segment, *, streams: bool = True, compiling: tuple[int, ...] = ()
+) -> bytes:
     """The command that starts `segment`.
 
     Raises:
@@ -206,11 +220,11 @@ def encode_submit(run: int, segment: Segment, *, streams: bool = True) -> bytes:
     try:
         try:
             nodes = [_tagged(node) for node in segment.nodes]
-            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams))
+            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams, compiling))
         except UnicodeEncodeError:
             # Half of a surrogate pair in a prompt: which node fails for it is the runtime's to say.
             nodes = [_tagged(node, half_pairs=True) for node in segment.nodes]
-            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams))
+            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams, compiling))
     except (UnicodeEncodeError, OverflowError) as error:
         raise BackendError("SGLC508", f"the runtime's process cannot be told this: {error}") from None
 

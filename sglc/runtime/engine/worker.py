@@ -129,6 +129,11 @@ class Worker:
                 self._machine.abort(self._runs.pop(run))
             case wire.Abort():
                 pass  # it ended meanwhile
+            case wire.Compiled(run, node, problem) if run in self._runs:
+                wrong = None if problem is None else wire.error_of(problem)
+                self._machine.compiled(self._runs[run], node, wrong)
+            case wire.Compiled():
+                pass  # it has ended meanwhile
             case wire.Flush(question):
                 flush(self._machine)
                 self._link.say(wire.WorkerAnswer(question, {}))
@@ -155,7 +160,7 @@ class Worker:
         except BackendError as error:
             refuse(range(len(command.nodes)), error, emit, done)
             return
-        token = self._machine.submit(segment, emit, done, streams=command.streams)
+        token = self._machine.submit(segment, emit, done, streams=command.streams, compiling=command.compiling)
         if not ended:
             self._runs[run] = token
 

@@ -1,0 +1,107 @@
+"""Constraints are compiled by `python -m sglc.runtime.engine.compile_server FD FOLDER S BYTES`.
+
+`FOLDER` has the model; a form may take `S` seconds, and `BYTES` of memory beside what this process has. A
+pattern, schema or grammar may ask for more than there is, so nobody waits for it but who sent it. This process
+loads the tokenizer and the libraries once. What comes through the socket `FD` are sockets, one for each form:
+for each it forks a process that reads the form, compiles it into the cache directory, where the runtime finds
+it, and answers. The kernel ends that one when it takes too much, or when the other end of its socket is closed.
+This process ends when `FD` is closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sglc import knobs
+from sglc.errors import SglcError
+from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.engine import wire
+from sglc.runtime.model.config import load_config
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+
+_BEGUN = b"\0"  # what comes before the work; behind it comes a `Problem`, or null
+_MOST = 2  # processes at once
+_LOOK_S = 0.01  # how often it looks for one that has ended
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile what is asked for until nobody asks any more; gives the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
+    seconds, memory = float(arguments[2]), int(arguments[3])
+    tokenizer = load_tokenizer(folder)
+    constraints = Constraints(
+        tokenizer.token_bytes(), load_config(folder).vocab_size, tokenizer.encode,
+        folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
+    )  # fmt: skip
+    constraints.prepare()
+    waiting: deque[int] = deque()
+    running: set[int] = set()
+    while True:
+        if select.select([control], [], [], _LOOK_S if running else None)[0]:
+            data, sockets, _, _ = socket.recv_fds(control, 1, 1)
+            waiting += sockets
+            if not data:
+                return 0  # the kernel closes the sockets, which ends who runs
+        while running and (pid := os.waitpid(-1, os.WNOHANG)[0]):
+            running.discard(pid)
+        while waiting and len(running) < _MOST:
+            asked = waiting.popleft()
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                for other in waiting:
+                    os.close(other)
+                status = 1
+                try:
+                    status = _compile(socket.socket(fileno=asked), constraints, seconds, memory)
+                except Exception as error:
+                    traceback.print_exception(error)
+                finally:
+                    os._exit(status)
+            running.add(pid)
+            os.close(asked)
+
+
+def _compile(asked: socket.socket, constraints: Constraints, seconds: float, memory: int) -> int:
+    """One form, in a process for it."""
+    with asked, asked.makefile("rb") as form:
+        sampling = msgspec.msgpack.decode(form.read(int.from_bytes(form.read(8), "big")), type=Sampling)
+        asked.sendall(_BEGUN)
+        # From now on anything that comes is the end of it; without a handler the signal ends the process.
+        fcntl.fcntl(asked, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(asked, fcntl.F_SETFL, fcntl.fcntl(asked, fcntl.F_GETFL) | os.O_ASYNC)
+        if select.select([asked], [], [], 0)[0]:
+            return 1
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory,) * 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        problem: SglcError | None = None
+        try:
+            constraints.of(sampling)
+        except SglcError as error:
+            problem = error
+        except (MemoryError, RecursionError):
+            return 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        told = msgspec.msgpack.encode(None if problem is None else wire.problem_of(problem))
+        asked.sendall(told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

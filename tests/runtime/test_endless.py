@@ -1,0 +1,159 @@
+"""Forms whose text never ends: refused if no finite text satisfies them, else looked ahead in only so far."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglc.errors import LegalizeError, RunError
+from sglc.ir.grammar.strict_schema import has_finite_document
+from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.engine import jump_forward
+from tests.runtime import test_engine
+from tests.runtime.test_engine import EOS, LONG
+from tests.runtime.test_grammar import LETTERS
+
+ROOT = Path(__file__).parent.parent.parent
+BYTES = [b"", *(bytes([byte]) for byte in range(256))]
+CONSTRAINTS = Constraints(BYTES, len(BYTES), lambda text: [1 + byte for byte in text.encode()])
+LINKS: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+ENDLESS = {**LINKS, "required": ["next"]}
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"ebnf": 'root ::= "a" root'}, "SGLC457"),
+    ({"ebnf": 'root ::= "x" | "a" loop\nloop ::= "b" loop'}, "SGLC457"),
+    ({"ebnf": 'root ::= "a" (root)+'}, "SGLC457"),
+    ({"ebnf": 'root ::= loop{1,3} "a"\nloop ::= "b" loop'}, "SGLC457"),
+    ({"json_schema": json.dumps(ENDLESS)}, "SGLC456"),
+    ({"json_schema": '{"type": "array", "minItems": 1, "items": {"$ref": "#"}}'}, "SGLC456"),
+    (
+        {"json_schema": json.dumps({
+            "anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}],
+            "$defs": {"a": {**ENDLESS, "properties": {"next": {"$ref": "#/$defs/a"}}}},
+        })},
+        "SGLC456",
+    ),
+    ({"json_schema": json.dumps(ENDLESS), "strict": True}, "SGLC456"),
+)  # fmt: skip
+
+
+def test_what_no_finite_text_satisfies_is_refused() -> None:
+    """In a process of little memory and time: looking for the end of such a text takes all that there is."""
+    child = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (7_000_000 << 10,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+from sglc.errors import SglcError
+from sglc.ir.sampling import Sampling
+from tests.runtime.test_endless import CONSTRAINTS, REFUSED
+for form, _ in REFUSED:
+    try:
+        constraint = CONSTRAINTS.of(Sampling(**form))
+        print(constraint.only(constraint.start))
+    except SglcError as error:
+        print(error.code)
+"""
+    done = subprocess.run([sys.executable, "-c", child], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, [code for _, code in REFUSED]), done.stderr
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"ebnf": 'root ::= "a" root | "b"'},
+        {"ebnf": 'root ::= ("a" root)*  "."'},
+        {"ebnf": 'root ::= "x"\nunused ::= "a" unused'},
+        {"json_schema": json.dumps(LINKS)},
+        {"json_schema": '{"type": "array", "items": {"$ref": "#"}}'},
+        {"json_schema": json.dumps(LINKS), "strict": True},
+    ],
+)
+def test_what_may_end_is_taken(form: dict[str, Any]) -> None:
+    constraint = CONSTRAINTS.of(Sampling(**form))
+    assert constraint is not None
+    assert constraint.mask(constraint.start).any()
+
+
+@pytest.mark.parametrize("size", [255, 256, 257, 900])
+def test_long_forced_text_is_looked_ahead_in_so_far(size: int) -> None:
+    text = "".join(chr(ord("a") + i % 26) for i in range(size))
+    constraint = CONSTRAINTS.of(Sampling(ebnf=f'root ::= "{text}" [01]'))
+    assert constraint is not None
+    state, made = constraint.start, ""
+    while made != text:
+        ahead = constraint.ahead(state).decode()
+        assert text[len(made) :].startswith(ahead)
+        assert len(ahead) >= min(128, size - len(made))
+        token = constraint.only(state)
+        assert token == 1 + ord(text[len(made)])
+        made, state = made + text[len(made)], constraint.advance(state, token)
+    assert constraint.ahead(state) == b""
+    assert constraint.only(state) is None
+
+
+def test_text_too_long_to_be_made_is_forced_in_parts_up_to_the_limit() -> None:
+    """2^40 letters: finite, and as good as endless."""
+    rules = "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(40))
+    constraint = CONSTRAINTS.of(Sampling(ebnf=f'root ::= r0\n{rules}\nr40 ::= "a"'))
+    assert constraint is not None
+    assert constraint.ahead(constraint.start) == b"a" * 256
+    long = Sampling(max_tokens=2 * jump_forward._MOST + 5, ebnf=f'root ::= r0\n{rules}\nr40 ::= "a"')
+    bench = test_engine.Bench(depth=1)
+    handle = bench.engine.extend(None, LONG[:9])
+    request = bench.engine.gen(handle, long, [1], eos_ids=EOS, constraint=LETTERS.of(long))
+    bench.run()
+    ((ids, _, finish),) = bench.samples(request)
+    assert (ids, finish) == ((1,) * long.max_tokens, "length")
+    assert bench.nothing_left()
+
+
+def test_a_grammar_that_takes_too_long_fails_alone() -> None:
+    """What it has read can be read in more and more ways: each token takes longer than the one before."""
+    rules = "\n".join(f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40))
+    ambiguous = Sampling(max_tokens=150, ebnf=f"root ::= x0 x0 | x1 x7 | x5 x35\n{rules}")
+    bench = test_engine.Bench(depth=2)
+    handle = bench.engine.extend(None, LONG[:9])
+    request = bench.engine.gen(handle, ambiguous, [1], eos_ids=(), constraint=LETTERS.of(ambiguous))
+    free = bench.gen(LONG[:7])
+    bench.run()
+    (failed,) = [event for event in bench.of(request) if isinstance(event, test_engine.RequestFailed)]
+    assert failed.error.code == "SGLC459"
+    assert "takes too long" in failed.error.message
+    assert bench.samples(free) == [bench.oracle.continuation(LONG[:7], test_engine.PLAIN, 1)]
+    assert bench.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("schema", "finite"),
+    [
+        ({"$ref": "#"}, False),
+        (ENDLESS, False),
+        (LINKS, True),
+        ({**ENDLESS, "type": ["object", "null"]}, True),
+        ({**ENDLESS, "type": ["object", "array"]}, True),
+        ({"anyOf": [ENDLESS, {"type": "null"}]}, True),
+        ({"allOf": [{"type": "object"}, ENDLESS]}, False),
+        ({"type": "array", "minItems": 2, "prefixItems": [True], "items": {"$ref": "#"}}, False),
+        ({"type": "array", "minItems": 1, "prefixItems": [True, {"$ref": "#"}]}, True),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"$ref": "#/$defs/c"}, "c": {"type": "null"}}}, True),
+        ({"$ref": "#/nowhere"}, True),  # that is another fault
+        ({"type": [[]]}, True),
+    ],
+)
+def test_finite_documents(schema: Any, finite: bool) -> None:
+    assert has_finite_document(schema) == finite
+
+
+def test_the_refusal_says_which_rule() -> None:
+    with pytest.raises(RunError, match="no finite text") as failure:
+        CONSTRAINTS.of(Sampling(ebnf='root ::= "x" | more\nmore ::= "a" more'))
+    assert failure.value.note == "its rule `more` always needs itself again"
+    with pytest.raises(LegalizeError, match="no finite document"):
+        CONSTRAINTS.of(Sampling(json_schema=json.dumps(ENDLESS), strict=True))

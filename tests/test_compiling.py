@@ -1,0 +1,161 @@
+"""Constraints are compiled apart: within limits, given up with who asked, and nobody else waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglc.backends.local import LocalBackend
+from sglc.ir.plan.events import Event, GenDone, NodeFailed
+from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Segment
+from tests.runtime.tiny_model import save_tiny_model
+from tests.test_local_process import LOC, asks, gen, options, run
+from tests.waiting import until
+
+# xgrammar takes time that grows with the square of what is written here: over ten seconds.
+COSTLY = "root ::= " + " | ".join(f'[a-z]{{{i},{i + 900}}} "{i}"' for i in range(1, 500))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny_model(folder, max_position_embeddings=4096)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("SGLC_CACHE", str(folder))
+        yield folder / "automata"
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path, cache: Path) -> Iterator[LocalBackend]:
+    backend = LocalBackend(options(folder, compile_s=2.0, compile_bytes=1 << 30))
+    backend.server_info()
+    yield backend
+    backend.close()
+
+
+def server(backend: LocalBackend) -> int:
+    """The process that compiles."""
+    assert backend._compiler is not None
+    backend._compiler.start()
+    assert backend._compiler._process is not None
+    return backend._compiler._process.pid
+
+
+def at_work(backend: LocalBackend) -> int:
+    """How many forms are being compiled."""
+    return len(Path(f"/proc/{server(backend)}/task/{server(backend)}/children").read_text().split())
+
+
+def told(events: list[Event], node: int = 2) -> Any:
+    (last,) = [event for event in events if isinstance(event, GenDone | NodeFailed) and event.node == node]
+    return last.error.code if isinstance(last, NodeFailed) else last.samples[0].text
+
+
+def test_what_was_compiled_apart_is_what_runs(backend: LocalBackend, folder: Path, cache: Path) -> None:
+    here = LocalBackend(options(folder, process=False))
+    for form in (
+        {"ebnf": 'root ::= "a" [b-d]{3}'},
+        {"json_schema": '{"enum": ["one", "two"]}'},
+        {"json_schema": '{"enum": ["one", "two"]}', "strict": True},
+        {"regex": "(ab|cd){30,90}"},
+        {"ebnf": 'root ::= "a" root'},
+        {"json_schema": '{"not": {}}'},
+        {"regex": "(?=a)"},
+    ):
+        before = len(list(cache.glob("*")))
+        segment = asks("a", max_tokens=200, seed=3, **form)
+        assert told(run(backend, segment)) == told(run(here, segment))
+        if "SGLC" not in told(run(backend, segment)):
+            assert len(list(cache.glob("*"))) > before
+    here.close()
+
+
+def test_one_generation_of_a_segment_is_refused_and_the_others_go_on(backend: LocalBackend) -> None:
+    nodes = (
+        OpenNode(), ExtendNode(0, ("a",)), gen(1, regex="x{3}"), gen(1, "y", ebnf='root ::= "b" root'),
+        gen(1, "z"), gen(2, "w", ebnf='root ::= "later"', max_tokens=20),
+    )  # fmt: skip
+    events = run(backend, Segment(nodes))
+    assert [told(events, node) for node in (2, 3, 5)] == ["xxx", "SGLC457", "later"]
+    assert "SGLC" not in told(events, 4)
+    (failed,) = [event for event in events if isinstance(event, NodeFailed)]
+    assert failed.error.loc == LOC
+
+
+def test_a_stream_is_gone_on_with_before_what_makes_it_is_compiled(backend: LocalBackend) -> None:
+    async def main() -> tuple[list[Event], list[Event]]:
+        first = Segment((OpenNode(), ExtendNode(0, ("a",)), gen(1, regex="[xy]{4}"), KeepNode(2, 7)))
+        second = Segment((OpenNode(7), gen(0, "y"), ReleaseNode(7)))
+
+        async def events(segment: Segment) -> list[Event]:
+            return [event async for event in backend.submit(segment)]
+
+        return await asyncio.gather(events(first), events(second))
+
+    first, second = asyncio.run(main())
+    assert told(first)
+    assert "SGLC" not in told(second, 1)
+
+
+def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) -> None:
+    async def main() -> tuple[list[Event], int]:
+        async def events() -> list[Event]:
+            return [event async for event in backend.submit(asks("a", ebnf=COSTLY))]
+
+        costly, answered = asyncio.create_task(events()), 0
+        while not at_work(backend):
+            await asyncio.sleep(0.01)
+        while not costly.done():
+            free = [event async for event in backend.submit(asks("a", max_tokens=2))]
+            other = [event async for event in backend.submit(asks("a", regex=f"a{{{answered % 50 + 1}}}"))]
+            assert "SGLC" not in told(free) + told(other)
+            answered += 1
+        return await costly, answered
+
+    events, answered = asyncio.run(main())
+    assert told(events) == "SGLC457"
+    (failed,) = [event for event in events if isinstance(event, NodeFailed)]
+    assert failed.error.message == "the `ebnf` of this generation takes more than 2 s or 1024 MiB to compile"
+    assert answered >= 3
+    until(lambda: at_work(backend) == 0, "it goes on")
+
+
+def test_who_leaves_takes_the_compilation_along(backend: LocalBackend) -> None:
+    async def main() -> None:
+        task: asyncio.Future[Event] = asyncio.ensure_future(
+            anext(backend.submit(asks("a", ebnf=COSTLY + ' | "x"')))
+        )
+        while not at_work(backend):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(main())
+    until(lambda: at_work(backend) == 0, "it goes on")
+    assert backend.server_info()["requests"] == 0
+
+
+def test_a_compiling_process_that_dies_is_begun_again(backend: LocalBackend) -> None:
+    pid = server(backend)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists() or server(backend) != pid, "it is not noticed")
+    assert told(run(backend, asks("a", regex="again"))) == "again"
+    assert server(backend) != pid
+
+
+def test_nothing_is_left_behind(backend: LocalBackend) -> None:
+    pid = server(backend)
+    backend.close()
+    assert not Path(f"/proc/{pid}").exists()
