@@ -154,3 +154,21 @@ def test_modules_that_a_generation_of_a_model_goes_through() -> None:
     modules = entered("local")
     assert "sglc.runtime.engine.engine" in modules
     assert len(modules) <= 58, modules
+
+
+def test_a_last_row_that_cannot_be_made_at_once_is_not_lost() -> None:
+    backend, last = ScriptedBackend(says), 99
+    chain.run(question="?", backend=backend).sync()  # its plan is there
+    call, context = CallSetup("chain", backend, 1), contextvars.copy_context()
+
+    def make(number: int, row: str, at_once: bool) -> Run | None:
+        if at_once and number == last:
+            for thread in threading.enumerate():
+                if thread.name == "sglc-last row":  # it may not end while this row is on its way
+                    thread.join(0.2)
+            return None
+        fitting = fitted(chain.definition, {}, (), {"question": row})
+        return chain._made(fitting, RunSetup(call, number, context), "auto", at_once=at_once)
+
+    results = run_batch(make, ["?"] * (last + 1), backend, WINDOW, None, "last row")
+    assert [result.row for result in results] == list(range(last + 1))

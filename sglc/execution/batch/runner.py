@@ -119,6 +119,7 @@ class _Batch(Generic[_Row]):
         self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
         self._first = 0  # the first row of those that were looked at with them
         self._at_once = False  # whether the last row needed no thread
+        self._making = False  # whether a row is taken from them, in the loop, that has not begun
         self._next = 0  # the row whose result is given next
         self._begun: dict[int, Result] = {}
         self._given: WeakValueDictionary[int, Result] = WeakValueDictionary()  # as long as somebody holds them
@@ -143,7 +144,10 @@ class _Batch(Generic[_Row]):
         except BaseException as problem:
             self._problem = problem
         finally:
-            with self._come:
+            with self._room:
+                self._turns.clear()
+                while self._making:
+                    self._room.wait()
                 self._fed = True
                 self._come.notify_all()
 
@@ -164,7 +168,7 @@ class _Batch(Generic[_Row]):
     def _turn(self) -> tuple[int, _Row] | None:
         """The row that is next, when there is a place; None: none of those that were taken."""
         with self._room:
-            while self._turns and not self._closed and not self._place:
+            while not self._closed and (not self._place if self._turns else self._making):
                 self._room.wait()
             if self._closed or not self._turns:
                 return None
@@ -197,21 +201,22 @@ class _Batch(Generic[_Row]):
                 self._room.notify()
                 return
             self._live += 1
+            self._making = True
             number, row = self._turns.popleft()
-            if not self._turns:
-                self._room.notify()
         try:
             run = self._make(number, row, True)
         except Exception:  # it is made once more, where it can be told
             run = None
         if run is not None:
             self._begin(number, run)
-            return
         with self._room:
-            self._at_once = False
-            self._live -= 1
-            self._turns.appendleft((number, row))
-            self._room.notify()
+            self._making = False
+            if run is None:
+                self._at_once = False
+                self._live -= 1
+                self._turns.appendleft((number, row))
+            if run is None or not self._turns:
+                self._room.notify()
 
     def next(self) -> Result | None:
         """The next result, when its row has ended; None behind the last one."""
