@@ -34,6 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("SGLC_CACHE", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "2")  # as where users have it
         yield folder / "automata"
 
 
@@ -79,6 +80,7 @@ def test_what_was_compiled_apart_is_what_runs(backend: LocalBackend, folder: Pat
         assert told(run(backend, segment)) == told(run(here, segment))
         if "SGLC" not in told(run(backend, segment)):
             assert len(list(cache.glob("*"))) > before
+    assert len(os.listdir(f"/proc/{server(backend)}/task")) == 1  # it forks
     here.close()
 
 

@@ -143,7 +143,11 @@ class ConstraintCompiler:
             [sys.executable, "-P", "-m", module, str(control.fileno()), str(self._folder()), *limits],
             stdin=subprocess.DEVNULL,
             stdout=2,  # results are the program's alone to print
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                "OMP_NUM_THREADS": "1",  # it forks, which only a process without other threads may
+            },
             pass_fds=(control.fileno(),),
             process_group=0,  # Ctrl-C is not for it
         )
