@@ -18,6 +18,8 @@ from tests.runtime.tiny_model import save_tiny_model
 from tests.test_local_process import LOC, asks, gen, options, run
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 # xgrammar takes time that grows with the square of what is written here: over ten seconds.
 COSTLY = "root ::= " + " | ".join(f'[a-z]{{{i},{i + 900}}} "{i}"' for i in range(1, 500))
 

@@ -18,6 +18,8 @@ from tests.serving import Server, serving
 from tests.test_compiling import COSTLY
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.slow  # a server that compiles
+
 HALF = "a\ud800b"
 ENDPOINTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a", "max_tokens": 2},
@@ -164,7 +166,6 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("form", "expected"), FORMS)
 def test_a_form_is_refused_or_held_to_and_nobody_else_suffers(
     server: Server, form: dict[str, Any], expected: int | None

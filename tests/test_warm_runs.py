@@ -149,6 +149,7 @@ def test_modules_that_a_generation_goes_through(tmp_path: Path) -> None:
     assert len(modules) <= 24, modules
 
 
+@pytest.mark.slow
 def test_modules_that_a_generation_of_a_model_goes_through() -> None:
     small_default()
     modules = entered("local")

@@ -33,14 +33,14 @@ c = C()
 c.w = ["q"]
 
 def made():
-    said, kept = "a", ("b", 1)
+    said, kept_behind_tools = "a", ("b", 1)
     def change():
         nonlocal said
         said += "!"
     def get_said():
         return said
     def get_kept():
-        return kept[0]
+        return kept_behind_tools[0]
     return change, get_said, get_kept
 
 change, get_said, get_kept = made()

@@ -44,6 +44,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_no_finite_text_satisfies_is_refused() -> None:
     """In a process of little memory and time: looking for the end of such a text takes all that there is."""
     child = """

@@ -82,9 +82,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a comparison that was asked for is not asked": _without(lambda fact: fact.startswith("operator.")),
     "no value that was asked for is asked": _without(lambda fact: not fact.startswith("sglc.type(")),
-    "leaves are found whatever the sampling": partial(
-        patch.object, plan_tree.PlanTree, "_hit", _any_sampling
-    ),
+    "leaves are found whatever the sampling": partial(patch.object, plan_tree.PlanTree, "_hit", _any_sampling),
     "globals are not looked at": _unseen(lambda read: read.look is in_module),
     "closures are not looked at": _unseen(lambda read: read.look is in_cell),
     "attributes are not looked at": _unseen(lambda read: read.look is of_object),

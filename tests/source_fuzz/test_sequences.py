@@ -24,6 +24,7 @@ def test_calls_in_any_mode_show_what_python_shows() -> None:
             pytest.fail(shown(sequence, found))
 
 
+@pytest.mark.slow
 def test_sequences_run_plans_and_python_and_both() -> None:
     ran: Counter[str] = Counter()
     for number in range(25):

@@ -12,10 +12,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = tuple({path for path in (*site.getsitepackages(), *sysconfig.get_paths().values()) if path})
+_OTHERS = (*INSTALLED, f"{Path(__file__).parents[2]}/")
 
 # With one of these a function stores by a name that is a text.
 _BY_TEXT = frozenset(
@@ -60,15 +62,16 @@ class Stores:
                 if _is_users(module):
                     self._look(vars(module))
         self._look(own)
-        if names is VARIABLES and "cell_contents" in self.as_attributes:
-            return True
-        return name in self.as_attributes or name in self.as_globals.get(id(names), ())
+        attribute = "cell_contents" if names is VARIABLES else name
+        return attribute in self.as_attributes or name in self.as_globals.get(id(names), ())
 
     def _look(self, names: Mapping[str, Any]) -> None:
         if id(names) in self.seen:
             return
         self.seen.add(id(names))
         for function in _functions(names):
+            if function.__code__.co_filename.startswith(_OTHERS):  # it is only imported here
+                continue
             stored = _stored_by(function.__code__)
             self.as_attributes |= stored.as_attributes
             self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
