@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -75,6 +76,7 @@ def serve(service: Service, host: str, listening: socket.socket, patience: Patie
         make_app(service), log_level="warning", access_log=False, lifespan="off",
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
     )  # fmt: skip
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client left while it was sent to is no news
     listening.listen(_BACKLOG)
     print(f"sglc: serving {service.name} at {_url(host, listening)}", file=sys.stderr, flush=True)
     _DrainingServer(config, service, patience.drain_s).run(sockets=[listening])
