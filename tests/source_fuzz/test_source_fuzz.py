@@ -21,7 +21,7 @@ from tests.source_fuzz.ways import PLAN
 
 SEED = 0
 PROGRAMS = at_depth(20, 150, 3_000)
-_MOST = 900  # programs until a planted fault has to be found
+_MOST = 300  # programs until a planted fault has to be found
 
 
 @pytest.fixture(scope="module")
