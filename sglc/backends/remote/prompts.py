@@ -10,17 +10,15 @@ from sglc.ir.plan.dataflow import FilledPart
 from sglc.ir.plan.segment import ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Tokenizer
 
-Item = FilledPart
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A stream as a linked list: branches share what they have in common."""
 
     before: Prompt | None = None
-    items: tuple[Item, ...] = ()
+    items: tuple[FilledPart, ...] = ()
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[FilledPart]:
         backwards = []
         here: Prompt | None = self
         while here is not None:

@@ -13,9 +13,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from sglc.backends.remote.prompts import Item, Prompt
+from sglc.backends.remote.prompts import Prompt
 from sglc.errors import SglcError
-from sglc.ir.plan.dataflow import choice_texts, filled
+from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -90,7 +90,7 @@ class Followed:
         assert not isinstance(node, ReleaseNode)
         return self, node.stream
 
-    def _adds(self, index: int) -> tuple[Item, ...]:
+    def _adds(self, index: int) -> tuple[FilledPart, ...]:
         match self.segment.nodes[index]:
             case ExtendNode(parts=parts):
                 return tuple([filled(part, self.texts) for part in parts])

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import msgspec
 
-from sglc import knobs
 from sglc.errors import SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine import wire
+from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.model.config import load_config
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
@@ -42,11 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
     control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
     seconds, memory = float(arguments[2]), int(arguments[3])
-    tokenizer = load_tokenizer(folder)
-    constraints = Constraints(
-        tokenizer.token_bytes(), load_config(folder).vocab_size, tokenizer.encode,
-        folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
-    )  # fmt: skip
+    constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
     constraints.prepare()
     waiting: deque[int] = deque()
     running: set[int] = set()

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from sglc import knobs
 from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
-from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import (
     Engine,
     EngineEvent,
@@ -30,6 +28,7 @@ from sglc.runtime.engine.engine import (
     ScoreDone,
     Token,
 )
+from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.scheduler.requests import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
@@ -68,10 +67,7 @@ class EngineModel:
         self.engine = engine
         self.eos_ids = tokenizer.eos_ids
         self.token_bytes = tokenizer.token_bytes()
-        self.constraints = Constraints(
-            self.token_bytes, engine.executor.vocab_size, tokenizer.encode,
-            folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
-        )  # fmt: skip
+        self.constraints = kept_constraints(tokenizer, engine.executor.vocab_size)
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
 
     def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
