@@ -25,6 +25,9 @@ _BY_TEXT = frozenset(
     ("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals", "setitem")
 )
 
+_STORING = frozenset(
+    dis.opmap[f"{verb}_{what}"] for verb in ("STORE", "DELETE") for what in ("GLOBAL", "DEREF", "ATTR")
+)
 
 VARIABLES: Mapping[str, Any] = {}  # stands for the variables of functions around others
 
@@ -134,7 +137,8 @@ def _looked_up(code: CodeType) -> _Stored:
     if not _BY_TEXT.isdisjoint(code.co_names):
         as_attributes.update(_texts(code.co_consts))
     before = None
-    for instruction in dis.get_instructions(code):
+    stores = not _STORING.isdisjoint(code.co_code[::2])  # most code does not, and to take it apart takes long
+    for instruction in dis.get_instructions(code) if stores else ():
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             as_globals.add(instruction.argval)
         if instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
