@@ -49,7 +49,7 @@ def source_of(code: CodeType) -> FunctionSource:
 def _lines(code: CodeType) -> tuple[list[str], int]:
     """The lines of a definition and the number of its first one.
 
-    `inspect` looks through all modules for the one that has the code, which is asked only for what is in no file.
+    `inspect` looks for its module among all, so it is asked only for what is in no file.
     """
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)
