@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import UsageError
 from sglc.knobs import model as default_model
+from sglc.serve.keys import Keys, is_key, read_keys
 
 if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
@@ -37,8 +38,8 @@ def _port(text: str) -> int:
 
 
 def _key(text: str) -> str:
-    if not text or not text.isascii() or not text.isprintable() or text != text.strip():
-        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters")
+    if not is_key(text):
+        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters without spaces")
     return text
 
 
@@ -67,11 +68,14 @@ class _Option:
     default: Any
     metavar: str | None
     told: str
+    several: bool = False  # it may be given again and again
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         """Have it parsed."""
         told = self.told if self.default is None else f"{self.told} (default: %(default)s)"
         given: Any = {"choices": self.read} if isinstance(self.read, tuple) else {"type": self.read}
+        if self.several:
+            given["action"] = "append"
         group.add_argument(self.name, default=self.default, metavar=self.metavar, help=told, **given)
 
 
@@ -91,7 +95,14 @@ _OPTIONS = {
         _Option("--token-budget", _count, None, "N", "tokens of a step, at most"),
         _Option("--max-len", _count, None, "N", "tokens of prompt and answer, if fewer than the model's"),
     ),
-    "who gets in": (_Option("--api-key", _key, None, "KEY", "answer only who sends it as bearer token"),),
+    "who gets in": (
+        _Option(
+            "--api-key", _key, None, "KEY", "answer only who sends one of these as bearer token", several=True
+        ),
+        _Option("--api-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option("--admin-key", _key, None, "KEY", "for what changes or shows the server", several=True),
+        _Option("--admin-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+    ),
     "bounds": (
         _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
         _Option("--max-body", _count, 64, "MIB", "most of a request"),
@@ -127,6 +138,8 @@ def _serve(options: argparse.Namespace) -> int:
             hint="install `sglc[server]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
+    keys = _keys(options.api_key, options.api_key_file)
+    admin_keys = _keys(options.admin_key, options.admin_key_file)
     listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
     with listening:
         backend = _backend(options, model)
@@ -144,12 +157,24 @@ def _serve(options: argparse.Namespace) -> int:
                 chat_tokens=options.max_tokens,
                 request_s=options.request_timeout,
             )
-            name, key = options.name or model, options.api_key
-            service = Service(backend, tokenizer, name, max_len, key, patience.stall_s, limits)
+            service = Service(
+                backend,
+                tokenizer,
+                options.name or model,
+                max_len,
+                keys,
+                admin_keys,
+                patience.stall_s,
+                limits,
+            )
             serve(service, options.host, listening, patience)
         finally:
             backend.close()
     return 0
+
+
+def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:
+    return Keys.of([*(given or ()), *(key for path in files or () for key in read_keys(path))])
 
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:

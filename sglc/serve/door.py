@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,18 +19,21 @@ def guarded(app: ASGIApp, service: Service) -> ASGIApp:
     return Deadline(_Door(app, service), service.limits.request_s)
 
 
-class _Door:
-    """Lets in who has the key, if there is one, while there is room and the server does not end.
+# Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
+_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info"}
+_OPEN_PATHS = {"/health"}
 
-    `/health` needs no key.
-    """
+
+class _Door:
+    """Lets in who has a key, if there are any, while there is room and the server does not end."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._drain = service.drain
         self._queue = service.queue
         self._most = service.limits.queue
-        self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
+        self._keys = service.keys
+        self._admin_keys = service.admin_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
@@ -50,11 +52,8 @@ class _Door:
             # Who stands between may take the other one, and see another request behind this one.
             message = "`Content-Length` and `Transfer-Encoding` exclude each other"
             return Refusal(400, message, code="bad_request", closes=True)
-        if self._wanted is not None and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                message = "the key in `Authorization: Bearer KEY` is not this server's"
-                return Refusal(401, message, code="invalid_api_key")
+        if refusal := self._without_key(scope):
+            return refusal
         if self._drain.begun:
             return ended()
         try:
@@ -62,3 +61,20 @@ class _Door:
         except Refusal as refusal:
             return refusal
         return None
+
+    def _without_key(self, scope: Scope) -> Refusal | None:
+        """Admin keys open everything, the others all but the paths of admins, if there are admin keys."""
+        path = scope["path"]
+        for_admins = bool(self._admin_keys) and path in _ADMIN_PATHS
+        if path in _OPEN_PATHS or not (self._keys or for_admins):
+            return None
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            given = b""  # no key is
+        known, admin = self._keys.have(given), self._admin_keys.have(given)
+        if admin or (known and not for_admins):
+            return None
+        if known:
+            return Refusal(403, f"`{path}` takes an admin key", code="no_admin_key")
+        message = "the key in `Authorization: Bearer KEY` is not this server's"
+        return Refusal(401, message, code="invalid_api_key")
