@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hmac
 import json
+import shutil
+import socket
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import pytest
 
 from sglc.serve.keys import Keys
 from tests.serving import Server, serving
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -139,3 +144,52 @@ def test_a_file_of_keys_is_read_before_anything_is_loaded(
         err = capsys.readouterr().err
         assert err.startswith(f"error[SGLC033]: `{path}` ")
         assert "cret" not in err
+
+
+# -- HTTPS -----------------------------------------------------------------------------------------
+
+
+def made_certificate(folder: Path, name: str) -> tuple[str, str]:
+    """A certificate of this machine that signs itself, and its key."""
+    cert, key = str(folder / f"{name}.pem"), str(folder / f"{name}-key.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from sglc.cli import main
+
+    cert, key = made_certificate(tmp_path, "one")
+    with serving(
+        *("--model", script, "--name", "script", "--tls-cert", cert, "--tls-key", key, "--keep-alive", "1")
+    ) as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        trusting = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=cert))
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="none", http_client=trusting) as client:
+            chunks = client.completions.create(model="script", prompt="a", stream=True)
+            assert "".join(chunk.choices[0].text for chunk in chunks) == "one two three"
+        with (
+            openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client,
+            pytest.raises(openai.APIConnectionError),
+        ):
+            client.models.list()  # the certificate is nobody's whom this client trusts
+        host, port = "127.0.0.1", int(server.url.rpartition(":")[2])
+        with socket.create_connection((host, port), timeout=HANG_S) as plain:
+            plain.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert b"200" not in plain.recv(4096)
+        assert server.log.read_text().count("\n") == 1
+    other, _ = made_certificate(tmp_path, "other")
+    assert (
+        main(["serve", "--model", "no-such-model", "--port", "0", "--tls-cert", other, "--tls-key", key]) == 2
+    )
+    err = capsys.readouterr().err
+    assert f"error[SGLC034]: `{other}` cannot be served with `{key}`: the key is another one's\n" in err

@@ -103,6 +103,10 @@ _OPTIONS = {
         _Option("--admin-key", _key, None, "KEY", "for what changes or shows the server", several=True),
         _Option("--admin-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
     ),
+    "https": (
+        _Option("--tls-cert", str, None, "FILE", "certificate in PEM form, with those between it and its root"),
+        _Option("--tls-key", str, None, "FILE", "its key, if it is not there as well"),
+    ),
     "bounds": (
         _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
         _Option("--max-body", _count, 64, "MIB", "most of a request"),
@@ -132,6 +136,7 @@ def _serve(options: argparse.Namespace) -> int:
         from sglc.serve.app import Service
         from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
+        from sglc.serve.tls import Certificate
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
@@ -140,6 +145,12 @@ def _serve(options: argparse.Namespace) -> int:
     model = options.model or default_model()
     keys = _keys(options.api_key, options.api_key_file)
     admin_keys = _keys(options.admin_key, options.admin_key_file)
+    certificate = None
+    if options.tls_cert is not None:
+        certificate = Certificate(options.tls_cert, options.tls_key)
+        certificate.check()
+    elif options.tls_key is not None:
+        raise UsageError("SGLC010", "argument --tls-key: comes with `--tls-cert`")
     listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
     with listening:
         backend = _backend(options, model)
@@ -167,7 +178,7 @@ def _serve(options: argparse.Namespace) -> int:
                 patience.stall_s,
                 limits,
             )
-            serve(service, options.host, listening, patience)
+            serve(service, options.host, listening, patience, certificate)
         finally:
             backend.close()
     return 0
