@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import openai
 import pytest
 
 from sglc.serve.keys import Keys
 from tests.serving import Server, serving
-from tests.waiting import HANG_S
-
-pytestmark = pytest.mark.slow
+from tests.waiting import HANG_S, until
 
 API = ("given-1", "given-2", "in-file-1", "in-file-2")
 ADMIN = ("boss-given", "boss-in-file")
@@ -30,7 +32,8 @@ FOR_ADMINS = (("GET", "/server_info"), ("GET", "/get_server_info"), ("POST", "/f
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("script") / "script.json"
-    path.write_text('[{"text": "one two three"}]')
+    rules = [{"prompt": "^endless", "text": "word " * 30_000}, {"text": "one two three"}]
+    path.write_text(json.dumps({"rules": rules, "word_s": 0.001}))
     return f"scripted:{path}"
 
 
@@ -97,6 +100,7 @@ def test_keys_are_not_told(server: Server) -> None:
     assert [key for key in (*API, *ADMIN, "wrong") if any(key in text for text in told)] == []
 
 
+@pytest.mark.slow
 def test_only_admins_need_a_key_where_only_they_have_one(script: str) -> None:
     with serving("--model", script, "--admin-key", ADMIN[0]) as server:
         for method, path in FOR_ALL:
@@ -146,6 +150,183 @@ def test_a_file_of_keys_is_read_before_anything_is_loaded(
         assert "cret" not in err
 
 
+# -- browsers and names ----------------------------------------------------------------------------
+
+PAGE, OTHER_PAGE = "https://a.example", "https://b.example"
+
+
+@pytest.fixture(scope="module")
+def named(script: str) -> Iterator[Server]:
+    options = (
+        *("--api-key", API[0], "--cors", PAGE, "--cors", "http://localhost:3000", "--access-log"),
+        *("--allowed-host", "127.0.0.1", "--allowed-host", "*.a.example"),
+    )
+    with serving("--model", script, "--name", "script", *options) as server:
+        yield server
+
+
+@pytest.fixture
+def client(named: Server) -> Iterator[httpx2.Client]:
+    headers = {"origin": PAGE, "authorization": f"Bearer {API[0]}"}
+    with httpx2.Client(base_url=named.url, headers=headers) as client:
+        yield client
+
+
+def test_a_browser_may_ask_whether_it_may_ask_without_a_key(client: httpx2.Client) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-any"}
+    for path in ("/v1/chat/completions", "/generate", "/nothing"):
+        answer = client.options(path, headers={**asked, "authorization": ""})
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert answer.headers["access-control-allow-headers"] == "authorization,x-any"
+        assert "POST" in answer.headers["access-control-allow-methods"]
+        refused = client.options(path, headers={**asked, "origin": OTHER_PAGE})
+        assert refused.status_code == 400
+        assert "access-control-allow-origin" not in refused.headers
+    assert client.options("/generate", headers={"authorization": ""}).status_code == 401  # no such question
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        ("/v1/completions", {"prompt": "a"}, {}, 200),
+        ("/v1/completions", {"prompt": "a", "stream": True}, {}, 200),
+        ("/v1/completions", {"prompt": 1}, {}, 400),
+        ("/v1/completions", {"prompt": "a"}, {"authorization": "Bearer wrong"}, 401),
+        ("/nothing", {}, {}, 404),
+        ("/v1/completions", {"prompt": "a"}, {"host": "b.example"}, 400),
+    ],
+)
+def test_a_browser_may_read_every_answer(
+    client: httpx2.Client, path: str, body: dict[str, Any], headers: dict[str, str], status: int
+) -> None:
+    answer = client.post(path, json=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "x-request-id" in answer.headers["access-control-expose-headers"].split(", ")
+    assert "access-control-allow-origin" not in client.post(
+        path, json=body, headers={**headers, "origin": OTHER_PAGE}
+    ).headers  # fmt: skip
+
+
+def test_a_server_is_asked_by_its_name(client: httpx2.Client) -> None:
+    for host in ("127.0.0.1", "127.0.0.1:80", "x.a.example", "x.y.A.example:1"):
+        assert client.get("/health", headers={"host": host}).status_code == 200
+    for host in (
+        "a.example",
+        "evil.example",
+        "xa.example",
+        "127.0.0.1.evil.example",
+        "[::1]",
+        "localhost",
+        "::",
+    ):
+        answer = client.get("/health", headers={"host": host})
+        assert (answer.status_code, answer.text) == (400, "Invalid host header")
+
+
+# -- what is known of a request --------------------------------------------------------------------
+
+
+def logged(server: Server, request_id: str) -> dict[str, Any]:
+    """The line of a request."""
+
+    def lines() -> list[dict[str, Any]]:
+        made = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in made if line["id"] == request_id]
+
+    until(lines, "it is not logged")
+    (line,) = lines()
+    return line
+
+
+def test_every_request_has_an_id(client: httpx2.Client) -> None:
+    for given in ("mine-1", "!" * 128, "00-a0:b/c=d"):
+        assert client.get("/health", headers={"x-request-id": given}).headers["x-request-id"] == given
+    made = set()
+    for bad in (None, "", "x" * 129, "two words", "tab\there", "\xe9", "x" * 5_000):
+        headers = {} if bad is None else {"x-request-id": bad.encode("latin-1")}
+        answer = client.get("/health", headers=headers)
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+        made.add(answer.headers["x-request-id"])
+    assert len(made) == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "prompt", "completion"),
+    [
+        ("/v1/completions", {"prompt": "a b"}, {}, 200, 2, 3),
+        ("/v1/completions", {"prompt": ["a", "b c"], "n": 2, "stream": True}, {}, 200, 3, 12),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}]}, {}, 200, 8, 3),
+        ("/generate", {"text": "a", "stream": True}, {}, 200, 1, 3),
+        ("/generate", {"text": "a", "wrong": 1}, {}, 400, None, None),
+        ("/generate?prompt=in-query", {}, {"authorization": "Bearer wrong-key"}, 401, None, None),
+        ("/nothing", {}, {}, 404, None, None),
+        ("/health", {}, {"host": "b.example"}, 400, None, None),
+    ],
+)
+def test_every_request_has_a_line(
+    named: Server, client: httpx2.Client, path: str, body: dict[str, Any], headers: dict[str, str],
+    status: int, prompt: int | None, completion: int | None,
+) -> None:  # fmt: skip
+    answer = client.post(path, json=body, headers=headers)
+    line = logged(named, answer.headers["x-request-id"])
+    if status == 200 and "usage" in answer.text:
+        usage = answer.json()["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (prompt, completion)
+    known = {name: line.pop(name) for name in ("time", "client", "seconds", "id")}
+    assert line == {
+        "method": "POST", "path": path.partition("?")[0], "status": status, "complete": True,
+        "prompt_tokens": prompt, "completion_tokens": completion,
+    }  # fmt: skip
+    assert known["client"].startswith("127.0.0.1:")
+    assert 0 <= known["seconds"] < HANG_S
+    assert datetime.fromisoformat(known["time"]).tzinfo == UTC
+
+
+def test_a_request_whose_client_leaves_has_a_line(named: Server, client: httpx2.Client) -> None:
+    body = {"prompt": "endless", "max_tokens": 30_000, "stream": True}
+    with client.stream("POST", "/v1/completions", json=body) as answer:
+        assert next(answer.iter_bytes()).startswith(b"data: ")
+    line = logged(named, answer.headers["x-request-id"])
+    assert (line["status"], line["complete"]) == (200, False)
+
+
+def test_a_path_is_no_line_of_its_own(named: Server, client: httpx2.Client) -> None:
+    answer = client.get("/%0a%7b%22id%22:1%7d%1b[31m%c2%9b" + "x" * 500)
+    line = logged(named, answer.headers["x-request-id"])
+    assert line["path"].startswith('/\n{"id":1}\x1b[31m\x9bxxx')
+    assert len(line["path"]) == 256
+
+
+def test_a_log_has_no_texts_and_no_keys(named: Server, client: httpx2.Client) -> None:
+    client.post("/v1/completions?key=in-the-query", json={"prompt": "the-prompt", "user": "the-user"})
+    last = client.get("/health").headers["x-request-id"]
+    logged(named, last)
+    text = named.log.read_text()
+    assert text.isascii()
+    for secret in (
+        "the-prompt",
+        "the-user",
+        "in-the-query",
+        "one two",
+        API[0],
+        "wrong-key",
+        "in-query",
+        "Bearer",
+    ):
+        assert secret not in text
+    first, *lines = text.splitlines()
+    assert first.startswith("sglc: serving ")
+    assert all(line.startswith("{") for line in lines)
+
+
+def test_without_the_option_there_is_no_line(server: Server) -> None:
+    with httpx2.Client(base_url=server.url) as client:
+        assert client.get("/health", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
+    assert "mine" not in server.log.read_text()
+
+
 # -- HTTPS -----------------------------------------------------------------------------------------
 
 
@@ -164,6 +345,7 @@ def made_certificate(folder: Path, name: str) -> tuple[str, str]:
     return cert, key
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sglc.cli import main

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sglc.errors import UsageError
 from sglc.knobs import model as default_model
@@ -25,6 +27,7 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         group = serve.add_argument_group(title)
         for option in options:
             option.add_to(group)
+    serve.add_argument("--access-log", action="store_true", help="a line of JSON on stderr for each request")
     serve.set_defaults(command=_serve)
 
 
@@ -40,6 +43,19 @@ def _port(text: str) -> int:
 def _key(text: str) -> str:
     if not is_key(text):
         raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters without spaces")
+    return text
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text != "*" and (parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no origin, such as `https://a.example:8080`")
+    return text.lower()
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is no host, such as `a.example`; ports do not count")
     return text
 
 
@@ -68,7 +84,7 @@ class _Option:
     default: Any
     metavar: str | None
     told: str
-    several: bool = False  # it may be given again and again
+    several: bool = False  # it may be given again and again; nothing given is `()`
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         """Have it parsed."""
@@ -102,6 +118,16 @@ _OPTIONS = {
         _Option("--api-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
         _Option("--admin-key", _key, None, "KEY", "for what changes or shows the server", several=True),
         _Option("--admin-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option(
+            *("--cors", _origin, None, "ORIGIN"),
+            "pages whose scripts may ask, as https://a.example; or *",
+            several=True,
+        ),
+        _Option(
+            *("--allowed-host", _host, None, "HOST"),
+            "names to be asked by, as a.example or *.a.example",
+            several=True,
+        ),
     ),
     "https": (
         _Option("--tls-cert", str, None, "FILE", "certificate in PEM form, with those between it and its root"),
@@ -134,6 +160,7 @@ _OPTIONS = {
 def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.app import Service
+        from sglc.serve.door import Access
         from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
         from sglc.serve.tls import Certificate
@@ -143,8 +170,13 @@ def _serve(options: argparse.Namespace) -> int:
             hint="install `sglc[server]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
-    keys = _keys(options.api_key, options.api_key_file)
-    admin_keys = _keys(options.admin_key, options.admin_key_file)
+    access = Access(
+        _keys(options.api_key, options.api_key_file),
+        _keys(options.admin_key, options.admin_key_file),
+        tuple(options.cors or ()),
+        tuple(options.allowed_host or ()),
+        options.access_log,
+    )
     certificate = None
     if options.tls_cert is not None:
         certificate = Certificate(options.tls_cert, options.tls_key)
@@ -168,17 +200,8 @@ def _serve(options: argparse.Namespace) -> int:
                 chat_tokens=options.max_tokens,
                 request_s=options.request_timeout,
             )
-            service = Service(
-                backend,
-                tokenizer,
-                options.name or model,
-                max_len,
-                keys,
-                admin_keys,
-                patience.stall_s,
-                limits,
-            )
-            serve(service, options.host, listening, patience, certificate)
+            service = Service(backend, tokenizer, options.name or model, max_len, patience.stall_s, limits)
+            serve(service, options.host, listening, patience, access, certificate)
         finally:
             backend.close()
     return 0

@@ -18,7 +18,6 @@ from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.drain import Drain
-from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
@@ -38,8 +37,6 @@ class Service:
     Args:
         name: of the model, as requests name it.
         max_len: tokens of a prompt and its answer together.
-        keys: who may ask; anybody, if there are none.
-        admin_keys: who may ask what `keys` do not open.
         stall_s: as in `EventStream`.
     """
 
@@ -47,8 +44,6 @@ class Service:
     tokenizer: ServedTokenizer
     name: str
     max_len: int
-    keys: Keys = field(default_factory=Keys)
-    admin_keys: Keys = field(default_factory=Keys)
     stall_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)

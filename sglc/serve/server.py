@@ -16,11 +16,12 @@ import uvicorn
 from sglc.errors import UsageError
 from sglc.serve.app import Service, make_app
 from sglc.serve.connection import Connection
-from sglc.serve.door import guarded
+from sglc.serve.door import Access, guarded
 from sglc.serve.tls import Certificate
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
+_FOR_ALL = Access()
 _BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -73,6 +74,7 @@ def serve(
     host: str,
     listening: socket.socket,
     patience: Patience,
+    access: Access = _FOR_ALL,
     certificate: Certificate | None = None,
 ) -> None:
     """Answer at `listening` until a signal ends it, and the back end with it.
@@ -84,7 +86,8 @@ def serve(
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        guarded(make_app(service), service), http=Connection, ws="none", lifespan="off",
+        guarded(make_app(service), access, service.limits, service.drain, service.queue),
+        http=Connection, ws="none", lifespan="off",
         log_level="warning", access_log=False,
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
         ssl_certfile=None if certificate is None else certificate.cert,
