@@ -16,6 +16,7 @@ from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, Token
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
+from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import refusal_of
 from sglc.serve.prompts import ServedPrompt
@@ -83,7 +84,7 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         nodes += _begun(prompt, len(nodes))
         nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
     ended = {}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=False)) as events:
+    async with aclosing(_events(backend, work, nodes, streams=False)) as events:
         async for event in events:
             if isinstance(event, GenDone):
                 ended[event.node] = event
@@ -136,7 +137,7 @@ async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[Piece, No
             choice_of[len(nodes)] = len(choice_of)
             nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
     told = {choice: _Progress() for choice in choice_of.values()}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=True)) as events:
+    async with aclosing(_events(backend, work, nodes, streams=True)) as events:
         async for event in events:
             choice = choice_of[event.node]
             yield _piece(choice, event, told[choice])
@@ -199,16 +200,21 @@ def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple
 
 
 async def _events(
-    backend: ServedBackend, segment: Segment, *, streams: bool
+    backend: ServedBackend, work: Work, nodes: Sequence[Node], *, streams: bool
 ) -> AsyncGenerator[Delta | GenDone, None]:
     """What generations say, until the last one has ended."""
-    submitted = cast(AsyncGenerator[Event, None], backend.submit(segment, streams=streams))
+    spent = SPENT.get()
+    spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
+    submitted = cast(AsyncGenerator[Event, None], backend.submit(Segment(tuple(nodes)), streams=streams))
     async with aclosing(submitted) as events:
         async for event in events:
             match event:
                 case NodeFailed(error=error):
                     raise refusal_of(error)
-                case Delta() | GenDone():
+                case Delta():
+                    yield event
+                case GenDone(usage=usage):
+                    spent.completion += usage.completion
                     yield event
                 case _:
                     raise AssertionError(event)
