@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
-from sglc.serve.drain import Drain, ended
+from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
@@ -54,9 +52,8 @@ class Service:
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application for an ASGI server."""
+    """The endpoints, for whom `guarded` lets in."""
     app = FastAPI(title="sglc", max_body_size=service.limits.body)
-    app.add_middleware(_Door, service=service)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     _add_openai(app, service)
@@ -67,51 +64,6 @@ def make_app(service: Service) -> FastAPI:
 
 async def _refused(request: Request, error: Exception) -> Response:
     return as_response(of_any(error))
-
-
-class _Door:
-    """Lets in who has the key, if there is one, while there is room and the server does not end.
-
-    `/health` needs no key.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
-        self._drain = service.drain
-        self._queue = service.queue
-        self._most = service.limits.queue
-        self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif refusal := self._refusal(scope):
-            await as_response(refusal)(scope, receive, send)
-        else:
-            with self._drain.answering():
-                try:
-                    await self._app(scope, receive, send)
-                finally:
-                    self._queue.let_out(scope)
-
-    def _refusal(self, scope: Scope) -> Refusal | None:
-        names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            # Who stands between may take the other one, and see another request behind this one.
-            message = "`Content-Length` and `Transfer-Encoding` exclude each other"
-            return Refusal(400, message, code="bad_request", closes=True)
-        if self._wanted is not None and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                message = "the key in `Authorization: Bearer KEY` is not this server's"
-                return Refusal(401, message, code="invalid_api_key")
-        if self._drain.begun:
-            return ended()
-        try:
-            self._queue.let_in(scope, 1 if scope["method"] == "POST" else 0, self._most)
-        except Refusal as refusal:
-            return refusal
-        return None
 
 
 # -- generation ------------------------------------------------------------------------------------
@@ -156,7 +108,11 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
         service.queue.let_in(request.scope, body.n, service.limits.queue)
         prompt = await asyncio.to_thread(of_chat, service.tokenizer, body)
-        work = Work("chat", (prompt,), sampling.of_chat(body, service.max_len - len(prompt.ids)))
+        work = Work(
+            "chat",
+            (prompt,),
+            sampling.of_chat(body, min(service.limits.chat_tokens, service.max_len - len(prompt.ids))),
+        )
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling)
             return await _stream(

@@ -141,6 +141,11 @@ def as_response(refusal: Refusal) -> Response:
     return response
 
 
+def as_last_events(refusal: Refusal) -> bytes:
+    """What a stream of events ends with where it fails."""
+    return b"data: " + msgspec.json.encode(refusal.body()) + b"\n\ndata: [DONE]\n\n"
+
+
 def as_json(content: Any, status: int = 200) -> Response:
     """Data as an answer. What is not a number (an infinite log-probability) becomes null."""
     return Response(msgspec.json.encode(content), status, media_type="application/json")

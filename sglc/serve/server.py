@@ -15,6 +15,8 @@ import uvicorn
 
 from sglc.errors import UsageError
 from sglc.serve.app import Service, make_app
+from sglc.serve.connection import Connection
+from sglc.serve.door import guarded
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
@@ -56,7 +58,7 @@ class Patience:
 
     Fields:
         stall_s: for a client that does not read what was sent to it.
-        keep_alive_s: for the next request on a connection.
+        keep_alive_s: for the whole head of the next request on a connection.
         drain_s: for answers to end when the server is told to.
     """
 
@@ -73,7 +75,8 @@ def serve(service: Service, host: str, listening: socket.socket, patience: Patie
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        make_app(service), log_level="warning", access_log=False, lifespan="off",
+        guarded(make_app(service), service), http=Connection, ws="none", lifespan="off",
+        log_level="warning", access_log=False,
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client left while it was sent to is no news
