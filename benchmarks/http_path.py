@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks.machine import ROOT, result_path, setting
 
-WORDS = {"whole": 16, "stream": 64}  # of an answer
+WORDS = {"whole": 4, "stream": 64}  # of an answer
 REQUESTS = {"whole": 4_000, "stream": 400}  # of a round
 CONNECTIONS = (8, 200)
 GOAL = 0.6  # of what the bare application does
@@ -143,7 +143,7 @@ def run(kinds: Sequence[str], rounds: int) -> dict[str, Any]:
             servers = {
                 "bare": stack.enter_context(started("benchmarks.bare_app", str(words))),
                 "scripted": stack.enter_context(started(*cli)),
-                "oracle": stack.enter_context(started("tests.oracle_server", "256")),
+                "oracle": stack.enter_context(started("tests.oracle_server", "quick", "256")),
             }
             for connections in CONNECTIONS:
                 name = f"{kind}, {connections} connections"

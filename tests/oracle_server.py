@@ -1,4 +1,7 @@
-"""A server in front of the runtime's process with the oracle: `python -m tests.oracle_server MAX_ROWS`."""
+"""A server in front of the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS`.
+
+`MODEL` is `oracle`, or `quick` (`tests.oracle_worker`).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ class OracleProcess(LocalBackend):
         return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")
 
 
-def main(max_rows: int) -> None:
+def main(model: str, max_rows: int) -> None:
     """Serve until a signal."""
-    backend = OracleProcess(LocalOptions("oracle", device="cpu", max_rows=max_rows, process=True))
+    backend = OracleProcess(LocalOptions(model, device="cpu", max_rows=max_rows, process=True))
     with bound_socket("127.0.0.1", 0) as listening:
         try:
             backend.server_info()  # loaded
@@ -43,4 +46,4 @@ def main(max_rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1], int(sys.argv[2]))

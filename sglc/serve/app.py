@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
 from sglc.serve import chat, completions, generate, sampling
@@ -54,13 +55,23 @@ class Service:
 
 
 def make_app(service: Service) -> FastAPI:
+    """The endpoints, as the framework has and describes them."""
+    return _made(service)[0]
+
+
+def make_direct(service: Service) -> ASGIApp:
     """The endpoints, for whom `guarded` lets in."""
+    app, endpoints = _made(service)
+    return Direct(app, endpoints, service.limits.body)
+
+
+def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     app = FastAPI(title="sglc", max_body_size=service.limits.body)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
-    app.add_middleware(Direct, endpoints={**_add_openai(app, service), **_add_generate(app, service)})
+    endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
     _add_state(app, service)
-    return app
+    return app, endpoints
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -173,7 +184,7 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
         return Nothing()
 
 
-async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any, None]) -> Response:
+async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
         first = await while_connected(request.receive, service.drain, _first(parts))
@@ -182,7 +193,7 @@ async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any,
     return EventStream(first, parts, service.drain, service.stall_s)
 
 
-async def _first(parts: AsyncGenerator[Any, None]) -> Any:
+async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
     return await anext(parts)
 
 

@@ -24,16 +24,17 @@ Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Await
 
 
 class Direct:
-    """Answers posts to `endpoints`; everything else is for `app`."""
+    """Answers posts to `endpoints` of at most so many bytes; everything else is for `app`."""
 
-    def __init__(self, app: ASGIApp, endpoints: Endpoints) -> None:
+    def __init__(self, app: ASGIApp, endpoints: Endpoints, most_bytes: int) -> None:
         self._app = app
         self._endpoints = endpoints
+        self._most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
         found = self._endpoints.get(scope["path"]) if scope["type"] == "http" else None
-        if found is None or scope["method"] != "POST" or not _is_json(scope):
+        if found is None or scope["method"] != "POST" or not self._reads(scope):
             await self._app(scope, receive, send)
             return
         kind, endpoint = found
@@ -49,13 +50,20 @@ class Direct:
             response = await endpoint(body, Request(scope, receive))
         except (Refusal, SglcError) as error:
             response = as_response(of_any(error))
+        except Exception as error:
+            await as_response(of_any(error))(scope, receive, send)
+            raise  # into the server's log
         await response(scope, receive, send)
 
-
-def _is_json(scope: Scope) -> bool:
-    return any(
-        name == b"content-type" and value.startswith(b"application/json") for name, value in scope["headers"]
-    )
+    def _reads(self, scope: Scope) -> bool:
+        """Whether the body is JSON of a length that is known, and not too great."""
+        fields = dict(scope["headers"])
+        length = fields.get(b"content-length", b"")
+        return (
+            fields.get(b"content-type", b"").startswith(b"application/json")
+            and length.isdigit()
+            and int(length) <= self._most_bytes
+        )
 
 
 async def _read(receive: Receive, came: list[Message]) -> bytes:

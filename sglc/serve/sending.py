@@ -20,6 +20,7 @@ from sglc.serve.problems import Refusal, as_last_events, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
+_ENCODER = msgspec.json.Encoder()
 
 
 class Gone(Exception):
@@ -68,7 +69,9 @@ class Nothing(Response):
 
 
 class EventStream(Response):
-    """Server-sent events: `first`, what `rest` gives, and `[DONE]`. A failure on the way is an event, too.
+    """Server-sent events: those of `first` and of all that `rest` gives, and `[DONE]`.
+
+    What is given together is sent together. A failure on the way is an event, too.
 
     Args:
         stall_s: how long the client may leave what was sent unread, in seconds.
@@ -76,7 +79,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Any, rest: AsyncGenerator[Any, None], drain: Drain, stall_s: float) -> None:
+    def __init__(
+        self, first: list[Any], rest: AsyncGenerator[list[Any], None], drain: Drain, stall_s: float
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._first = first
@@ -97,10 +102,10 @@ class EventStream(Response):
 
         async with aclosing(self._rest):
             await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await put(_body(_event(self._first)))
+            await put(_events(self._first))
             try:
-                async for content in self._rest:
-                    await put(_body(_event(content)))
+                async for contents in self._rest:
+                    await put(_events(contents))
                 last = _DONE
             except asyncio.CancelledError:
                 if patience.ended or not self._drain.over:
@@ -111,11 +116,8 @@ class EventStream(Response):
             await put({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _event(content: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(content) + b"\n\n"
-
-
-def _body(data: bytes) -> Message:
+def _events(contents: list[Any]) -> Message:
+    data = b"".join([b"data: %b\n\n" % _ENCODER.encode(content) for content in contents])
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
