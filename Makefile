@@ -77,6 +77,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/passes.py
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
+	$(PY) -m benchmarks.http_path
 
 soak: $(VENV)/.stamp-test
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)

@@ -12,11 +12,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
 from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
+from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
@@ -25,6 +27,7 @@ from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.work import ServedBackend, Work, done, pieces
 
+_AT_ONCE = 4_000  # characters, or ids, that are tokenized where nothing else is done meanwhile
 _HEALTH_S = 5.0  # how long the runtime may take to say how it is
 
 _T = TypeVar("_T")
@@ -51,14 +54,23 @@ class Service:
 
 
 def make_app(service: Service) -> FastAPI:
+    """The endpoints, as the framework has and describes them."""
+    return _made(service)[0]
+
+
+def make_direct(service: Service) -> ASGIApp:
     """The endpoints, for whom `guarded` lets in."""
+    app, endpoints = _made(service)
+    return Direct(app, endpoints, service.limits.body)
+
+
+def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     app = FastAPI(title="sglc", max_body_size=service.limits.body)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
-    _add_openai(app, service)
-    _add_generate(app, service)
+    endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
     _add_state(app, service)
-    return app
+    return app, endpoints
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -68,7 +80,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 # -- generation ------------------------------------------------------------------------------------
 
 
-def _add_openai(app: FastAPI, service: Service) -> None:
+def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     spelling = Spelling(service.tokenizer)
 
     @app.get("/v1/models")
@@ -106,7 +118,7 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         check_counts(service.limits, ("",), "messages", body.n)
         check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
         service.queue.let_in(request.scope, body.n, service.limits.queue)
-        prompt = await asyncio.to_thread(of_chat, service.tokenizer, body)
+        prompt = await _at_once_or_apart(texts, of_chat, service.tokenizer, body)
         work = Work(
             "chat",
             (prompt,),
@@ -122,8 +134,10 @@ def _add_openai(app: FastAPI, service: Service) -> None:
             service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends))
         )
 
+    return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}
 
-def _add_generate(app: FastAPI, service: Service) -> None:
+
+def _add_generate(app: FastAPI, service: Service) -> Endpoints:
     spelling = Spelling(service.tokenizer)
 
     @app.post("/generate")
@@ -142,11 +156,20 @@ def _add_generate(app: FastAPI, service: Service) -> None:
             service, request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
         )
 
+    return {"/generate": (GenerateBody, answer)}
+
 
 async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:
     check_counts(service.limits, given, field, samples)
     check_sizes(given, field, service.max_len, service.limits.characters)
-    return await asyncio.to_thread(of_given, service.tokenizer, given, field)
+    return await _at_once_or_apart(given, of_given, service.tokenizer, given, field)
+
+
+async def _at_once_or_apart(given: Sequence[Any], made: Callable[..., _T], *arguments: Any) -> _T:
+    """What is `made` of texts or lists of ids: in a thread, unless to hand it over would take longer."""
+    if len(given) + sum(map(len, given)) <= _AT_ONCE:
+        return made(*arguments)
+    return await asyncio.to_thread(made, *arguments)
 
 
 async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> Any:
@@ -160,7 +183,7 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
         return Nothing()
 
 
-async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any, None]) -> Response:
+async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
         first = await while_connected(request.receive, service.drain, _first(parts))
@@ -169,7 +192,7 @@ async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any,
     return EventStream(first, parts, service.drain, service.stall_s)
 
 
-async def _first(parts: AsyncGenerator[Any, None]) -> Any:
+async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
     return await anext(parts)
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 
 from sglc.errors import UsageError
-from sglc.serve.app import Service, make_app
+from sglc.serve.app import Service, make_direct
 from sglc.serve.connection import Connection
 from sglc.serve.door import Access, guarded
 from sglc.serve.tls import Certificate
@@ -86,7 +86,7 @@ def serve(
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        guarded(make_app(service), access, service.limits, service.drain, service.queue),
+        guarded(make_direct(service), access, service.limits, service.drain, service.queue),
         http=Connection, ws="none", lifespan="off",
         log_level="warning", access_log=False,
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
