@@ -27,6 +27,7 @@ from tests.waiting import until
 
 _CONTROL = ("<eos>", "<|im_start|>", "<|im_end|>")
 _CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+VOCAB_SIZE = len(_CONTROL) + len(_CHARACTERS)
 
 
 class Characters:
@@ -94,7 +95,7 @@ class OracleBackend(LocalBackend):
         self, *, step_s: float = 0.0, max_rows: int = 8, pages: int = 8_000, page_size: int = 4
     ) -> None:
         super().__init__(LocalOptions("oracle", device="cpu", max_rows=max_rows))
-        self.oracle = PacedOracle(pages=pages, page_size=page_size, vocab_size=len(_CONTROL) + len(_CHARACTERS))
+        self.oracle = PacedOracle(pages=pages, page_size=page_size, vocab_size=VOCAB_SIZE)
         self.oracle.step_s = step_s
         self.submitted: list[str] = []  # the names of the generations that were handed over
 

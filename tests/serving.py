@@ -20,7 +20,7 @@ from typing import Any
 from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
-_READY = re.compile(r"^sglc: serving (.*) at (http://\S+)$", re.MULTILINE)
+_READY = re.compile(r"^sglc: serving (.*) at (https?://\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -333,10 +333,10 @@ def test_events_for_a_loop_that_is_gone_are_dropped(shared: LocalBackend) -> Non
 
 async def _begun(backend: LocalBackend) -> object:
     mail = backend._mail_to(asyncio.get_running_loop())
-    queue: asyncio.Queue[Event | None] = asyncio.Queue()
+    inbox = local_backend.Inbox()
     segment = asks("nobody listens", max_tokens=300, ignore_eos=True)
-    token = process_of(backend).submit(segment, lambda event: mail.put(queue, event), lambda: None)
-    await queue.get()
+    token = process_of(backend).submit(segment, lambda event: mail.put(inbox, event), lambda: None)
+    await inbox.take()
     return token
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sglc.errors import BackendError, RunError, SglcError, UsageError
 from sglc.ir.core import Site
@@ -254,11 +255,20 @@ class ScriptedBackend:
                         yield event
             waiting = later
 
+    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        """As `submit`, in lists of the events that are there already: one by one."""
+        async with aclosing(cast(AsyncGenerator[Event, None], self.submit(segment, streams=streams))) as events:
+            async for event in events:
+                yield (event,)
+
     async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[Event]:
         """The texts of a wave word by word, all at the same pace."""
         words = {index: _WORD.findall(text) for index, (_, text) in asked.items()}
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
         for number in range(max(map(len, words.values()), default=0)):
-            await asyncio.sleep(self._word_s)
+            # A word that is late is not waited for again: others only have their turn before it.
+            await asyncio.sleep(begin_s + (number + 1) * self._word_s - loop.time())
             for index, said in words.items():
                 if number < len(said) and isinstance(asked[index][0], GenDone):  # a choice comes as a whole
                     yield Delta(index, said[number])

@@ -3,56 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sglc.errors import UsageError
 from sglc.knobs import model as default_model
+from sglc.serve.keys import Keys, is_key, read_keys
 
 if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
 
 _SCRIPTED = "scripted:"
 _NO_LIMIT = 1 << 20  # tokens: a script has none
-_LIMITS = (
-    ("--max-body", 64, "MIB", "of a request"),
-    ("--max-prompts", 256, "N", "prompts of a request"),
-    ("--max-samples", 128, "N", "samples of a prompt"),
-    ("--max-queue", 1024, "N", "texts being made or waiting, of all requests; who wants more gets a 429"),
-)
-_WAITS = (
-    ("--stall-timeout", 60.0, "that a client may leave a stream unread"),
-    ("--keep-alive", 75.0, "that a connection may wait for its next request"),
-    ("--compile-timeout", 10.0, "that compiling a regex, schema or grammar may take"),
-    ("--drain-timeout", 30.0, "that answers may go on when the server is told to end"),
-)
 
 
 def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `serve` to the commands of `sglc`."""
     serve = commands.add_parser("serve", help="serve a model over HTTP", description="Serve a model over HTTP.")
-    serve.add_argument("--model", metavar="M", help="what `local:` takes, or scripted:FILE")
-    serve.add_argument("--name", help="what requests call the model (default: M)")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
-    serve.add_argument("--port", type=_port, default=8000, help="0: any that is free (default: 8000)")
-    serve.add_argument("--api-key", type=_key, metavar="KEY", help="answer only who sends it as bearer token")
-    serve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    serve.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
-    serve.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
-    serve.add_argument("--kv-mib", type=_count, metavar="MIB", help="memory for keys and values")
-    serve.add_argument("--max-rows", type=_count, metavar="N", help="texts in the making at once, at most")
-    serve.add_argument("--token-budget", type=_count, metavar="N", help="tokens of a step, at most")
-    serve.add_argument(
-        "--compile-mib", type=_count, default=2048, metavar="MIB",
-        help="memory that compiling a regex, schema or grammar may take (default: 2048)",
-    )  # fmt: skip
-    for option, most, unit, what in _LIMITS:
-        told = f"most {what} (default: {most})" if unit == "N" else f"most MiB {what} (default: {most})"
-        serve.add_argument(option, type=_count, default=most, metavar=unit, help=told)
-    for option, default, what in _WAITS:
-        serve.add_argument(
-            option, type=_seconds, default=default, metavar="S", help=f"seconds {what} (default: {default:.0f})"
-        )
+    for title, options in _OPTIONS.items():
+        group = serve.add_argument_group(title)
+        for option in options:
+            option.add_to(group)
+    serve.add_argument("--access-log", action="store_true", help="a line of JSON on stderr for each request")
     serve.set_defaults(command=_serve)
+
+
+# -- options ---------------------------------------------------------------------------------------
 
 
 def _port(text: str) -> int:
@@ -62,8 +41,21 @@ def _port(text: str) -> int:
 
 
 def _key(text: str) -> str:
-    if not text or not text.isascii() or not text.isprintable() or text != text.strip():
-        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters")
+    if not is_key(text):
+        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters without spaces")
+    return text
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text != "*" and (parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no origin, such as `https://a.example:8080`")
+    return text.lower()
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is no host, such as `a.example`; ports do not count")
     return text
 
 
@@ -83,17 +75,114 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An option with a value; `read` makes it of its text, or names all that it may be."""
+
+    name: str
+    read: Callable[[str], Any] | tuple[str, ...]
+    default: Any
+    metavar: str | None
+    told: str
+    several: bool = False  # it may be given again and again; nothing given is `()`
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        """Have it parsed."""
+        told = self.told if self.default is None else f"{self.told} (default: %(default)s)"
+        given: Any = {"choices": self.read} if isinstance(self.read, tuple) else {"type": self.read}
+        if self.several:
+            given["action"] = "append"
+        group.add_argument(self.name, default=self.default, metavar=self.metavar, help=told, **given)
+
+
+_OPTIONS = {
+    "address": (
+        _Option("--host", str, "127.0.0.1", "H", "where to listen"),
+        _Option("--port", _port, 8000, "P", "0: any that is free"),
+    ),
+    "model": (
+        _Option("--model", str, None, "M", "what `local:` takes, or scripted:FILE"),
+        _Option("--name", str, None, "NAME", "what requests call the model; M if it is not said"),
+        _Option("--device", ("auto", "cpu", "cuda"), "auto", None, "where it runs"),
+        _Option("--dtype", ("auto", "float32", "bfloat16", "float16"), "auto", None, "in which it computes"),
+        _Option("--kv-dtype", ("auto", "fp8"), "auto", None, "of keys and values"),
+        _Option("--kv-mib", _count, None, "MIB", "memory for keys and values"),
+        _Option("--max-rows", _count, None, "N", "texts in the making at once, at most"),
+        _Option("--token-budget", _count, None, "N", "tokens of a step, at most"),
+        _Option("--max-len", _count, None, "N", "tokens of prompt and answer, if fewer than the model's"),
+    ),
+    "who gets in": (
+        _Option(
+            "--api-key", _key, None, "KEY", "answer only who sends one of these as bearer token", several=True
+        ),
+        _Option("--api-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option("--admin-key", _key, None, "KEY", "for what changes or shows the server", several=True),
+        _Option("--admin-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option(
+            *("--cors", _origin, None, "ORIGIN"),
+            "pages whose scripts may ask, as https://a.example; or *",
+            several=True,
+        ),
+        _Option(
+            *("--allowed-host", _host, None, "HOST"),
+            "names to be asked by, as a.example or *.a.example",
+            several=True,
+        ),
+    ),
+    "https": (
+        _Option("--tls-cert", str, None, "FILE", "certificate in PEM form, with those between it and its root"),
+        _Option("--tls-key", str, None, "FILE", "its key, if it is not there as well"),
+    ),
+    "bounds": (
+        _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
+        _Option("--max-body", _count, 64, "MIB", "most of a request"),
+        _Option("--max-prompts", _count, 256, "N", "most prompts of a request"),
+        _Option("--max-samples", _count, 128, "N", "most samples of a prompt"),
+        _Option(
+            *("--max-queue", _count, 1024, "N"),
+            "most texts being made or waiting, of all requests; who wants more gets a 429",
+        ),
+        _Option("--compile-mib", _count, 2048, "MIB", "memory that compiling a constraint may take"),
+    ),
+    "patience, in seconds": (
+        _Option("--request-timeout", _seconds, 600, "S", "from a request's head to the end of its answer"),
+        _Option("--compile-timeout", _seconds, 10, "S", "that compiling a constraint may take"),
+        _Option("--stall-timeout", _seconds, 60, "S", "that a client may leave a stream unread"),
+        _Option("--keep-alive", _seconds, 75, "S", "that a connection may wait for the head of a request"),
+        _Option("--drain-timeout", _seconds, 30, "S", "that answers may go on when the server is to end"),
+    ),
+}
+
+
+# -- what they say ---------------------------------------------------------------------------------
+
+
 def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.app import Service
+        from sglc.serve.door import Access
         from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
+        from sglc.serve.tls import Certificate
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
             hint="install `sglc[server]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
+    access = Access(
+        _keys(options.api_key, options.api_key_file),
+        _keys(options.admin_key, options.admin_key_file),
+        tuple(options.cors or ()),
+        tuple(options.allowed_host or ()),
+        options.access_log,
+    )
+    certificate = None
+    if options.tls_cert is not None:
+        certificate = Certificate(options.tls_cert, options.tls_key)
+        certificate.check()
+    elif options.tls_key is not None:
+        raise UsageError("SGLC010", "argument --tls-key: comes with `--tls-cert`")
     listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
     with listening:
         backend = _backend(options, model)
@@ -108,13 +197,18 @@ def _serve(options: argparse.Namespace) -> int:
                 samples=options.max_samples,
                 queue=options.max_queue,
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
+                chat_tokens=options.max_tokens,
+                request_s=options.request_timeout,
             )
-            name, key = options.name or model, options.api_key
-            service = Service(backend, tokenizer, name, max_len, key, patience.stall_s, limits)
-            serve(service, options.host, listening, patience)
+            service = Service(backend, tokenizer, options.name or model, max_len, patience.stall_s, limits)
+            serve(service, options.host, listening, patience, access, certificate)
         finally:
             backend.close()
     return 0
+
+
+def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:
+    return Keys.of([*(given or ()), *(key for path in files or () for key in read_keys(path))])
 
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
@@ -134,6 +228,7 @@ def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
             kv_bytes=None if options.kv_mib is None else options.kv_mib << 20,
             max_rows=options.max_rows,
             token_budget=options.token_budget,
+            max_len=options.max_len,
             compile_s=options.compile_timeout,
             compile_bytes=options.compile_mib << 20,
             process=True,  # HTTP and the model must not wait for each other

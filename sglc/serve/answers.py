@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sglc.ir.plan.events import GenDone, Usage
@@ -13,7 +14,7 @@ from sglc.serve.logprobs import Spelling
 from sglc.serve.work import Piece, Work
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """One answer, whole or in chunks.
 
@@ -26,9 +27,10 @@ class Answer:
     prefix: str
     model: str
     spelling: Spelling
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = field(default_factory=lambda: os.urandom(16).hex())
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
+    @cached_property
     def head(self) -> dict[str, Any]:
         """The fields that every object of the answer begins with."""
         return {

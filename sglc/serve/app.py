@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,14 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
 from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
-from sglc.serve.drain import Drain, ended
+from sglc.serve.direct import Direct, Endpoints
+from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
@@ -27,6 +27,7 @@ from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.work import ServedBackend, Work, done, pieces
 
+_AT_ONCE = 4_000  # characters, or ids, that are tokenized where nothing else is done meanwhile
 _HEALTH_S = 5.0  # how long the runtime may take to say how it is
 
 _T = TypeVar("_T")
@@ -46,7 +47,6 @@ class Service:
     tokenizer: ServedTokenizer
     name: str
     max_len: int
-    api_key: str | None = None
     stall_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)
@@ -54,70 +54,33 @@ class Service:
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application for an ASGI server."""
+    """The endpoints, as the framework has and describes them."""
+    return _made(service)[0]
+
+
+def make_direct(service: Service) -> ASGIApp:
+    """The endpoints, for whom `guarded` lets in."""
+    app, endpoints = _made(service)
+    return Direct(app, endpoints, service.limits.body)
+
+
+def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     app = FastAPI(title="sglc", max_body_size=service.limits.body)
-    app.add_middleware(_Door, service=service)
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
-    _add_openai(app, service)
-    _add_generate(app, service)
+    endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
     _add_state(app, service)
-    return app
+    return app, endpoints
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     return as_response(of_any(error))
 
 
-class _Door:
-    """Lets in who has the key, if there is one, while there is room and the server does not end.
-
-    `/health` needs no key.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
-        self._drain = service.drain
-        self._queue = service.queue
-        self._most = service.limits.queue
-        self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif refusal := self._refusal(scope):
-            await as_response(refusal)(scope, receive, send)
-        else:
-            with self._drain.answering():
-                try:
-                    await self._app(scope, receive, send)
-                finally:
-                    self._queue.let_out(scope)
-
-    def _refusal(self, scope: Scope) -> Refusal | None:
-        names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            # Who stands between may take the other one, and see another request behind this one.
-            message = "`Content-Length` and `Transfer-Encoding` exclude each other"
-            return Refusal(400, message, code="bad_request", closes=True)
-        if self._wanted is not None and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                message = "the key in `Authorization: Bearer KEY` is not this server's"
-                return Refusal(401, message, code="invalid_api_key")
-        if self._drain.begun:
-            return ended()
-        try:
-            self._queue.let_in(scope, 1 if scope["method"] == "POST" else 0, self._most)
-        except Refusal as refusal:
-            return refusal
-        return None
-
-
 # -- generation ------------------------------------------------------------------------------------
 
 
-def _add_openai(app: FastAPI, service: Service) -> None:
+def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     spelling = Spelling(service.tokenizer)
 
     @app.get("/v1/models")
@@ -155,8 +118,12 @@ def _add_openai(app: FastAPI, service: Service) -> None:
         check_counts(service.limits, ("",), "messages", body.n)
         check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
         service.queue.let_in(request.scope, body.n, service.limits.queue)
-        prompt = await asyncio.to_thread(of_chat, service.tokenizer, body)
-        work = Work("chat", (prompt,), sampling.of_chat(body, service.max_len - len(prompt.ids)))
+        prompt = await _at_once_or_apart(texts, of_chat, service.tokenizer, body)
+        work = Work(
+            "chat",
+            (prompt,),
+            sampling.of_chat(body, min(service.limits.chat_tokens, service.max_len - len(prompt.ids))),
+        )
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling)
             return await _stream(
@@ -167,8 +134,10 @@ def _add_openai(app: FastAPI, service: Service) -> None:
             service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends))
         )
 
+    return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}
 
-def _add_generate(app: FastAPI, service: Service) -> None:
+
+def _add_generate(app: FastAPI, service: Service) -> Endpoints:
     spelling = Spelling(service.tokenizer)
 
     @app.post("/generate")
@@ -187,11 +156,20 @@ def _add_generate(app: FastAPI, service: Service) -> None:
             service, request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
         )
 
+    return {"/generate": (GenerateBody, answer)}
+
 
 async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:
     check_counts(service.limits, given, field, samples)
     check_sizes(given, field, service.max_len, service.limits.characters)
-    return await asyncio.to_thread(of_given, service.tokenizer, given, field)
+    return await _at_once_or_apart(given, of_given, service.tokenizer, given, field)
+
+
+async def _at_once_or_apart(given: Sequence[Any], made: Callable[..., _T], *arguments: Any) -> _T:
+    """What is `made` of texts or lists of ids: in a thread, unless to hand it over would take longer."""
+    if len(given) + sum(map(len, given)) <= _AT_ONCE:
+        return made(*arguments)
+    return await asyncio.to_thread(made, *arguments)
 
 
 async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> Any:
@@ -205,7 +183,7 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
         return Nothing()
 
 
-async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any, None]) -> Response:
+async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
         first = await while_connected(request.receive, service.drain, _first(parts))
@@ -214,7 +192,7 @@ async def _stream(service: Service, request: Request, parts: AsyncGenerator[Any,
     return EventStream(first, parts, service.drain, service.stall_s)
 
 
-async def _first(parts: AsyncGenerator[Any, None]) -> Any:
+async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
     return await anext(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -25,12 +25,12 @@ def whole(answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone]) -
         }
         for index, sample in enumerate(end.samples)
     ]
-    return {**answer.head(), "choices": choices, "usage": counted(work, ends).shown()}
+    return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
 
 
 async def chunks(
-    answer: Answer, body: ChatBody, work: Work, pieces: AsyncGenerator[Piece, None]
-) -> AsyncGenerator[dict[str, Any], None]:
+    answer: Answer, body: ChatBody, work: Work, pieces: AsyncGenerator[list[Piece], None]
+) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     counts = Counts()
@@ -39,20 +39,24 @@ async def chunks(
         choice: int, delta: dict[str, str], logprobs: Any = None, finish: str | None = None
     ) -> dict[str, Any]:
         made = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return with_usage({**answer.head(), "choices": [made]}, usage)
+        return with_usage({**answer.head, "choices": [made]}, usage)
+
+    def told(piece: Piece) -> Iterator[dict[str, Any]]:
+        counts.add(work, piece)
+        if piece.begins:
+            yield chunk(piece.choice, {"role": "assistant", "content": ""})
+        logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
+        if piece.text or (logprobs and piece.tokens):
+            yield chunk(piece.choice, {"content": piece.text}, logprobs)
+        if piece.ended is not None:
+            yield chunk(piece.choice, {}, finish=piece.ended)
 
     async with aclosing(pieces):
-        async for piece in pieces:
-            counts.add(work, piece)
-            if piece.begins:
-                yield chunk(piece.choice, {"role": "assistant", "content": ""})
-            logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-            if piece.text or (logprobs and piece.tokens):
-                yield chunk(piece.choice, {"content": piece.text}, logprobs)
-            if piece.ended is not None:
-                yield chunk(piece.choice, {}, finish=piece.ended)
+        async for batch in pieces:
+            if shown := [made for piece in batch for made in told(piece)]:
+                yield shown
     if usage:
-        yield {**answer.head(), "choices": [], "usage": counts.shown()}
+        yield [{**answer.head, "choices": [], "usage": counts.shown()}]
 
 
 def _logprobs(

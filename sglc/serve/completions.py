@@ -27,32 +27,43 @@ def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDo
             ]
             choice = _choice(len(choices), before + sample.text, sample.finish)
             choices.append({**choice, "logprobs": joined(part for part in parts if part) or None})
-    return {**answer.head(), "choices": choices, "usage": counted(work, ends).shown()}
+    return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
 
 
 async def chunks(
-    answer: Answer, body: CompletionBody, work: Work, pieces: AsyncGenerator[Piece, None]
-) -> AsyncGenerator[dict[str, Any], None]:
+    answer: Answer, body: CompletionBody, work: Work, pieces: AsyncGenerator[list[Piece], None]
+) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes. The prompt, where it is wanted, comes with the first text of a choice."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     offsets = [Offsets() for _ in range(work.choices)]
     counts = Counts()
+
+    def chunk(piece: Piece) -> dict[str, Any]:
+        counts.add(work, piece)
+        text = piece.text
+        if piece.begins and body.echo:
+            text = work.prompt_of(piece.choice).text + text
+        choice = _choice(piece.choice, text, piece.ended)
+        if body.logprobs is not None:
+            choice["logprobs"] = _of_piece(answer, body, offsets[piece.choice], piece)
+        return with_usage({**answer.head, "choices": [choice]}, usage)
+
     async with aclosing(pieces):
-        async for piece in pieces:
-            counts.add(work, piece)
-            offset, text, parts = offsets[piece.choice], piece.text, []
-            if piece.begins and body.echo:
-                text = work.prompt_of(piece.choice).text + text
-                parts.append(
-                    _logprobs(answer, body, offset, piece.prompt_logprobs, piece.prompt_tops, prompt=True)
-                )
-            parts.append(_logprobs(answer, body, offset, piece.tokens, piece.tops, prompt=False))
-            parts.append(_logprobs(answer, body, offset, *end_of(piece.last), prompt=False))
-            choice = _choice(piece.choice, text, piece.ended)
-            choice["logprobs"] = joined(part for part in parts if part) or None
-            yield with_usage({**answer.head(), "choices": [choice]}, usage)
+        async for batch in pieces:
+            yield [chunk(piece) for piece in batch]
     if usage:
-        yield {**answer.head(), "choices": [], "usage": counts.shown()}
+        yield [{**answer.head, "choices": [], "usage": counts.shown()}]
+
+
+def _of_piece(
+    answer: Answer, body: CompletionBody, offset: Offsets, piece: Piece
+) -> dict[str, list[Any]] | None:
+    parts = []
+    if piece.begins and body.echo:
+        parts.append(_logprobs(answer, body, offset, piece.prompt_logprobs, piece.prompt_tops, prompt=True))
+    parts.append(_logprobs(answer, body, offset, piece.tokens, piece.tops, prompt=False))
+    parts.append(_logprobs(answer, body, offset, *end_of(piece.last), prompt=False))
+    return joined(part for part in parts if part) or None
 
 
 def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:

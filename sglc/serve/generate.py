@@ -32,19 +32,23 @@ def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone
 
 
 async def chunks(
-    answer: Answer, body: GenerateBody, work: Work, pieces: AsyncGenerator[Piece, None], began: float
-) -> AsyncGenerator[dict[str, Any], None]:
+    answer: Answer, body: GenerateBody, work: Work, pieces: AsyncGenerator[list[Piece], None], began: float
+) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes: every chunk has all the text so far, and log-probabilities likewise."""
     choices = [_Choice(answer, body, work, number, began) for number in range(work.choices)]
+
+    def chunk(piece: Piece) -> dict[str, Any]:
+        choice = choices[piece.choice]
+        if piece.begins:
+            choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
+        choice.take(piece.text, piece.tokens, piece.tops)
+        spent = made_of(work, piece.usage) if piece.ended is not None else len(choice.tokens)
+        made = choice.shown(piece.ended, piece.usage, spent)
+        return {**made, "index": piece.choice} if body.several else made
+
     async with aclosing(pieces):
-        async for piece in pieces:
-            choice = choices[piece.choice]
-            if piece.begins:
-                choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
-            choice.take(piece.text, piece.tokens, piece.tops)
-            spent = made_of(work, piece.usage) if piece.ended is not None else len(choice.tokens)
-            made = choice.shown(piece.ended, piece.usage, spent)
-            yield {**made, "index": piece.choice} if body.several else made
+        async for batch in pieces:
+            yield [chunk(piece) for piece in batch]
 
 
 class _Choice:

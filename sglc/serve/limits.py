@@ -21,6 +21,8 @@ class Limits:
         samples: of a prompt.
         characters: of a prompt, whatever its tokens; what is longer need not be tokenized.
         queue: texts that are being made or wait to be, of all requests.
+        chat_tokens: of an answer in a chat that names no limit.
+        request_s: seconds from a request's head to the last byte of its answer.
     """
 
     body: int = 64 << 20
@@ -28,6 +30,8 @@ class Limits:
     samples: int = 128
     characters: int = 64 << 20
     queue: int = 1024
+    chat_tokens: int = 4096
+    request_s: float = 600.0
 
 
 class Queue:

@@ -136,9 +136,16 @@ def as_response(refusal: Refusal) -> Response:
     response = as_json(refusal.body(), refusal.status)
     if refusal.status in (429, 503):
         response.headers["retry-after"] = _RETRY_S
+    if refusal.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
     if refusal.closes:
         response.headers["connection"] = "close"
     return response
+
+
+def as_last_events(refusal: Refusal) -> bytes:
+    """What a stream of events ends with where it fails."""
+    return b"data: " + msgspec.json.encode(refusal.body()) + b"\n\ndata: [DONE]\n\n"
 
 
 def as_json(content: Any, status: int = 200) -> Response:

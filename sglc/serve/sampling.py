@@ -28,8 +28,8 @@ def of_completion(body: CompletionBody) -> Sampling:
     )
 
 
-def of_chat(body: ChatBody, room: int) -> Sampling:
-    """`room`: tokens that the model can take behind the prompt.
+def of_chat(body: ChatBody, most: int) -> Sampling:
+    """`most`: tokens of an answer that no limit is named for; at least one, whatever it is.
 
     Raises:
         Refusal: fields that contradict each other.
@@ -45,7 +45,7 @@ def of_chat(body: ChatBody, room: int) -> Sampling:
         body,
         body.response_format,
         seed=body.seed,
-        max_tokens=given.pop() if given else max(room, 1),
+        max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
         logprobs_from=None,
         top_logprobs=body.top_logprobs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, closing, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sglc.serve.drain import Drain, ended
-from sglc.serve.problems import Refusal, of_any
+from sglc.serve.problems import Refusal, as_last_events, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
+_ENCODER = msgspec.json.Encoder()
 
 
 class Gone(Exception):
@@ -33,30 +34,31 @@ async def while_connected(receive: Receive, drain: Drain, work: Coroutine[Any, A
         Gone: the client is gone.
         Refusal: the server ends.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
-    try:
-        with drain.working(task):
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Gone
-        if task.cancelled() and drain.over:
-            raise ended()
-        return task.result()
-    finally:
-        await _cancelled(task)
-        await _cancelled(gone)
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
 
+    async def look() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
 
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancelled(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()  # seen
+    with closing(work), drain.working(task):
+        watcher = asyncio.create_task(look())
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if gone:
+                task.uncancel()
+                raise Gone from None
+            if drain.over:
+                task.uncancel()
+                raise ended() from None
+            raise
+        finally:
+            watcher.cancel()
 
 
 class Nothing(Response):
@@ -67,7 +69,9 @@ class Nothing(Response):
 
 
 class EventStream(Response):
-    """Server-sent events: `first`, what `rest` gives, and `[DONE]`. A failure on the way is an event, too.
+    """Server-sent events: those of `first` and of all that `rest` gives, and `[DONE]`.
+
+    What is given together is sent together. A failure on the way is an event, too.
 
     Args:
         stall_s: how long the client may leave what was sent unread, in seconds.
@@ -75,7 +79,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Any, rest: AsyncGenerator[Any, None], drain: Drain, stall_s: float) -> None:
+    def __init__(
+        self, first: list[Any], rest: AsyncGenerator[list[Any], None], drain: Drain, stall_s: float
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._first = first
@@ -84,33 +90,76 @@ class EventStream(Response):
         self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await while_connected(receive, self._drain, self._send(send))
-        except (Gone, Refusal, TimeoutError):
-            return  # the connection is closed by the server
+        # What is suppressed ends the answer early, and then the server closes the connection.
+        with suppress(Gone, Refusal, TimeoutError), _Patience(self._stall_s) as patience:
+            await while_connected(receive, self._drain, self._send(send, patience))
 
-    async def _send(self, send: Send) -> None:
-        async with aclosing(self._rest):
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await self._put(send, start)
-            await self._event(send, self._first)
-            try:
-                async for content in self._rest:
-                    await self._event(send, content)
-            except TimeoutError:
-                raise
-            except asyncio.CancelledError:
-                if not self._drain.over:
-                    raise
-                await self._event(send, ended().body())
-            except Exception as error:
-                await self._event(send, of_any(error).body())
-            await self._put(send, {"type": "http.response.body", "body": _DONE, "more_body": False})
-
-    async def _event(self, send: Send, content: Any) -> None:
-        data = b"data: " + msgspec.json.encode(content) + b"\n\n"
-        await self._put(send, {"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _put(self, send: Send, message: Message) -> None:
-        async with asyncio.timeout(self._stall_s):
+    async def _send(self, send: Send, patience: _Patience) -> None:
+        async def put(message: Message) -> None:
+            patience.begin()
             await send(message)
+            patience.end()
+
+        async with aclosing(self._rest):
+            await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await put(_events(self._first))
+            try:
+                async for contents in self._rest:
+                    await put(_events(contents))
+                last = _DONE
+            except asyncio.CancelledError:
+                if patience.ended or not self._drain.over:
+                    raise
+                last = as_last_events(ended())
+            except Exception as error:
+                last = as_last_events(of_any(error))
+            await put({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def _events(contents: list[Any]) -> Message:
+    data = b"".join([b"data: %b\n\n" % _ENCODER.encode(content) for content in contents])
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+class _Patience:
+    """Cancels the task that enters it when what it began has not ended after `seconds`.
+
+    Raises:
+        TimeoutError: it was cancelled for that.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self.ended = False
+
+    def __enter__(self) -> _Patience:
+        self._timer = self._loop.call_later(self._seconds, self._look)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        if self.ended:
+            assert self._task is not None
+            self._task.uncancel()
+            raise TimeoutError from None
+
+    def begin(self) -> None:
+        """Something begins that may take so long."""
+        self._began = self._loop.time()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._began = None
+
+    def _look(self) -> None:
+        """One timer for all that begins: it is set again, for when the next one can be due."""
+        due = (self._loop.time() if self._began is None else self._began) + self._seconds
+        if due > self._loop.time():
+            self._timer = self._loop.call_at(due, self._look)
+            return
+        self.ended = True
+        assert self._task is not None
+        self._task.cancel()

@@ -5,10 +5,10 @@ Closing an iterator of this file, as a request does that is cancelled, aborts wh
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
@@ -16,6 +16,7 @@ from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, Token
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
+from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import refusal_of
 from sglc.serve.prompts import ServedPrompt
@@ -34,8 +35,11 @@ class ServedBackend(Protocol):
     def start(self) -> None:
         """As of every back end."""
 
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As of every back end; without `streams` there are no deltas."""
+    def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        """As `submit` of every back end, in lists of the events that are there already.
+
+        Without `streams` there are no deltas.
+        """
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no run uses now. Waits until it is done."""
@@ -83,15 +87,13 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         nodes += _begun(prompt, len(nodes))
         nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
     ended = {}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=False)) as events:
-        async for event in events:
-            if isinstance(event, GenDone):
-                ended[event.node] = event
+    async with aclosing(_events(backend, work, nodes, streams=False)) as events:
+        async for batch in events:
+            ended.update({event.node: event for event in batch if isinstance(event, GenDone)})
     return [ended[node] for node in sorted(ended)]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """More of a choice. The pieces of a choice add up to it; its last one says why it `ended`.
 
     `begins` is set in the first, which has what was asked for of the prompt, and `last` in the last: it is the
@@ -119,8 +121,10 @@ class _Progress:
     begun: bool = False
 
 
-async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[Piece, None]:
-    """All choices as they come. Each sample is a generation of its own, with the seed that it has among n.
+async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piece], None]:
+    """All choices as they come, what is there already together.
+
+    Each sample is a generation of its own, with the seed that it has among n.
 
     Raises:
         Refusal: one failed; the others are aborted.
@@ -136,10 +140,9 @@ async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[Piece, No
             choice_of[len(nodes)] = len(choice_of)
             nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
     told = {choice: _Progress() for choice in choice_of.values()}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=True)) as events:
-        async for event in events:
-            choice = choice_of[event.node]
-            yield _piece(choice, event, told[choice])
+    async with aclosing(_events(backend, work, nodes, streams=True)) as events:
+        async for batch in events:
+            yield [_piece(choice := choice_of[event.node], event, told[choice]) for event in batch]
 
 
 def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
@@ -199,16 +202,18 @@ def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple
 
 
 async def _events(
-    backend: ServedBackend, segment: Segment, *, streams: bool
-) -> AsyncGenerator[Delta | GenDone, None]:
+    backend: ServedBackend, work: Work, nodes: Sequence[Node], *, streams: bool
+) -> AsyncGenerator[Sequence[Delta | GenDone], None]:
     """What generations say, until the last one has ended."""
-    submitted = cast(AsyncGenerator[Event, None], backend.submit(segment, streams=streams))
-    async with aclosing(submitted) as events:
-        async for event in events:
-            match event:
-                case NodeFailed(error=error):
-                    raise refusal_of(error)
-                case Delta() | GenDone():
-                    yield event
-                case _:
-                    raise AssertionError(event)
+    spent = SPENT.get()
+    spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
+    async with aclosing(backend.watch(Segment(tuple(nodes)), streams=streams)) as batches:
+        async for batch in batches:
+            for number, event in enumerate(batch):
+                if isinstance(event, NodeFailed):
+                    if number:
+                        yield cast(Sequence[Delta | GenDone], batch[:number])
+                    raise refusal_of(event.error)
+                if isinstance(event, GenDone):
+                    spent.completion += event.usage.completion
+            yield cast(Sequence[Delta | GenDone], batch)  # nothing is chosen

@@ -35,7 +35,7 @@ def _mix(values: U64) -> U64:
     return values ^ (values >> np.uint64(31))
 
 
-def _terms(tokens: I32, positions: I32) -> U64:
+def terms_of(tokens: I32, positions: I32) -> U64:
     """What a token adds to the hash of its history: uint64 [n]. Depends on the position, so order counts."""
     return _mix((tokens.astype(np.uint64) << np.uint64(32)) + positions.astype(np.uint64) + _ODD)
 
@@ -60,7 +60,7 @@ def _branched(tree: TokenTree, terms: U64) -> U64:
 def history_hashes(ids: Sequence[int]) -> U64:
     """Hash of the history up to and with each of `ids`, a sequence from its start: uint64 [n]."""
     tokens = np.array(ids, np.int32)
-    return np.cumsum(_terms(tokens, np.arange(tokens.size, dtype=np.int32)), dtype=np.uint64)
+    return np.cumsum(terms_of(tokens, np.arange(tokens.size, dtype=np.int32)), dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Oracle:
             if tree is not None:
                 at[tree.base :] = tree.base + tree.depths
             assert (self._at[slots] == at).all(), "a row reads a slot of another position"
-            terms = _terms(self._ids[slots], at)
+            terms = terms_of(self._ids[slots], at)
             history = np.cumsum(terms, dtype=np.uint64)
             if tree is not None:
                 history[tree.base :] = _branched(tree, terms)
@@ -328,7 +328,7 @@ class Oracle:
                 return tuple(made), tuple(logprobs), "stop"
             made.append(token)
             logprobs.append(float(self._logprobs(history, drawn)[0]))
-            history = history + _terms(drawn, np.array([len(ids)], np.int32))
+            history = history + terms_of(drawn, np.array([len(ids)], np.int32))
             ids.append(token)
             if constraint is not None:
                 state = constraint.advance(state, token)

@@ -10,8 +10,8 @@ import functools
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,15 +126,20 @@ class LocalBackend:
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
-        mail = self._mail_to(asyncio.get_running_loop())
+        async with aclosing(self.watch(segment, streams=streams)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        """As `submit`, in lists of the events that are there already."""
+        mail, inbox = self._mail_to(asyncio.get_running_loop()), Inbox()
         try:
             runtime = self._started()
         except SglcError as error:
-            for node in range(len(segment.nodes)):
-                yield NodeFailed(node, error)
+            yield [NodeFailed(node, error) for node in range(len(segment.nodes))]
             return
-        emit, done = (lambda event: mail.put(events, event)), (lambda: mail.put(events, None))
+        emit, done = (lambda event: mail.put(inbox, event)), (lambda: mail.put(inbox, None))
         compiling: asyncio.Task[None] | None = None
         if self._compiler is not None and (forms := self._compiler.forms_of(segment)):
             run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
@@ -144,8 +149,8 @@ class LocalBackend:
             run = runtime.submit(segment, emit, done, streams=streams)
         finished = False
         try:
-            while (event := await events.get()) is not None:
-                yield event
+            while events := await inbox.take():
+                yield events
             finished = True
         finally:
             if compiling is not None:
@@ -211,17 +216,44 @@ def _may_have_cuda() -> bool:
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 
+class Inbox:
+    """The events of one segment that nobody has taken yet. Of one event loop, for one reader."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._ended = False
+        self._reader: asyncio.Future[None] | None = None  # while it waits
+
+    def put(self, event: Event | None) -> None:
+        """One more; None is put last."""
+        if event is None:
+            self._ended = True
+        else:
+            self._events.append(event)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def take(self) -> list[Event]:
+        """What has come; waits for some, and gives none behind the last."""
+        if not self._events and not self._ended:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+            self._reader = None
+        events, self._events = self._events, []
+        return events
+
+
 class _Mail:
     """Events on their way into an event loop: those that come together wake it once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._items: deque[tuple[asyncio.Queue[Event | None], Event | None]] = deque()
+        self._items: deque[tuple[Inbox, Event | None]] = deque()
         self._told = False  # whether the loop is going to look
 
-    def put(self, queue: asyncio.Queue[Event | None], event: Event | None) -> None:
-        """Have `event` put into `queue`; from any thread."""
-        self._items.append((queue, event))
+    def put(self, inbox: Inbox, event: Event | None) -> None:
+        """Have `event` put into `inbox`; from any thread."""
+        self._items.append((inbox, event))
         if self._told:
             return
         self._told = True
@@ -231,5 +263,5 @@ class _Mail:
     def _hand_out(self) -> None:
         self._told = False  # before the look: who comes behind it tells again
         while self._items:
-            queue, event = self._items.popleft()
-            queue.put_nowait(event)
+            inbox, event = self._items.popleft()
+            inbox.put(event)

@@ -55,10 +55,14 @@ class RuntimeProcess:
 
     Args:
         folder: gives the model's files; called in another thread, and may take long.
+        worker: the module that the process runs.
     """
 
-    def __init__(self, options: LocalOptions, folder: Callable[[], Path]) -> None:
+    def __init__(
+        self, options: LocalOptions, folder: Callable[[], Path], worker: str = "sglc.runtime.engine.worker"
+    ) -> None:
         self._options = options
+        self._worker = worker
         self._folder = folder
         self._program = os.getpid()
         self._lock = threading.Lock()  # over all that follows
@@ -237,7 +241,7 @@ class RuntimeProcess:
                     sys.executable,
                     "-P",
                     "-m",
-                    "sglc.runtime.engine.worker",
+                    self._worker,
                     str(folder),
                     str(model_folder),
                     options,

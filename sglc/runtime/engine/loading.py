@@ -32,7 +32,8 @@ class LocalOptions:
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
     a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
     runs in a process of its own; None means on CUDA only. Schemas and grammars, and then also regexes, are
-    compiled apart, where one may take `compile_s` seconds and `compile_bytes` of memory.
+    compiled apart, where one may take `compile_s` seconds and `compile_bytes` of memory. `max_len`: tokens of a
+    prompt and its answer, if fewer than the model's.
     """
 
     model: str
@@ -47,6 +48,7 @@ class LocalOptions:
     process: bool | None = None
     compile_s: float = 10.0
     compile_bytes: int = 2 << 30
+    max_len: int | None = None
 
 
 def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Machine:
@@ -82,9 +84,11 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
         pages=pages,
         eos_ids=tokenizer.eos_ids,
     )
-    max_len = min(config.max_len, pages * options.page_size)
     engine_config = EngineConfig(
-        token_budget=token_budget, max_rows=max_rows, cache=options.cache, max_len=max_len
+        token_budget=token_budget,
+        max_rows=max_rows,
+        cache=options.cache,
+        max_len=_max_len(options, config, pages),
     )
     return Machine(Engine(executor, engine_config), tokenizer)
 
@@ -123,10 +127,14 @@ def _on_cuda(
         token_budget=token_budget,
         max_rows=max_rows,
         cache=options.cache,
-        max_len=min(config.max_len, executor.pages * options.page_size),
+        max_len=_max_len(options, config, executor.pages),
         cost=cost,
     )
     return Machine(Engine(executor, engine_config), tokenizer)
+
+
+def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:
+    return min(options.max_len or config.max_len, config.max_len, pages * options.page_size)
 
 
 def limits(options: LocalOptions, device: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -306,20 +306,19 @@ class _Layout:
 
     decoder: msgspec.msgpack.Decoder[Any]
     unions: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()  # of all fields, where there are unions
 
 
 def _tagged(item: object, *, half_pairs: bool = False) -> Any:
     """[kind, fields], for msgspec to write."""
     kind = type(item)
-    unions = _LAYOUTS[kind].unions
+    layout = _LAYOUTS[kind]
     if isinstance(item, NodeFailed):
         return _NUMBERS[kind], _WireFailed(item.node, problem_of(item.error))
-    if not unions:
+    if not layout.unions:
         return _NUMBERS[kind], item
-    written = {
-        name: _parts(value, half_pairs) if name in unions else value
-        for name, value in ((field.name, getattr(item, field.name)) for field in fields(cast(Any, item)))
-    }
+    written = {name: getattr(item, name) for name in layout.names}
+    written |= {name: _parts(written[name], half_pairs) for name in layout.unions}
     return _NUMBERS[kind], written
 
 
@@ -365,7 +364,7 @@ def _layout(kind: type) -> _Layout:
     if not unions:
         return _Layout(msgspec.msgpack.Decoder(kind))
     twin = msgspec.defstruct(kind.__name__, list(written.items()))
-    return _Layout(msgspec.msgpack.Decoder(twin), unions)
+    return _Layout(msgspec.msgpack.Decoder(twin), unions, tuple(hints))
 
 
 def _written_type(hint: Any) -> Any:

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,8 +165,13 @@ class Worker:
             self._runs[run] = token
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Load the model and serve it; gives the exit status."""
+def load_model(options: LocalOptions, folder: Path) -> Machine:
+    """The machine that a model's files make."""
+    return load(options, folder, load_tokenizer(folder))
+
+
+def main(arguments: Sequence[str], made: Callable[[LocalOptions, Path], Machine] = load_model) -> int:
+    """Serve the machine that is `made` of options and folder; gives the exit status."""
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's, which says what to stop
     folder, model_folder = Path(arguments[0]), Path(arguments[1])
@@ -178,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
         link.say(wire.Hello())
         problem: SglcError | None = None
         try:
-            _run(options, model_folder, link, parent)
+            _run(lambda: made(options, model_folder), options, link, parent)
         except SglcError as error:
             problem = error
         link.say(wire.WorkerEnded(None if problem is None else wire.problem_of(problem)))
@@ -186,9 +191,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if problem is None else 1
 
 
-def _run(options: LocalOptions, model_folder: Path, link: Link, parent: int) -> None:
+def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent: int) -> None:
     try:
-        machine = load(options, model_folder, load_tokenizer(model_folder))
+        machine = made()
     except SglcError:
         raise
     except Exception as error:

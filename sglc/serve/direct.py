@@ -1,0 +1,88 @@
+"""Requests for texts on their way past the framework.
+
+Its layers of routing, dependencies and error handling take longer than all that such a request needs besides.
+They are still the only ones that say what is wrong with one: what cannot be taken at once goes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sglc.errors import SglcError
+from sglc.serve.bodies import WHOLE_CHARACTERS, RequestBody
+from sglc.serve.problems import Refusal, as_response, of_any
+
+# By their path: the class of the body, and what answers it.
+Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Awaitable[Response]]]]
+
+
+class Direct:
+    """Answers posts to `endpoints` of at most so many bytes; everything else is for `app`."""
+
+    def __init__(self, app: ASGIApp, endpoints: Endpoints, most_bytes: int) -> None:
+        self._app = app
+        self._endpoints = endpoints
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As of every ASGI application."""
+        found = self._endpoints.get(scope["path"]) if scope["type"] == "http" else None
+        if found is None or scope["method"] != "POST" or not self._reads(scope):
+            await self._app(scope, receive, send)
+            return
+        kind, endpoint = found
+        came: list[Message] = []
+        content = await _read(receive, came)
+        try:
+            # What msgspec takes has no half of a surrogate pair.
+            body = kind.model_validate(msgspec.json.decode(content), context=WHOLE_CHARACTERS)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValidationError):
+            await self._app(scope, _again(came, receive), send)
+            return
+        try:
+            response = await endpoint(body, Request(scope, receive))
+        except (Refusal, SglcError) as error:
+            response = as_response(of_any(error))
+        except Exception as error:
+            await as_response(of_any(error))(scope, receive, send)
+            raise  # into the server's log
+        await response(scope, receive, send)
+
+    def _reads(self, scope: Scope) -> bool:
+        """Whether the body is JSON of a length that is known, and not too great."""
+        fields = dict(scope["headers"])
+        length = fields.get(b"content-length", b"")
+        return (
+            fields.get(b"content-type", b"").startswith(b"application/json")
+            and length.isdigit()
+            and int(length) <= self._most_bytes
+        )
+
+
+async def _read(receive: Receive, came: list[Message]) -> bytes:
+    """The body, and the messages that it came with; what there is of it, if the client goes away."""
+    more = True
+    while more:
+        message = await receive()
+        came.append(message)
+        more = message.get("more_body", False)
+    return came[0].get("body", b"") if len(came) == 1 else b"".join(one.get("body", b"") for one in came)
+
+
+def _again(came: list[Message], receive: Receive) -> Receive:
+    """`receive`, which gives `came` once more before what comes next."""
+    messages = iter(came)
+
+    async def replay() -> Message:
+        for message in messages:
+            return message
+        return await receive()
+
+    return replay

@@ -1,0 +1,49 @@
+"""A server in front of the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS`.
+
+`MODEL` is `oracle`, or `quick` (`tests.oracle_worker`).
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cached_property
+from pathlib import Path
+
+from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.backends.local.process import RuntimeProcess
+from sglc.ir.target import Target
+from sglc.serve.app import Service
+from sglc.serve.server import Patience, bound_socket, serve
+from tests.oracle_backend import Characters
+from tests.oracle_worker import MAX_LEN
+
+
+class OracleProcess(LocalBackend):
+    """The local back end, whose process has no model."""
+
+    @cached_property
+    def target(self) -> Target:
+        """As of every local model."""
+        rows = self.options.max_rows or 1
+        return Target(
+            "local", Characters(), scores_tokens=True, continues_text=True, whole_answers=True, concurrency=rows
+        )
+
+    def _begin(self) -> RuntimeProcess:
+        return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")
+
+
+def main(model: str, max_rows: int) -> None:
+    """Serve until a signal."""
+    backend = OracleProcess(LocalOptions(model, device="cpu", max_rows=max_rows, process=True))
+    with bound_socket("127.0.0.1", 0) as listening:
+        try:
+            backend.server_info()  # loaded
+            service = Service(backend, Characters(), "oracle", MAX_LEN)
+            serve(service, "127.0.0.1", listening, Patience())
+        finally:
+            backend.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
