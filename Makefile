@@ -42,7 +42,7 @@ run: $(VENV)/.stamp
 
 # What is left out here is not even imported: Triton and torch take seconds.
 quick: $(VENV)/.stamp-test
-	TEST_DEPTH=quick $(PYTEST) -m "not (kernel or model or browser or slow or nightly)" \
+	TEST_DEPTH=quick $(PYTEST) -p no:logging -m "not (kernel or model or browser or slow or nightly)" \
 	  --ignore tests/runtime/kernels --ignore tests/gpu
 
 test: $(VENV)/.stamp-test

@@ -21,7 +21,7 @@ from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
 _RUNTIME = re.compile(rb"sglc\.runtime\.engine\.worker|tests\.oracle_worker")
-_READY = re.compile(r"^sglc: serving (.*) at (http://\S+)$", re.MULTILINE)
+_READY = re.compile(r"^sglc: serving (.*) at (https?://\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,7 @@ def test_fork_takes_the_pages_of_one_prefix_and_of_the_tails(
     assert used == 16 + 8 * 1 + 7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_threads")
 def test_tree_and_few_shot_compute_what_is_shared_once_whatever_the_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -136,6 +136,52 @@ def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) 
     until(lambda: at_work(backend) == 0, "it goes on")
 
 
+def test_in_a_thread_of_the_program_too(folder: Path, cache: Path) -> None:
+    """A regex is small enough to be compiled where the runtime is."""
+    here = LocalBackend(options(folder, process=False, compile_s=2.0))
+    nodes = (
+        OpenNode(), ExtendNode(0, ("a",)), gen(1, ebnf=COSTLY), gen(1, "y", ebnf='root ::= "b" [x]{5}'),
+        gen(1, "z"), gen(1, "w", regex="a{5}b{3}", max_tokens=20),
+    )  # fmt: skip
+    events = run(here, Segment(nodes))
+    assert [told(events, node) for node in (2, 3, 5)] == ["SGLC457", "bxxxxx", "aaaaabbb"]
+    assert "SGLC" not in told(events, 4)
+    (failed,) = [event for event in events if isinstance(event, NodeFailed)]
+    assert failed.error.loc == LOC
+    assert len(os.listdir(f"/proc/{server(here)}/task")) == 1
+    here.close()
+    again = LocalBackend(options(folder, process=False))
+    assert told(run(again, asks("a", ebnf='root ::= "b" [x]{5}'))) == "bxxxxx"
+    assert again._compiler is not None
+    assert again._compiler._process is None  # it is kept
+    again.close()
+
+
+# One token takes longer and longer to look behind: nobody can interrupt that.
+LATE = (
+    'root ::= ((([a-z]{0,50}){0,50}){0,50}){0,50} "."',
+    'root ::= x{0,2000} "."\nx ::= y{0,2000}\ny ::= [a-z]?',
+    "root ::= x0 x0 | x1 x7\n" + "\n".join(
+        f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40)
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("grammar", LATE)
+def test_what_would_take_long_at_some_token_is_found_where_it_is_compiled(
+    backend: LocalBackend, cache: Path, grammar: str
+) -> None:
+    before = {*cache.glob("*")}
+    assert "SGLC45" in told(run(backend, asks("a", ebnf=grammar, max_tokens=200)))
+    assert {*cache.glob("*")} == before
+
+
+def test_what_is_too_large_to_be_read_is_not_kept(backend: LocalBackend) -> None:
+    names = ", ".join(f'"{i:x}{"é" * 40}"' for i in range(9_000))
+    events = run(backend, asks("a", json_schema=f'{{"enum": [{names}]}}'))
+    assert told(events) == "SGLC456"
+
+
 def test_who_leaves_takes_the_compilation_along(backend: LocalBackend) -> None:
     async def main() -> None:
         task: asyncio.Future[Event] = asyncio.ensure_future(

@@ -76,6 +76,12 @@ def asked(path: str, **fields: Any) -> dict[str, Any]:
         ("n", 10**30),
         ("logit_bias", {"9" * 30: 1}),
         ("stop_token_ids", [10**30]),
+        ("stop_token_ids", [5] * 100_000),
+        ("logit_bias", {str(i): 1 for i in range(100_000)}),
+        ("stop", ["a"] * 100_000),
+        ("stop", "a" * 100_000),  # all its beginnings together have 5 * 10^9 characters
+        ("stop_regex", ["a"] * 100_000),
+        ("stop_regex", "a" * 100_000),
     ],
 )
 def test_values_that_nothing_can_hold_are_refused_by_their_place(
@@ -134,6 +140,17 @@ def test_extreme_numbers_do_what_they_say(server: Server, path: str) -> None:
             assert status == 200, (field, value, content)
     for bias in (-1e308, 1e308):
         assert server.ask("POST", path, asked(path, logit_bias={"5": bias}))[0] == 200
+
+
+def test_a_stop_pattern_takes_time_in_the_text_alone(server: Server) -> None:
+    """`re` would try 2^400 ways to read the text."""
+    held = {"regex": "a{400}[bc]", "max_tokens": 401, "stop_regex": "(a|a)*b"}
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        status, content = server.ask("POST", path, asked(path, **held))
+        assert status == 200, content
+        assert content["usage"]["completion_tokens"] >= 1
+    status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", stop_regex="(a+)+(?=b)"))
+    assert (status, content["error"]["code"]) == (400, "SGLC471")
 
 
 def test_deep_schemas_are_refused(server: Server) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sglc.errors import UsageError
 from sglc.knobs import model as default_model
+from sglc.serve.keys import Keys, is_key, read_keys
 
 if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
@@ -24,6 +27,7 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         group = serve.add_argument_group(title)
         for option in options:
             option.add_to(group)
+    serve.add_argument("--access-log", action="store_true", help="a line of JSON on stderr for each request")
     serve.set_defaults(command=_serve)
 
 
@@ -37,8 +41,21 @@ def _port(text: str) -> int:
 
 
 def _key(text: str) -> str:
-    if not text or not text.isascii() or not text.isprintable() or text != text.strip():
-        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters")
+    if not is_key(text):
+        raise argparse.ArgumentTypeError("a key is a text of printable ASCII characters without spaces")
+    return text
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text != "*" and (parts.scheme not in ("http", "https") or text != f"{parts.scheme}://{parts.netloc}"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no origin, such as `https://a.example:8080`")
+    return text.lower()
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is no host, such as `a.example`; ports do not count")
     return text
 
 
@@ -67,11 +84,14 @@ class _Option:
     default: Any
     metavar: str | None
     told: str
+    several: bool = False  # it may be given again and again; nothing given is `()`
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         """Have it parsed."""
         told = self.told if self.default is None else f"{self.told} (default: %(default)s)"
         given: Any = {"choices": self.read} if isinstance(self.read, tuple) else {"type": self.read}
+        if self.several:
+            given["action"] = "append"
         group.add_argument(self.name, default=self.default, metavar=self.metavar, help=told, **given)
 
 
@@ -91,7 +111,28 @@ _OPTIONS = {
         _Option("--token-budget", _count, None, "N", "tokens of a step, at most"),
         _Option("--max-len", _count, None, "N", "tokens of prompt and answer, if fewer than the model's"),
     ),
-    "who gets in": (_Option("--api-key", _key, None, "KEY", "answer only who sends it as bearer token"),),
+    "who gets in": (
+        _Option(
+            "--api-key", _key, None, "KEY", "answer only who sends one of these as bearer token", several=True
+        ),
+        _Option("--api-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option("--admin-key", _key, None, "KEY", "for what changes or shows the server", several=True),
+        _Option("--admin-key-file", str, None, "FILE", "likewise, with a key a line", several=True),
+        _Option(
+            *("--cors", _origin, None, "ORIGIN"),
+            "pages whose scripts may ask, as https://a.example; or *",
+            several=True,
+        ),
+        _Option(
+            *("--allowed-host", _host, None, "HOST"),
+            "names to be asked by, as a.example or *.a.example",
+            several=True,
+        ),
+    ),
+    "https": (
+        _Option("--tls-cert", str, None, "FILE", "certificate in PEM form, with those between it and its root"),
+        _Option("--tls-key", str, None, "FILE", "its key, if it is not there as well"),
+    ),
     "bounds": (
         _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
         _Option("--max-body", _count, 64, "MIB", "most of a request"),
@@ -119,14 +160,29 @@ _OPTIONS = {
 def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.app import Service
+        from sglc.serve.door import Access
         from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
+        from sglc.serve.tls import Certificate
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
             hint="install `sglc[server]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
+    access = Access(
+        _keys(options.api_key, options.api_key_file),
+        _keys(options.admin_key, options.admin_key_file),
+        tuple(options.cors or ()),
+        tuple(options.allowed_host or ()),
+        options.access_log,
+    )
+    certificate = None
+    if options.tls_cert is not None:
+        certificate = Certificate(options.tls_cert, options.tls_key)
+        certificate.check()
+    elif options.tls_key is not None:
+        raise UsageError("SGLC010", "argument --tls-key: comes with `--tls-cert`")
     listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
     with listening:
         backend = _backend(options, model)
@@ -144,12 +200,15 @@ def _serve(options: argparse.Namespace) -> int:
                 chat_tokens=options.max_tokens,
                 request_s=options.request_timeout,
             )
-            name, key = options.name or model, options.api_key
-            service = Service(backend, tokenizer, name, max_len, key, patience.stall_s, limits)
-            serve(service, options.host, listening, patience)
+            service = Service(backend, tokenizer, options.name or model, max_len, patience.stall_s, limits)
+            serve(service, options.host, listening, patience, access, certificate)
         finally:
             backend.close()
     return 0
+
+
+def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:
+    return Keys.of([*(given or ()), *(key for path in files or () for key in read_keys(path))])
 
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:

@@ -6,6 +6,7 @@ import __future__
 import ast
 import dis
 import inspect
+import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +33,7 @@ def source_of(code: CodeType) -> FunctionSource:
         OSError: the source is not available.
         SyntaxError: the source is not a plain `def` of that name (a lambda, generated code).
     """
-    lines, first = inspect.getsourcelines(code)
+    lines, first = _lines(code)
     text = "".join(lines)
     # A nested definition is indented; `if 1:` in front keeps its columns as they are.
     indented = text[:1] in " \t"
@@ -43,6 +44,18 @@ def source_of(code: CodeType) -> FunctionSource:
     if definition is None or definition.name != code.co_name:
         raise SyntaxError("not a plain function definition")
     return FunctionSource(code, definition)
+
+
+def _lines(code: CodeType) -> tuple[list[str], int]:
+    """The lines of a definition and the number of its first one.
+
+    `inspect` looks for its module among all, so it is asked only for what is in no file.
+    """
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename)
+    if not lines:
+        return inspect.getsourcelines(code)
+    return inspect.getblock(lines[code.co_firstlineno - 1 :]), code.co_firstlineno
 
 
 def matches(source: FunctionSource) -> bool:

@@ -47,7 +47,6 @@ class Service:
     tokenizer: ServedTokenizer
     name: str
     max_len: int
-    api_key: str | None = None
     stall_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)

@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 
 WHOLE_CHARACTERS = "whole characters"  # the context of a validation: that all texts are of these is known
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
+_MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
 _NO_TOOLS = ": there are no tool calls"
 _NO_MEDIA = ": this model takes text only"
 # Fields that clients know, and what to say of them.
@@ -205,9 +206,21 @@ def _biases(value: Any) -> Any:
     """{"15": -1} with ids as keys."""
     if not isinstance(value, dict):
         return value
+    if len(value) > _MOST_IDS:
+        raise _wrong("bias_value", f"it has more than {_MOST_IDS} ids")
     if wrong := [key for key in value if not (isinstance(key, str) and key.isdecimal() and len(key) < 11)]:
         raise _wrong("bias_value", f"`{wrong[0]}` is no token id")
     return {int(key): bias for key, bias in value.items()}
+
+
+def _few(value: Any) -> Any:
+    """Stops that are looked for at each token: not too many, and not too long."""
+    texts = _texts(value)
+    if isinstance(texts, list) and (
+        len(texts) > _MOST_STOPS or sum(len(text) for text in texts if isinstance(text, str)) > _MOST_CHARACTERS
+    ):
+        raise _wrong("stops_value", f"it has more than {_MOST_STOPS} texts, or {_MOST_CHARACTERS} characters")
+    return texts
 
 
 def _top_k(value: int) -> int:
@@ -223,8 +236,8 @@ def _schema(value: Any) -> Any:
     raise _wrong("schema_type", "a schema is an object, or its text")
 
 
-Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_texts)]
-TokenIds = list[Annotated[int, Field(ge=0, lt=2**31)]]
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_few)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
 Schema = Annotated[Any, BeforeValidator(_schema)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TopK = Annotated[int, AfterValidator(_top_k)]

@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
-import hmac
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sglc.serve.access_log import AccessLog
 from sglc.serve.deadline import Deadline
-from sglc.serve.drain import ended
+from sglc.serve.drain import Drain, ended
+from sglc.serve.keys import Keys
+from sglc.serve.limits import Limits, Queue
 from sglc.serve.problems import Refusal, as_response
 
-if TYPE_CHECKING:
-    from sglc.serve.app import Service
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask.
+
+    Fields:
+        keys: that open the server; without any it is open to all.
+        admin_keys: that open what `keys` do not, if there are any.
+        origins: of the pages whose scripts a browser lets ask; `*` is any.
+        hosts: by whose names the server is asked, `*.example.com` with all below; any, if there are none.
+        logged: whether a line is written of each request.
+    """
+
+    keys: Keys = field(default_factory=Keys)
+    admin_keys: Keys = field(default_factory=Keys)
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    logged: bool = False
 
 
-def guarded(app: ASGIApp, service: Service) -> ASGIApp:
-    """`app` for whom the service lets in, and for no longer than it lets them stay."""
-    return Deadline(_Door(app, service), service.limits.request_s)
+def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue) -> ASGIApp:
+    """`app` for whom `access` lets in, while there is room, and for as long as they may stay."""
+    app = Deadline(_Door(app, access, drain, queue, limits.queue), limits.request_s)
+    if access.hosts:
+        app = TrustedHostMiddleware(app, access.hosts, www_redirect=False)
+    if access.origins:
+        # A browser asks without a key whether it may ask with one, and reads no error without these headers.
+        app = CORSMiddleware(
+            app,
+            allow_origins=access.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    return AccessLog(app, written=access.logged)
+
+
+# Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
+_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info"}
+_OPEN_PATHS = {"/health"}
 
 
 class _Door:
-    """Lets in who has the key, if there is one, while there is room and the server does not end.
+    """Lets in who has a key, if there are any, while there is room and the server does not end."""
 
-    `/health` needs no key.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, access: Access, drain: Drain, queue: Queue, most: int) -> None:
         self._app = app
-        self._drain = service.drain
-        self._queue = service.queue
-        self._most = service.limits.queue
-        self._wanted = None if service.api_key is None else f"Bearer {service.api_key}".encode()
+        self._keys, self._admin_keys = access.keys, access.admin_keys
+        self._drain = drain
+        self._queue, self._most = queue, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
@@ -50,11 +83,8 @@ class _Door:
             # Who stands between may take the other one, and see another request behind this one.
             message = "`Content-Length` and `Transfer-Encoding` exclude each other"
             return Refusal(400, message, code="bad_request", closes=True)
-        if self._wanted is not None and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                message = "the key in `Authorization: Bearer KEY` is not this server's"
-                return Refusal(401, message, code="invalid_api_key")
+        if refusal := self._without_key(scope):
+            return refusal
         if self._drain.begun:
             return ended()
         try:
@@ -62,3 +92,20 @@ class _Door:
         except Refusal as refusal:
             return refusal
         return None
+
+    def _without_key(self, scope: Scope) -> Refusal | None:
+        """Admin keys open everything, the others all but the paths of admins, if there are admin keys."""
+        path = scope["path"]
+        for_admins = bool(self._admin_keys) and path in _ADMIN_PATHS
+        if path in _OPEN_PATHS or not (self._keys or for_admins):
+            return None
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            given = b""  # no key is
+        known, admin = self._keys.have(given), self._admin_keys.have(given)
+        if admin or (known and not for_admins):
+            return None
+        if known:
+            return Refusal(403, f"`{path}` takes an admin key", code="no_admin_key")
+        message = "the key in `Authorization: Bearer KEY` is not this server's"
+        return Refusal(401, message, code="invalid_api_key")

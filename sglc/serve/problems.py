@@ -136,6 +136,8 @@ def as_response(refusal: Refusal) -> Response:
     response = as_json(refusal.body(), refusal.status)
     if refusal.status in (429, 503):
         response.headers["retry-after"] = _RETRY_S
+    if refusal.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
     if refusal.closes:
         response.headers["connection"] = "close"
     return response

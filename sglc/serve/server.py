@@ -16,10 +16,12 @@ import uvicorn
 from sglc.errors import UsageError
 from sglc.serve.app import Service, make_direct
 from sglc.serve.connection import Connection
-from sglc.serve.door import guarded
+from sglc.serve.door import Access, guarded
+from sglc.serve.tls import Certificate
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
+_FOR_ALL = Access()
 _BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -67,21 +69,33 @@ class Patience:
     drain_s: float = 30.0
 
 
-def serve(service: Service, host: str, listening: socket.socket, patience: Patience) -> None:
+def serve(
+    service: Service,
+    host: str,
+    listening: socket.socket,
+    patience: Patience,
+    access: Access = _FOR_ALL,
+    certificate: Certificate | None = None,
+) -> None:
     """Answer at `listening` until a signal ends it, and the back end with it.
 
-    `host` is what its address is called.
+    Args:
+        host: what its address is called.
+        certificate: of HTTPS; plain HTTP without.
     """
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        guarded(make_direct(service), service), http=Connection, ws="none", lifespan="off",
+        guarded(make_direct(service), access, service.limits, service.drain, service.queue),
+        http=Connection, ws="none", lifespan="off",
         log_level="warning", access_log=False,
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
+        ssl_certfile=None if certificate is None else certificate.cert,
+        ssl_keyfile=None if certificate is None else certificate.key,
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client left while it was sent to is no news
     listening.listen(_BACKLOG)
-    print(f"sglc: serving {service.name} at {_url(host, listening)}", file=sys.stderr, flush=True)
+    print(f"sglc: serving {service.name} at {_url(config, host, listening)}", file=sys.stderr, flush=True)
     _DrainingServer(config, service, patience.drain_s).run(sockets=[listening])
 
 
@@ -122,6 +136,6 @@ class _DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _url(host: str, listening: socket.socket) -> str:
-    port = listening.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(config: uvicorn.Config, host: str, listening: socket.socket) -> str:
+    protocol, port = "https" if config.is_ssl else "http", listening.getsockname()[1]
+    return f"{protocol}://[{host}]:{port}" if ":" in host else f"{protocol}://{host}:{port}"

@@ -16,6 +16,7 @@ from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, Token
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
+from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import refusal_of
 from sglc.serve.prompts import ServedPrompt
@@ -86,7 +87,7 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         nodes += _begun(prompt, len(nodes))
         nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
     ended = {}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=False)) as events:
+    async with aclosing(_events(backend, work, nodes, streams=False)) as events:
         async for batch in events:
             ended.update({event.node: event for event in batch if isinstance(event, GenDone)})
     return [ended[node] for node in sorted(ended)]
@@ -139,7 +140,7 @@ async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piec
             choice_of[len(nodes)] = len(choice_of)
             nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
     told = {choice: _Progress() for choice in choice_of.values()}
-    async with aclosing(_events(backend, Segment(tuple(nodes)), streams=True)) as events:
+    async with aclosing(_events(backend, work, nodes, streams=True)) as events:
         async for batch in events:
             yield [_piece(choice := choice_of[event.node], event, told[choice]) for event in batch]
 
@@ -201,14 +202,18 @@ def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple
 
 
 async def _events(
-    backend: ServedBackend, segment: Segment, *, streams: bool
+    backend: ServedBackend, work: Work, nodes: Sequence[Node], *, streams: bool
 ) -> AsyncGenerator[Sequence[Delta | GenDone], None]:
     """What generations say, until the last one has ended."""
-    async with aclosing(backend.watch(segment, streams=streams)) as batches:
+    spent = SPENT.get()
+    spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
+    async with aclosing(backend.watch(Segment(tuple(nodes)), streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):
                 if isinstance(event, NodeFailed):
                     if number:
                         yield cast(Sequence[Delta | GenDone], batch[:number])
                     raise refusal_of(event.error)
+                if isinstance(event, GenDone):
+                    spent.completion += event.usage.completion
             yield cast(Sequence[Delta | GenDone], batch)  # nothing is chosen

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from re import _parser
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sglc.errors import LegalizeError
+from sglc.ir.grammar.stop_search import StopSearch
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.runtime.tokenizer.detokenize import StopMatch, StopStream
 from tests.depth import at_depth
@@ -147,6 +150,7 @@ def test_an_open_character_at_the_end_becomes_a_replacement_character() -> None:
 _PATTERNS = [
     "a+b", "b{2,3}", "(ab|b)+a", "[^a]b", "a$", r"\n\n+", "(?<=a)b", "(?<=é)", r"\b\n", "^aa?", "(?m:^b)",
     "a(?=b)", "a(?!b)", ".*\n", "(a|b\n)c?", "é|€", "a.b", r"(.)\1", "\ufffd", "(?i:A)b+", "a(b+)?", "[ab]{3}?",
+    "(a+)+b", "(a|ab|b)*\n$", r"a*\Bb", r"(?m:(^a|b$)+)\n", "a+$\n", r"(?s:.)*\bé",
 ]  # fmt: skip
 
 
@@ -208,6 +212,90 @@ def test_patterns_of_bounded_length_hold_back_no_more_than_that() -> None:
     assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "", "", ""]  # `\n+` inside has no bound
     stream = StopStream(_BYTES, patterns=[stop_pattern("bab"), stop_pattern("\n+")])
     assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "a", "a", "b"]
+
+
+@settings(max_examples=at_depth(100, 1000, 20_000), deadline=None, derandomize=True)
+@given(
+    st.recursive(
+        st.sampled_from(
+            [
+                "a",
+                "b",
+                "[^a]",
+                ".",
+                "\n",
+                "^",
+                "$",
+                r"\b",
+                r"\B",
+                r"\w",
+                r"\Z",
+                r"\A",
+                "(?i:A)",
+                "(?m:$)",
+                "(?m:^)",
+            ]
+        ),
+        lambda inner: st.one_of(
+            st.builds("({}|{})".format, inner, inner),
+            st.builds("{}{}".format, inner, inner),
+            st.builds("({}){}".format, inner, st.sampled_from(["*", "+", "?", "{2,3}", "+?", "{0,2}?"])),
+        ),
+        max_leaves=6,
+    ),
+    st.text("ab\n é", max_size=8),
+)
+def test_a_search_finds_what_re_does(pattern: str, text: str) -> None:  # fmt: skip
+    search = StopSearch(_parser.parse(pattern))
+    assert search.matches_nothing == bool(re.search(pattern, ""))
+    reading: dict[int, int] = {}
+    for end in range(1, len(text) + 1):
+        reading = search.read(reading, end - 1, text[end - 2 : end - 1], text[end - 1])
+        match = re.search(pattern, text[:end])
+        assert reading.get(0) == (match and match.start()), end
+        if match:
+            break
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(a|a)*b", "a*a*a*a*a*b", "(a?){40}a{40}b", "(|)*(|)*b", "((|)(|)){40}b"]
+)
+def test_no_pattern_takes_long(pattern: str) -> None:
+    """Steps are counted: `re` would take for ever."""
+    read, most = StopSearch._closure, 0
+
+    def counted(search: StopSearch, *given: Any, **more: Any) -> Any:
+        nonlocal most
+        most += len(search._places)
+        return read(search, *given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopSearch, "_closure", counted)
+        stream = StopStream([b"a", b"b"], patterns=[stop_pattern(pattern)])
+        for _ in range(300):
+            stream.push(0)
+        assert stream.match is None or "b" not in pattern
+        stream.push(1)
+    assert stream.match is not None
+    assert most < 300 * 1000
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a{0,999}){0,999}b",
+        "a{100000}",
+        "x" * 20_000,
+        r"(a+)+(?=b)",
+        r"(a|a)*\1b",
+        "(?=(a*)*b)a",
+        "((|){99}){99}",
+    ],
+)
+def test_what_may_take_for_ever_is_refused(pattern: str) -> None:
+    with pytest.raises(LegalizeError, match="may take for ever") as failure:
+        stop_pattern(pattern)
+    assert failure.value.code == "SGLC471"
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("(", "SGLC471"), ("a*", "SGLC472"), ("$", "SGLC472")])

@@ -14,6 +14,7 @@ from sglc.errors import LegalizeError, RunError
 from sglc.ir.grammar.strict_schema import has_finite_document
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
 from sglc.runtime.engine import jump_forward
 from tests.runtime import test_engine
 from tests.runtime.test_engine import EOS, LONG
@@ -115,6 +116,7 @@ def test_text_too_long_to_be_made_is_forced_in_parts_up_to_the_limit() -> None:
     assert bench.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_grammar_that_takes_too_long_fails_alone() -> None:
     """What it has read can be read in more and more ways: each token takes longer than the one before."""
     rules = "\n".join(f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40))
@@ -129,6 +131,24 @@ def test_a_grammar_that_takes_too_long_fails_alone() -> None:
     assert "takes too long" in failed.error.message
     assert bench.samples(free) == [bench.oracle.continuation(LONG[:7], test_engine.PLAIN, 1)]
     assert bench.nothing_left()
+
+
+def test_what_a_form_takes_is_counted_for_all_that_are_held_to_it() -> None:
+    """A request may have a thousand generations."""
+    grammar = 'root ::= s "."\ns ::= s s s | s s | [a-z]'
+    first, second = (CONSTRAINTS.of(Sampling(ebnf=grammar, canonical=False)) for _ in range(2))
+    assert isinstance(first, GrammarConstraint)
+    assert isinstance(second, GrammarConstraint)
+    assert not second.done(second.start)
+    first._effort.count(0.2)
+    assert not second.done(second.start)
+    first._effort.count(0.4)
+    for constraint in (first, second):
+        with pytest.raises(RunError, match="takes too long"):
+            constraint.done(constraint.start)
+    other = CONSTRAINTS.of(Sampling(ebnf=grammar + "\n# another", canonical=False))
+    assert other is not None
+    assert not other.done(other.start)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sglc.ir.plan.events import GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
-from sglc.runtime.constraints.grammar_matcher import GrammarConstraint
+from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
 from sglc.runtime.constraints.protocol import Constraint
 from tests.depth import few
 from tests.runtime import test_engine, test_segments

@@ -31,12 +31,24 @@ class ConstraintCompiler:
     Args:
         folder: gives the model's files; may take long.
         seconds, memory: what compiling one form may take, in bytes beside what the process has before.
+        kept: whether a form was compiled before, and need not be again; may take long.
+        regexes: whether it compiles them, which are bounded by what they are.
     """
 
-    def __init__(self, folder: Callable[[], Path], seconds: float, memory: int) -> None:
+    def __init__(
+        self,
+        folder: Callable[[], Path],
+        seconds: float,
+        memory: int,
+        kept: Callable[[Sampling], bool],
+        *,
+        regexes: bool,
+    ) -> None:
         self._folder = folder
         self._seconds = seconds
         self._memory = memory
+        self._kept = kept
+        self._regexes = regexes
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -49,7 +61,11 @@ class ConstraintCompiler:
             for index, node in enumerate(segment.nodes)
             if isinstance(node, GenNode) and (form := _form(node.sampling)) is not None
         }
-        return {index: form for index, form in forms.items() if form not in self._known}
+        return {
+            index: form
+            for index, form in forms.items()
+            if form not in self._known and (self._regexes or form.regex is None)
+        }
 
     async def compile_all(
         self, forms: Mapping[int, Sampling], told: Callable[[int, SglcError | None], None]
@@ -69,9 +85,13 @@ class ConstraintCompiler:
         self, form: Sampling, nodes: Sequence[int], told: Callable[[int, SglcError | None], None]
     ) -> None:
         try:
-            error = await self._compile(form)
+            error = None if await asyncio.to_thread(self._kept, form) else await self._compile(form)
         except (OSError, SglcError) as failure:
             error = BackendError("SGLC506", f"constraints cannot be compiled: {failure}")
+        if error is None:
+            self._known[form] = None
+            if len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
         for node in nodes:
             told(node, error)
 
@@ -98,12 +118,7 @@ class ConstraintCompiler:
         if len(told) == 1:  # it has begun, and the kernel has ended it
             return self._too_much(form)
         problem = msgspec.msgpack.decode(told[1:], type=wire.Problem | None)
-        if problem is not None:
-            return wire.error_of(problem)
-        self._known[form] = None
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
-        return None
+        return None if problem is None else wire.error_of(problem)
 
     def start(self) -> None:
         """Begin the process before it is needed."""

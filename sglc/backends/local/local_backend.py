@@ -21,15 +21,19 @@ from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import Segment
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
+from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
 from sglc.runtime.engine.loading import limits, load
+from sglc.runtime.model.config import load_config
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from sglc.backends.local.compiling import ConstraintCompiler
     from sglc.backends.local.process import RuntimeProcess
+    from sglc.runtime.constraints.constraint import Constraints
     from sglc.runtime.engine.machine import Machine
 
 
@@ -41,7 +45,7 @@ class LocalBackend:
         self._lock = threading.Lock()
         self._runtime: RuntimeThread | RuntimeProcess | None = None
         self._restarts = Restarts()
-        self._compiler: ConstraintCompiler | None = None  # where the runtime is a process
+        self._compiler: ConstraintCompiler | None = None
         self._mail: _Mail | None = None
 
     @property
@@ -90,20 +94,32 @@ class LocalBackend:
             return self._runtime
 
     def _begin(self) -> RuntimeThread | RuntimeProcess:
-        if not _apart(self.options):
-            return RuntimeThread(self._load, self.options)
+        apart = _apart(self.options)
         try:
             from sglc.backends.local.compiling import ConstraintCompiler
-            from sglc.backends.local.process import RuntimeProcess
+
+            if apart:
+                from sglc.backends.local.process import RuntimeProcess
         except ImportError as error:
             raise BackendError(
                 "SGLC501", f"`{self.options.model}` cannot be loaded: {error}", hint="install `sglc[local]`"
             ) from None
         if self._compiler is None:
-            self._compiler = ConstraintCompiler(
-                lambda: self.folder, self.options.compile_s, self.options.compile_bytes
-            )
-        return RuntimeProcess(self.options, lambda: self.folder)
+            limits = (self.options.compile_s, self.options.compile_bytes)
+            self._compiler = ConstraintCompiler(lambda: self.folder, *limits, self._is_kept, regexes=apart)
+        return (
+            RuntimeProcess(self.options, lambda: self.folder)
+            if apart
+            else RuntimeThread(self._load, self.options)
+        )
+
+    def _is_kept(self, form: Sampling) -> bool:
+        return self._constraints.is_kept(form)
+
+    @cached_property
+    def _constraints(self) -> Constraints:
+        assert self.target.tokenizer is not None
+        return kept_constraints(self.target.tokenizer, load_config(self.folder).vocab_size)
 
     def _load(self) -> Machine:
         return load(self.options, self.folder, self.target.tokenizer)
@@ -126,7 +142,6 @@ class LocalBackend:
         emit, done = (lambda event: mail.put(inbox, event)), (lambda: mail.put(inbox, None))
         compiling: asyncio.Task[None] | None = None
         if self._compiler is not None and (forms := self._compiler.forms_of(segment)):
-            assert not isinstance(runtime, RuntimeThread)
             run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
             told = functools.partial(runtime.compiled, run)
             compiling = asyncio.create_task(self._compiler.compile_all(forms, told))

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -30,6 +30,7 @@ class _ThreadRun:
     emit: Callable[[Event], None]
     done: Callable[[], None]
     streams: bool
+    compiling: tuple[int, ...]
     run: object = None
     aborted: bool = False
 
@@ -38,8 +39,16 @@ class _SegmentRunner(Protocol):
     """What commands act on: a machine, or what stands in its place when there is none."""
 
     def submit(
-        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], *, streams: bool
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool,
+        compiling: Sequence[int],
     ) -> object: ...
+
+    def compiled(self, run: object, index: int, error: SglcError | None) -> None: ...
 
     def abort(self, run: object) -> None: ...
 
@@ -51,10 +60,19 @@ class _Refusing:
         self.error = error
 
     def submit(
-        self, segment: Segment, emit: Callable[[Event], None], done: Callable[[], None], *, streams: bool
+        self,
+        segment: Segment,
+        emit: Callable[[Event], None],
+        done: Callable[[], None],
+        *,
+        streams: bool,
+        compiling: Sequence[int],
     ) -> object:
         refuse(range(len(segment.nodes)), self.error, emit, done)
         return None
+
+    def compiled(self, run: object, index: int, error: SglcError | None) -> None:
+        return
 
     def abort(self, run: object) -> None:
         return
@@ -81,11 +99,17 @@ class RuntimeThread:
         done: Callable[[], None],
         *,
         streams: bool = True,
+        compiling: tuple[int, ...] = (),
     ) -> object:
-        """Start a segment; gives a token for `abort`."""
-        job = _ThreadRun(segment, emit, done, streams)
+        """Start a segment; gives a token for `abort`. Nodes that are `compiling` wait for `compiled`."""
+        job = _ThreadRun(segment, emit, done, streams, compiling)
         self._tell(lambda machine: _begin(machine, job))
         return job
+
+    def compiled(self, run: object, node: int, error: SglcError | None) -> None:
+        """What a node is held to is compiled, or `error` is wrong with it."""
+        assert isinstance(run, _ThreadRun)
+        self._tell(lambda machine: _compiled(machine, run, node, error))
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events."""
@@ -177,7 +201,12 @@ class RuntimeThread:
 
 def _begin(machine: _SegmentRunner, job: _ThreadRun) -> None:
     if not job.aborted:
-        job.run = machine.submit(job.segment, job.emit, job.done, streams=job.streams)
+        job.run = machine.submit(job.segment, job.emit, job.done, streams=job.streams, compiling=job.compiling)
+
+
+def _compiled(machine: _SegmentRunner, job: _ThreadRun, node: int, error: SglcError | None) -> None:
+    if job.run is not None and not job.aborted:
+        machine.compiled(job.run, node, error)
 
 
 def _abort(machine: _SegmentRunner, job: _ThreadRun) -> None:

@@ -10,8 +10,9 @@ import dis
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -24,6 +25,9 @@ _BY_TEXT = frozenset(
     ("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals", "setitem")
 )
 
+_STORING = frozenset(
+    dis.opmap[f"{verb}_{what}"] for verb in ("STORE", "DELETE") for what in ("GLOBAL", "DEREF", "ATTR")
+)
 
 VARIABLES: Mapping[str, Any] = {}  # stands for the variables of functions around others
 
@@ -36,6 +40,8 @@ class _Stored:
     as_attributes: frozenset[str]
     as_variables: frozenset[str]
 
+
+_NOTHING = _Stored(frozenset(), frozenset(), frozenset())
 
 # By the id of the code, which is kept alive: looking into byte code takes long, and code does not change.
 _KNOWN: dict[int, tuple[CodeType, _Stored]] = {}
@@ -69,39 +75,48 @@ class Stores:
         if id(names) in self.seen:
             return
         self.seen.add(id(names))
-        for function in _functions(names):
-            if function.__code__.co_filename.startswith(_OTHERS):  # it is only imported here
-                continue
+        for function in self._functions(names.values()):
             stored = _stored_by(function.__code__)
-            self.as_attributes |= stored.as_attributes
-            self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
-            self.as_globals.setdefault(id(VARIABLES), set()).update(stored.as_variables)
+            if stored is not _NOTHING:
+                self.as_attributes |= stored.as_attributes
+                self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
+                self.as_globals.setdefault(id(VARIABLES), set()).update(stored.as_variables)
+
+    def _functions(self, values: Iterable[Any]) -> Iterator[FunctionType]:
+        """The functions among the values of a module or class, declared ones and methods too; runs no code."""
+        for value in list(values):
+            kind = type(value)
+            if kind is FunctionType:
+                yield value
+                if value.__dict__:
+                    yield from self._functions([value.__dict__.get("__wrapped__")])
+            elif issubclass(kind, type):
+                if id(value) not in self.seen and not _installed(value):
+                    self.seen.add(id(value))
+                    yield from self._functions(each for each in vars(value).values() if type(each) is not type)
+            elif issubclass(kind, staticmethod | classmethod):
+                yield from self._functions([value.__func__])
+            elif issubclass(kind, property):
+                yield from self._functions([value.fget, value.fset])
+            elif kind.__module__.startswith("sglc."):
+                yield from self._functions([getattr(value, "__wrapped__", None)])
 
 
 def _is_users(module: object) -> bool:
     if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] == "sglc":
         return False
-    file = vars(module).get("__file__") or ""
-    return module.__name__ == "__main__" or bool(file and not file.startswith((*INSTALLED, "<frozen")))
+    return module.__name__ == "__main__" or _is_users_file(vars(module).get("__file__") or "")
 
 
-def _functions(names: Mapping[str, Any]) -> Iterator[FunctionType]:
-    """The functions of a module or class, what is declared and methods among them; no code of theirs is run."""
-    for value in list(names.values()):
-        match value:
-            case type():
-                yield from _functions(
-                    {key: each for key, each in vars(value).items() if type(each) is not type}
-                )
-            case staticmethod() | classmethod():
-                yield from _functions({"": value.__func__})
-            case property():
-                yield from _functions({"get": value.fget, "set": value.fset})
-            case FunctionType():
-                yield value
-                yield from _functions({"": vars(value).get("__wrapped__")})
-            case _ if type(value).__module__.startswith("sglc."):
-                yield from _functions({"": getattr(value, "__wrapped__", None)})
+@lru_cache(maxsize=1 << 14)
+def _is_users_file(file: str) -> bool:
+    return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
+
+
+def _installed(class_: type) -> bool:
+    """Whether it is a class of a library: what the user's code puts there is found where that code stands."""
+    name = vars(class_).get("__module__")
+    return isinstance(name, str) and name in sys.modules and not _is_users(sys.modules[name])
 
 
 def _stored_by(code: CodeType) -> _Stored:
@@ -110,7 +125,8 @@ def _stored_by(code: CodeType) -> _Stored:
     if known is None:
         if len(_KNOWN) >= _MOST:
             del _KNOWN[next(iter(_KNOWN))]  # the oldest
-        known = _KNOWN[id(code)] = code, _looked_up(code)
+        installed = code.co_filename.startswith(_OTHERS)  # it is only imported
+        known = _KNOWN[id(code)] = code, _NOTHING if installed else _looked_up(code)
     return known[1]
 
 
@@ -121,7 +137,8 @@ def _looked_up(code: CodeType) -> _Stored:
     if not _BY_TEXT.isdisjoint(code.co_names):
         as_attributes.update(_texts(code.co_consts))
     before = None
-    for instruction in dis.get_instructions(code):
+    stores = not _STORING.isdisjoint(code.co_code[::2])  # most code does not, and to take it apart takes long
+    for instruction in dis.get_instructions(code) if stores else ():
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             as_globals.add(instruction.argval)
         if instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
@@ -136,6 +153,8 @@ def _looked_up(code: CodeType) -> _Stored:
             as_globals |= inner.as_globals
             as_attributes |= inner.as_attributes
             as_variables |= inner.as_variables
+    if not (as_globals or as_attributes or as_variables):
+        return _NOTHING
     return _Stored(frozenset(as_globals), frozenset(as_attributes), frozenset(as_variables))
 
 

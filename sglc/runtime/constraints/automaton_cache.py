@@ -19,7 +19,7 @@ import numpy as np
 from sglc.ir.grammar.dfa import ByteDfa
 from sglc.runtime.constraints.token_automaton import Tables
 
-_FORMAT = 1
+_FORMAT = 2
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
 _GRAMMARS = 1024  # files
 _ARRAYS = ("parent", "kind", "levels", "class_of", "is_open")

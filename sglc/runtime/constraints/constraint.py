@@ -73,6 +73,15 @@ class Constraints:
                 return None
         return self._spelled(constraint) if sampling.canonical else constraint
 
+    def is_kept(self, sampling: Sampling) -> bool:
+        """Whether the schema or grammar of `sampling` was compiled before, by whichever process."""
+        match sampling:
+            case Sampling(json_schema=str(schema)):
+                return self._grammars.is_kept("strict" if sampling.strict else "json_schema", schema)
+            case Sampling(ebnf=str(grammar)):
+                return self._grammars.is_kept("ebnf", grammar)
+        return False
+
     def _spelled(self, constraint: Constraint) -> Constraint:
         return (
             constraint

@@ -31,9 +31,9 @@ class LocalOptions:
 
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
     a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
-    runs in a process of its own; None means on CUDA only. Only then are constraints compiled apart, where one
-    may take `compile_s` seconds and `compile_bytes` of memory. `max_len`: tokens of a prompt and its answer, if
-    fewer than the model's.
+    runs in a process of its own; None means on CUDA only. Schemas and grammars, and then also regexes, are
+    compiled apart, where one may take `compile_s` seconds and `compile_bytes` of memory. `max_len`: tokens of a
+    prompt and its answer, if fewer than the model's.
     """
 
     model: str

@@ -79,6 +79,7 @@ class StopStream:
         self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
         self._longest = max((len(stop) for stop in stops), default=1) - 1
         self._patterns = tuple(patterns)
+        self._readings: list[dict[int, int]] = [{} for _ in patterns]  # of those that have a search
         self._whole = ""  # with patterns: all characters, since a pattern may look behind
         self._tokens = 0
         # Places where a token and a character end together, as (tokens, characters). The first is
@@ -144,14 +145,25 @@ class StopStream:
         """The patterns' first matches among the characters up to `until`, as entries of `_find`."""
         for end in range(self._searched + 1, until + 1 if self._patterns else 0):
             found = []
-            for pattern in self._patterns:
-                begin = self._given if pattern.reach is None else max(self._given, end - pattern.reach)
-                if match := pattern.regex.search(self._whole, begin, end):
-                    found.append((end - base, match.start() - base, pattern.regex.pattern))
+            for number, pattern in enumerate(self._patterns):
+                at = self._match_of(number, pattern, end)
+                if at is not None:
+                    found.append((end - base, at - base, pattern.regex.pattern))
             if found:
                 return found
-        self._searched = until
+            self._searched = end
         return []
+
+    def _match_of(self, number: int, pattern: StopPattern, end: int) -> int | None:
+        """Where a pattern's match begins that is known with the first `end` characters."""
+        if pattern.search is not None:
+            before = self._whole[end - 2] if end > 1 else ""
+            reading = pattern.search.read(self._readings[number], end - 1, before, self._whole[end - 1])
+            self._readings[number] = reading
+            return reading.get(0)
+        begin = self._given if pattern.reach is None else max(self._given, end - pattern.reach)
+        match = pattern.regex.search(self._whole, begin, end)
+        return None if match is None else match.start()
 
     def _open_length(self) -> int:
         """Length of the longest end of the held text that may be the beginning of a stop."""

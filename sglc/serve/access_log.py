@@ -1,0 +1,88 @@
+"""What is known of each request: its id, which its answer carries, and a line when it has been answered."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADER = b"x-request-id"
+_LONGEST_ID = 128  # characters
+_LONGEST_PATH = 256
+
+
+@dataclass(slots=True)
+class Spent:
+    """Tokens that a request took, as far as its generations have ended; None: it made no text."""
+
+    prompt: int | None = None
+    completion: int | None = None
+
+
+SPENT: ContextVar[Spent] = ContextVar("SPENT")  # of the request that a task belongs to
+
+
+class AccessLog:
+    """Gives every request an id, its client's own if that can be one, and writes of it if `written`.
+
+    Nothing is written of what was asked or answered, nor of who asked but the address.
+    """
+
+    def __init__(self, app: ASGIApp, *, written: bool) -> None:
+        self._app = app
+        self._written = written
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As of every ASGI application."""
+        began, began_s = datetime.now(UTC), time.perf_counter()
+        request_id = _id_of(scope)
+        status: int | None = None
+        complete = False
+        spent = Spent()
+        SPENT.set(spent)
+
+        async def named(message: Message) -> None:
+            nonlocal status, complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (_HEADER, request_id)]}
+            await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            if self._written:
+                client = scope.get("client")
+                _write(
+                    time=began.isoformat(timespec="milliseconds"),
+                    id=request_id.decode(),
+                    client=client and f"{client[0]}:{client[1]}",
+                    method=scope["method"],
+                    path=scope["path"][:_LONGEST_PATH],
+                    status=status,
+                    complete=complete,
+                    seconds=round(time.perf_counter() - began_s, 4),
+                    prompt_tokens=spent.prompt,
+                    completion_tokens=spent.completion,
+                )
+
+
+def _id_of(scope: Scope) -> bytes:
+    given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    if 0 < len(given) <= _LONGEST_ID and all(0x20 < byte < 0x7F for byte in given):
+        return given
+    return uuid.uuid4().hex.encode()
+
+
+def _write(**known: str | float | None) -> None:
+    """One line of ASCII, whatever stands in a path."""
+    with suppress(OSError):  # whoever reads it may be gone
+        print(json.dumps(known), file=sys.stderr, flush=True)
