@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from sglc.serve.deadline import Deadline
+from sglc.serve.drain import Drain
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
@@ -93,6 +94,7 @@ def test_what_takes_too_long_is_told_so_and_stopped(server: Server, path: str, b
             for answer in (rest(whole), rest(stream)):  # both before the first token
                 assert refusal(answer) == (b"503", "timed_out")
                 assert b"\r\nretry-after: 1\r\n" in answer
+                assert b"\r\nconnection: close\r\n" in answer
         finally:
             os.kill(pid, signal.SIGCONT)
     until(server.idle, "it goes on")
@@ -121,7 +123,9 @@ def test_half_of_a_request_is_not_waited_for(server: Server) -> None:
     with closing(connected(server)) as body, closing(connected(server)) as chunks:
         body.sendall(whole[:-1])
         chunks.sendall(b"POST /generate HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n")
-        assert refusal(rest(body)) == refusal(rest(chunks)) == (b"408", "body_timed_out")
+        for answer in (rest(body), rest(chunks)):
+            assert refusal(answer) == (b"408", "body_timed_out")
+            assert b"\r\nconnection: close\r\n" in answer
         assert server.ask("POST", "/generate", {"text": "a"})[0] == 200
 
 
@@ -144,7 +148,7 @@ def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
             sent.append(message)
 
         scope = {"type": "http", "headers": [(b"content-length", b"2")]}
-        await Deadline(app, HANG_S, 0.02)(scope, receive, send)
+        await Deadline(app, Drain(), HANG_S, 0.02)(scope, receive, send)
         return int(sent[0]["status"])
 
     assert asyncio.run(status((b"{}", False))) == 200

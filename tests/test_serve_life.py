@@ -169,6 +169,33 @@ def test_what_takes_too_long_is_told_so(
         assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow
+def test_half_of_a_request_is_told_so_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"text": "one"}]')
+    head = "POST /generate HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    with serving("--model", f"scripted:{script}", "--drain-timeout", "0.2") as server, ExitStack() as stack:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        connections = []
+        for part in (
+            f"{head}content-length: 9\r\n\r\n{{",
+            f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n",
+            "",
+        ):
+            connections.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=HANG_S)))
+            connections[-1].sendall(part.encode())
+        assert server.ask("GET", "/health")[0] == 200  # behind them
+        server.process.send_signal(signal.SIGTERM)
+        *halves, nothing = [connection.makefile("rb").read() for connection in connections]
+        assert nothing == b""
+        for answer in halves:
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b'"code":"draining"' in answer
+        assert server.process.wait(HANG_S) == 0
+        _, ending = server.log.read_text().splitlines()
+        assert ending.startswith("sglc: ending: 2 answers")
+
+
 def compiling() -> set[int]:
     """Processes that compile constraints, of whichever server."""
     found = set()
