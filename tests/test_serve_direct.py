@@ -14,6 +14,7 @@ from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, NodeFailed
 from sglc.ir.plan.segment import Segment
+from sglc.serve.access_log import AccessLog
 from sglc.serve.app import Service, make_app, make_direct
 from sglc.serve.direct import Direct
 from sglc.serve.limits import Limits
@@ -59,7 +60,7 @@ def sent(
     async def send(message: Message) -> None:
         answered.append(message)
 
-    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(AccessLog(app, written=False)(scope, receive, send))
     return answered
 
 
