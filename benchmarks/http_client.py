@@ -5,13 +5,16 @@ python -m benchmarks.http_client PORT CONNECTIONS REQUESTS BODY   # prints reque
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import select
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 
+_TOKENS = re.compile(rb'"completion_tokens":(\d+)')
 _DONE = b"data: [DONE]\n\n"
 _END = b"0\r\n\r\n"  # of an answer in chunks
 
@@ -24,13 +27,18 @@ class _Connection:
     expected: int = 0  # bytes of a whole answer, once they are known
 
 
-def main(port: int, connections: int, requests: int, body: str) -> None:
-    """Ask, `connections` at a time; every answer must be whole and of status 200."""
-    request = (
+def request_of(body: str) -> bytes:
+    """What is sent for a body."""
+    return (
         b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\n"
         b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body.encode())
     )
-    streams = bool(json.loads(body).get("stream"))
+
+
+def main(port: int, connections: int, requests: int, bodies: list[str]) -> None:
+    """Ask, `connections` at a time; every answer must be whole and of status 200."""
+    to_send = itertools.cycle([request_of(body) for body in bodies])
+    streams = bool(json.loads(bodies[0]).get("stream"))
     epoll, open_ = select.epoll(), {}
     for _ in range(connections):
         made = socket.create_connection(("127.0.0.1", port))
@@ -38,9 +46,9 @@ def main(port: int, connections: int, requests: int, body: str) -> None:
         open_[made.fileno()] = _Connection(made)
         epoll.register(made.fileno(), select.EPOLLIN)
     begin_s, cpu_s = time.perf_counter(), time.process_time()
-    asked = answered = events = 0
+    asked = answered = events = tokens = 0
     for connection in open_.values():
-        connection.socket.sendall(request)
+        connection.socket.sendall(next(to_send))
         asked += 1
     while answered < requests:
         for number, _ in epoll.poll():
@@ -61,14 +69,17 @@ def main(port: int, connections: int, requests: int, body: str) -> None:
                     connection.expected = _length(connection.received[0])
                 if connection.length < connection.expected:
                     continue
+                if counted := _TOKENS.search(b"".join(connection.received)):
+                    tokens += int(counted[1])
             connection.received.clear()
             connection.length = connection.expected = 0
             answered += 1
             if asked < requests:
-                connection.socket.sendall(request)
+                connection.socket.sendall(next(to_send))
                 asked += 1
     took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_s
-    print(json.dumps({"requests": answered, "events": events, "seconds": took_s, "client_cpu_s": cpu_s}))
+    counts = {"requests": answered, "events": events, "tokens": tokens}
+    print(json.dumps({**counts, "seconds": took_s, "client_cpu_s": cpu_s}))
 
 
 def _length(head: bytes) -> int:
@@ -80,4 +91,4 @@ def _length(head: bytes) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.stdin.read().splitlines())

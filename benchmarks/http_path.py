@@ -68,16 +68,22 @@ def started(*module: str) -> Iterator[Server]:
             process.wait()
 
 
+def asked(server: Server, connections: int, requests: int, bodies: Sequence[str]) -> dict[str, Any]:
+    """What `benchmarks.http_client` says of it."""
+    numbers = (str(server.port), str(connections), str(requests))
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.http_client", *numbers],
+        cwd=ROOT, input="\n".join(bodies), stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
 def load(server: Server, connections: int, requests: int, body: dict[str, Any]) -> dict[str, float]:
     """One round: rates, and CPU time of the server for each request and event."""
     before_s = server.cpu_s()
-    asked = (str(server.port), str(connections), str(requests), json.dumps(body))
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.http_client", *asked],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+    said = asked(server, connections, requests, [json.dumps(body)])
     spent_s = server.cpu_s() - before_s
-    said = json.loads(done.stdout)
     count = said["events"] or said["requests"]
     return {
         "events_a_request": said["events"] / said["requests"],
@@ -133,8 +139,8 @@ def run(kinds: Sequence[str], rounds: int) -> dict[str, Any]:
     for kind in kinds:
         words, streams = WORDS[kind], kind == "stream"
         # The oracle's answer to this has no token without a text, for which there would be no event.
-        asked = {"prompt": "Count to 1", "temperature": 0, "max_tokens": words, "stream": streams}
-        bodies = {"bare": asked, "scripted": asked, "oracle": {**asked, "ignore_eos": True}}
+        body = {"prompt": "Count to 1", "temperature": 0, "max_tokens": words, "stream": streams}
+        bodies = {"bare": body, "scripted": body, "oracle": {**body, "ignore_eos": True}}
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             script = {"rules": [{"text": " word" * words}], "word_s": 1e-9 if streams else 0.0}

@@ -43,6 +43,7 @@ class Characters:
 
     def __init__(self) -> None:
         self._template = ChatTemplate(CHATML, self.named)
+        self._bytes = [b""] * len(_CONTROL) + [character.encode() for character in _CHARACTERS]
 
     def encode(self, text: str) -> list[int]:
         return [len(_CONTROL) + _CHARACTERS.index(character) for character in text]
@@ -51,7 +52,7 @@ class Characters:
         return "".join(_CHARACTERS[i - len(_CONTROL)] for i in ids if i >= len(_CONTROL))
 
     def token_bytes(self) -> list[bytes]:
-        return [b""] * len(_CONTROL) + [character.encode() for character in _CHARACTERS]
+        return self._bytes
 
     def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
         parts = re.split("(" + "|".join(map(re.escape, _CONTROL)) + ")", markup)

@@ -18,7 +18,7 @@ from sglc.runtime.step import I32, U64, Batch
 from tests.oracle_backend import VOCAB_SIZE, Characters
 from tests.reference.oracle import Oracle, terms_of
 
-PAGES = 20_000
+PAGES = {"oracle": 3_000, "quick": 20_000}  # the first one's cache is full soon
 MAX_LEN = 4_000  # tokens
 
 
@@ -48,7 +48,7 @@ def machine(options: LocalOptions, folder: Path) -> Machine:
     max_rows, token_budget = limits(options, "cpu")
     kind = QuickOracle if options.model == "quick" else Oracle
     oracle = kind(
-        pages=PAGES,
+        pages=PAGES[options.model],
         page_size=options.page_size,
         vocab_size=VOCAB_SIZE,
         eos_ids=Characters.eos_ids,

@@ -21,6 +21,7 @@ from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
 _READY = re.compile(r"^sglc: serving (.*) at (https?://\S+)$", re.MULTILINE)
+_RUNTIME = re.compile(rb"sglc\.runtime\.engine\.worker|tests\.oracle_worker")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Server:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-                is_runtime = b"sglc.runtime.engine.worker" in (stat.parent / "cmdline").read_bytes()
+                is_runtime = _RUNTIME.search((stat.parent / "cmdline").read_bytes()) is not None
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if int(parent) == self.process.pid and state not in "ZX" and is_runtime:
@@ -77,11 +78,18 @@ class Server:
 @contextmanager
 def serving(*options: str, status: int = 0) -> Iterator[Server]:
     """`sglc serve OPTIONS --port 0`, until the block ends; it must end in good order then, with `status`."""
+    with running("sglc.cli", "serve", "--port", "0", *options, status=status) as server:
+        yield server
+
+
+@contextmanager
+def running(*module: str, status: int = 0) -> Iterator[Server]:
+    """`python -m MODULE ...`, which is a server."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with log.open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "sglc.cli", "serve", "--port", "0", *options],
+                [sys.executable, "-W", "error", "-m", *module],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=err,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from sglc.serve.deadline import Deadline
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
@@ -27,7 +30,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     save_tiny_model(folder, max_position_embeddings=4096)
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     (folder / "chat_template.jinja").write_text(template)
-    options = ("--request-timeout", "1", "--keep-alive", "1", "--max-tokens", "7", "--max-len", "500")
+    options = (
+        "--request-timeout",
+        "1",
+        "--body-timeout",
+        "0.5",
+        "--keep-alive",
+        "1",
+        "--max-tokens",
+        "7",
+        "--max-len",
+        "500",
+    )
     with serving("--model", str(folder), "--device", "cpu", "--kv-mib", "64", *options) as server:
         yield server
 
@@ -107,7 +121,35 @@ def test_half_of_a_request_is_not_waited_for(server: Server) -> None:
     with closing(connected(server)) as body, closing(connected(server)) as chunks:
         body.sendall(whole[:-1])
         chunks.sendall(b"POST /generate HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n")
-        assert refusal(rest(body)) == refusal(rest(chunks)) == (b"503", "timed_out")
+        assert refusal(rest(body)) == refusal(rest(chunks)) == (b"408", "body_timed_out")
+        assert server.ask("POST", "/generate", {"text": "a"})[0] == 200
+
+
+def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await asyncio.sleep(0.1)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def status(*parts: tuple[bytes, bool]) -> int:
+        messages = iter([{"type": "http.request", "body": body, "more_body": more} for body, more in parts])
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return next(messages, None) or await asyncio.Future()
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "headers": [(b"content-length", b"2")]}
+        await Deadline(app, HANG_S, 0.02)(scope, receive, send)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(status((b"{}", False))) == 200
+    assert asyncio.run(status((b"{", True), (b"}", False))) == 200
+    assert asyncio.run(status((b"{", True))) == 408
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nhost:"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,8 @@ from typing import Any
 from sglc.ir.plan.events import GenDone, Usage
 from sglc.serve.logprobs import Spelling
 from sglc.serve.work import Piece, Work
+
+_RANDOM = random.Random()  # nothing is secret of an id, and the system's own numbers take a call each
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Answer:
     prefix: str
     model: str
     spelling: Spelling
-    id: str = field(default_factory=lambda: os.urandom(16).hex())
+    id: str = field(default_factory=lambda: f"{_RANDOM.getrandbits(128):032x}")
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
     @cached_property

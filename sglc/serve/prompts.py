@@ -55,12 +55,12 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> li
         Refusal: one is empty, or has an id that the model lacks.
         RunError: SGLC430, a text holds half of a surrogate pair.
     """
-    vocabulary = len(tokenizer.token_bytes())
     prompts = []
     for item in given:
         if isinstance(item, str):
             prompt = of_text(tokenizer, item)
         else:
+            vocabulary = len(tokenizer.token_bytes())
             if unknown := [id_ for id_ in item if not 0 <= id_ < vocabulary]:
                 raise bad(param, f"has the token id {unknown[0]}, the model has ids up to {vocabulary - 1}")
             prompt = ServedPrompt(_spelled(tokenizer, item), tuple(item))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import secrets
+import random
 from typing import Any
 
 from sglc.ir.sampling import Sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ResponseFormat, Steered
 from sglc.serve.problems import Refusal, bad
 
+_RANDOM = random.Random()
 _GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
 
 
@@ -103,7 +104,7 @@ def _sampling(
         top_k=body.top_k,
         min_p=body.min_p,
         ignore_eos=body.ignore_eos,
-        seed=secrets.randbits(64) if seed is None else seed % 2**64,
+        seed=_RANDOM.getrandbits(64) if seed is None else seed % 2**64,
         regex=body.regex,
         json_schema=schema,
         ebnf=body.ebnf,

@@ -1,0 +1,188 @@
+"""Requests that go past the framework are answered as it would, and events are sent as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
+from sglc.errors import BackendError
+from sglc.ir.plan.events import Delta, Event, NodeFailed
+from sglc.ir.plan.segment import Segment
+from sglc.serve.app import Service, make_app, make_direct
+from sglc.serve.direct import Direct
+from sglc.serve.drain import Drain
+from sglc.serve.limits import Limits
+from sglc.serve.sending import EventStream
+
+WORDS = " one two three"
+GIVEN = json.dumps({"prompt": "Count", "seed": 1}).encode()
+
+
+def service(backend: ScriptedBackend | None = None) -> Service:
+    made = backend or ScriptedBackend(by_rules([Rule(text=WORDS)]))
+    tokenizer: Any = made.target.tokenizer
+    return Service(made, tokenizer, "m", 1 << 20, limits=Limits(body=10_000))
+
+
+def sent(
+    app: ASGIApp, *parts: bytes, path: str = "/v1/completions", leaves: bool = False, **headers: str
+) -> list[Message]:
+    """What `app` answers to a body that comes in parts; the client stays until then, unless it `leaves`."""
+    fields = {"content-type": "application/json", "content-length": str(sum(map(len, parts))), **headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "headers": [(name.encode(), value.encode()) for name, value in fields.items() if value],
+    }
+    bodies = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    bodies[-1]["more_body"] = leaves
+    answered: list[Message] = []
+
+    async def receive() -> Message:
+        if bodies:
+            return bodies.pop(0)
+        if not leaves:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    return answered
+
+
+def told(answered: list[Message]) -> tuple[int, bytes]:
+    return answered[0]["status"], b"".join(message["body"] for message in answered[1:])
+
+
+NOT_TAKEN = {
+    "no JSON": b'{"prompt": ',
+    "an empty body": b"",
+    "not an object": b"[1]",
+    "an unknown field": b'{"prompt": "a", "no_such": 1}',
+    "a wrong type": b'{"prompt": "a", "n": "1"}',
+    "half a character": b'{"prompt": "\\ud800"}',
+    "half a character in bytes": b'{"prompt": "\xed\xa0\x80"}',
+    "no UTF-8": b'{"prompt": "\xff"}',
+    "not a number": b'{"prompt": "a", "temperature": NaN}',
+    "more than a number holds": b'{"prompt": "a", "temperature": 1e999}',
+    "a large number": b'{"prompt": "a", "n": 1000000000000000000000000000000}',
+    "a deep one": b'{"prompt": ' + b"[" * 5_000,
+    "a long one": b'{"prompt": "' + b"a" * 10_000 + b'"}',
+    "another model": b'{"prompt": "a", "model": "other"}',
+    "two limits": b'{"prompt": "a", "regex": "a", "ebnf": "root ::= \\"a\\""}',
+}
+
+
+@pytest.mark.parametrize("body", NOT_TAKEN.values(), ids=NOT_TAKEN)
+def test_what_is_wrong_is_said_in_the_same_words(body: bytes) -> None:
+    status, content = told(sent(make_direct(service()), body))
+    assert (status, content) == told(sent(make_app(service()), body))
+    assert 400 <= status < 500
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"content-type": ""}, {"content-type": "text/plain"}, {"content-length": ""}, {"content-length": "99999"}],
+)
+def test_bodies_of_another_kind_or_length_are_the_frameworks(headers: dict[str, str]) -> None:
+    status, _ = told(sent(make_direct(service()), GIVEN, **headers))
+    assert status == told(sent(make_app(service()), GIVEN, **headers))[0]
+
+
+def test_a_body_may_come_in_parts() -> None:
+    status, content = told(sent(make_direct(service()), GIVEN[:5], b"", GIVEN[5:]))
+    assert (status, json.loads(content)["choices"][0]["text"]) == (200, WORDS)
+
+
+def test_nothing_is_answered_to_who_leaves_before_the_end_of_a_body() -> None:
+    backend = ScriptedBackend(by_rules([Rule(text=WORDS)]))
+    status, _ = told(sent(make_direct(service(backend)), GIVEN[:5], leaves=True))
+    assert status == 400
+    assert backend.calls == 0
+
+
+def test_the_framework_is_not_asked_what_it_need_not_know() -> None:
+    async def framework(*_: Any) -> None:
+        raise AssertionError("it is asked")
+
+    app = make_direct(service())
+    assert isinstance(app, Direct)
+    app._app = framework
+    for path, body in (
+        ("/v1/completions", GIVEN),
+        ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "Count"}]}'),
+        ("/generate", b'{"text": "Count"}'),
+    ):
+        assert told(sent(app, body, path=path))[0] == 200
+
+
+def test_a_fault_of_the_server_is_told_and_logged() -> None:
+    def broken(_: Any) -> str:
+        raise ZeroDivisionError("bug")
+
+    answered: list[Message] = []
+    app = make_direct(service(ScriptedBackend(broken)))
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        async def put(message: Message) -> None:
+            answered.append(message)
+
+        await app(scope, receive, put)
+
+    with pytest.raises(ZeroDivisionError):  # which the server of ASGI writes down
+        sent(noting, GIVEN)
+    status, content = told(answered)
+    assert (status, json.loads(content)["error"]["code"]) == (500, "internal_error")
+
+
+# -- events ------------------------------------------------------------------------------------------
+
+
+def test_events_that_are_there_together_are_sent_together_and_stay_apart() -> None:
+    async def rest() -> AsyncGenerator[list[int], None]:
+        yield [2]
+        yield [3, 4]
+
+    first, one, two, last = sent(EventStream([0, 1], rest(), Drain(), 9), b"")[1:]
+    assert first["body"] == b"data: 0\n\ndata: 1\n\n"
+    assert one["body"] == b"data: 2\n\n"
+    assert two["body"] == b"data: 3\n\ndata: 4\n\n"
+    assert (last["body"], last["more_body"]) == (b"data: [DONE]\n\n", False)
+
+
+class Together(ScriptedBackend):
+    """Two words and a failure that are there at once."""
+
+    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        yield [Delta(2, " one"), Delta(2, " two"), NodeFailed(2, BackendError("SGLC506", "it ended"))]
+
+
+def test_what_came_before_a_failure_is_sent() -> None:
+    backend = Together(by_rules([]))
+    status, content = told(sent(make_direct(service(backend)), b'{"prompt": "Count", "stream": true}'))
+    one, two, error, done, _ = content.decode().split("\n\n")
+    assert status == 200
+    assert [json.loads(event[6:])["choices"][0]["text"] for event in (one, two)] == [" one", " two"]
+    assert json.loads(error[6:])["error"]["code"] == "SGLC506"
+    assert done == "data: [DONE]"
+
+
+def test_each_word_is_an_event_however_late_it_is() -> None:
+    backend = ScriptedBackend(by_rules([Rule(text=WORDS)]), word_s=1e-9)
+    body = b'{"prompt": "Count", "stream": true}'
+    _, *bodies = sent(make_direct(service(backend)), body)
+    assert [message["body"].count(b"data: ") for message in bodies] == [1] * 5
