@@ -69,24 +69,24 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str, status: int = 0) -> Iterator[Server]:
+def serving(*options: str, status: int = 0, root: Path = ROOT) -> Iterator[Server]:
     """`sglc serve OPTIONS --port 0`, until the block ends; it must end in good order then, with `status`."""
-    with running("sglc.cli", "serve", "--port", "0", *options, status=status) as server:
+    with running("sglc.cli", "serve", "--port", "0", *options, status=status, root=root) as server:
         yield server
 
 
 @contextmanager
-def running(*module: str, status: int = 0) -> Iterator[Server]:
-    """`python -m MODULE ...`, which is a server."""
+def running(*module: str, status: int = 0, root: Path = ROOT) -> Iterator[Server]:
+    """`python -m MODULE ...` of the package in `root`, which is a server."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with log.open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", *module],
-                cwd=ROOT,
+                cwd=root,
                 stdout=subprocess.PIPE,
                 stderr=err,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(root)},
             )
         try:
             until(lambda: process.poll() is not None or _READY.search(log.read_text()) is not None, "not ready")

@@ -34,12 +34,14 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 _BEGUN = b"\0"  # what comes before the work; behind it comes a `Problem`, or null
 _MOST = 2  # processes at once
+_NICE = 10  # who is answered meanwhile comes first
 _LOOK_S = 0.01  # how often it looks for one that has ended
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compile what is asked for until nobody asks any more; gives the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    os.nice(_NICE)
     control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
     seconds, memory = float(arguments[2]), int(arguments[3])
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
