@@ -194,13 +194,17 @@ class FreeStream:
 
     def end(self) -> list[tuple[float, float]]:
         """When events came, and how long each after the one before."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stop()
         self._process.wait(60)
         lines = (Path(self._out.name) / "gaps").read_text().splitlines()
         return [(float(at), float(gap)) for at, gap in (line.split() for line in lines)]
 
+    def _stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def __exit__(self, *_: object) -> None:
+        self._stop()
         self._process.kill()
         self._process.wait()
         self._file.close()
