@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -12,10 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
-from sglc.serve.deadline import Deadline
-from sglc.serve.drain import Drain
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
@@ -119,33 +115,6 @@ def test_half_of_a_request_is_not_waited_for(server: Server) -> None:
             assert refusal(answer) == (b"408", "body_timed_out")
             assert b"\r\nconnection: close\r\n" in answer
         assert server.ask("POST", "/generate", {"text": "a"})[0] == 200
-
-
-def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
-        await asyncio.sleep(0.1)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def status(*parts: tuple[bytes, bool]) -> int:
-        messages = iter([{"type": "http.request", "body": body, "more_body": more} for body, more in parts])
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            return next(messages, None) or await asyncio.Future()
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "headers": [(b"content-length", b"2")]}
-        await Deadline(app, Drain(), HANG_S, 0.02)(scope, receive, send)
-        return int(sent[0]["status"])
-
-    assert asyncio.run(status((b"{}", False))) == 200
-    assert asyncio.run(status((b"{", True), (b"}", False))) == 200
-    assert asyncio.run(status((b"{", True))) == 408
 
 
 def test_a_head_is_not_waited_for(server: Server) -> None:

@@ -100,7 +100,6 @@ def test_keys_are_not_told(server: Server) -> None:
     assert [key for key in (*API, *ADMIN, "wrong") if any(key in text for text in told)] == []
 
 
-@pytest.mark.slow
 def test_only_admins_need_a_key_where_only_they_have_one(script: str) -> None:
     with serving("--model", script, "--admin-key", ADMIN[0]) as server:
         for method, path in FOR_ALL:
@@ -365,7 +364,6 @@ def made_certificate(folder: Path, name: str) -> tuple[str, str]:
     return cert, key
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sglc.cli import main
