@@ -51,6 +51,9 @@ test: $(VENV)/.stamp-test
 nightly: $(VENV)/.stamp-test
 	TEST_DEPTH=nightly $(PYTEST) --timeout 3600
 	$(MAKE) soak
+	$(INSTALL) --editable '.[fuzz]'
+	$(PY) -m tests.serve_fuzz.described --seed $(SEED)
+	$(PY) -m pip uninstall --yes schemathesis
 
 check: $(VENV)/.stamp-dev
 	$(PY) -m ruff format --check .
@@ -86,6 +89,7 @@ soak: $(VENV)/.stamp-test
 	$(PY) -m tests.soak_constrained --seed $(SEED)
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.source_fuzz --programs $(PROGRAMS) --seed $(SEED)
+	$(PY) -m tests.serve_fuzz --requests $(PROGRAMS) --kills 50 --seed $(SEED)
 	$(PY) -m tests.soak_http --seconds $(STREAM_S) --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,

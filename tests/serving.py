@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import descendants
 from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
-_RUNTIME = re.compile(rb"sglc\.runtime\.engine\.worker|tests\.oracle_worker")
 _READY = re.compile(r"^sglc: serving (.*) at (https?://\S+)$", re.MULTILINE)
+_RUNTIME = re.compile(rb"sglc\.runtime\.engine\.worker|tests\.oracle_worker")
 
 
 @dataclass(frozen=True)
@@ -64,36 +65,28 @@ class Server:
 
     def runtime(self) -> int | None:
         """The process of its model, if there is one."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-                is_runtime = _RUNTIME.search((stat.parent / "cmdline").read_bytes()) is not None
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(parent) == self.process.pid and state not in "ZX" and is_runtime:
-                return int(stat.parent.name)
-        return None
+        return next(iter(descendants(self.process.pid, "sglc.runtime.engine.worker")), None)
 
 
 @contextmanager
-def serving(*options: str, status: int = 0) -> Iterator[Server]:
+def serving(*options: str, status: int = 0, root: Path = ROOT) -> Iterator[Server]:
     """`sglc serve OPTIONS --port 0`, until the block ends; it must end in good order then, with `status`."""
-    with running("sglc.cli", "serve", "--port", "0", *options, status=status) as server:
+    with running("sglc.cli", "serve", "--port", "0", *options, status=status, root=root) as server:
         yield server
 
 
 @contextmanager
-def running(*module: str, status: int = 0) -> Iterator[Server]:
-    """`python -m MODULE ...`, which is a server."""
+def running(*module: str, status: int = 0, root: Path = ROOT) -> Iterator[Server]:
+    """`python -m MODULE ...` of the package in `root`, which is a server."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with log.open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", *module],
-                cwd=ROOT,
+                cwd=root,
                 stdout=subprocess.PIPE,
                 stderr=err,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(root)},
             )
         try:
             until(lambda: process.poll() is not None or _READY.search(log.read_text()) is not None, "not ready")

@@ -186,6 +186,26 @@ def test_a_browser_may_ask_whether_it_may_ask_without_a_key(client: httpx2.Clien
     assert client.options("/generate", headers={"authorization": ""}).status_code == 401  # no such question
 
 
+def test_nothing_behind_two_lengths_is_read_whoever_asks(named: Server) -> None:
+    head = "{} HTTP/1.1\r\nhost: {}\r\norigin: {}\r\naccess-control-request-method: POST\r\n"
+    ends = "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    for line, host in (("OPTIONS /generate", "127.0.0.1"), ("GET /health", "b.example")):
+        with socket.create_connection(("127.0.0.1", int(named.url.rpartition(":")[2])), timeout=HANG_S) as one:
+            one.sendall(
+                f"{head.format(line, host, PAGE)}{ends}GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+            )
+            received = b""
+            while more := one.recv(4096):
+                received += more
+        assert received.startswith(b"HTTP/1.1 400")
+        assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_what_a_proxy_says_is_not_believed(named: Server, client: httpx2.Client) -> None:
+    answer = client.get("/health", headers={"x-forwarded-for": "10.1.1.1", "x-forwarded-proto": "https"})
+    assert logged(named, answer.headers["x-request-id"])["client"].startswith("127.0.0.1:")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status"),
     [

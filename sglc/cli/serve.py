@@ -146,6 +146,7 @@ _OPTIONS = {
     ),
     "patience, in seconds": (
         _Option("--request-timeout", _seconds, 600, "S", "from a request's head to the end of its answer"),
+        _Option("--body-timeout", _seconds, 60, "S", "from a request's head to the end of its body"),
         _Option("--compile-timeout", _seconds, 10, "S", "that compiling a constraint may take"),
         _Option("--stall-timeout", _seconds, 60, "S", "that a client may leave a stream unread"),
         _Option("--keep-alive", _seconds, 75, "S", "that a connection may wait for the head of a request"),
@@ -199,6 +200,7 @@ def _serve(options: argparse.Namespace) -> int:
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
                 chat_tokens=options.max_tokens,
                 request_s=options.request_timeout,
+                body_s=options.body_timeout,
             )
             service = Service(backend, tokenizer, options.name or model, max_len, patience.stall_s, limits)
             serve(service, options.host, listening, patience, access, certificate)

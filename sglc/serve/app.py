@@ -22,7 +22,7 @@ from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
-from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any
+from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.work import ServedBackend, Work, done, pieces
@@ -65,7 +65,7 @@ def make_direct(service: Service) -> ASGIApp:
 
 
 def _made(service: Service) -> tuple[FastAPI, Endpoints]:
-    app = FastAPI(title="sglc", max_body_size=service.limits.body)
+    app = FastAPI(title="sglc", max_body_size=service.limits.body, responses={"default": DESCRIBED})
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
@@ -178,7 +178,7 @@ async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> An
 
 async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:
     try:
-        return as_json(await while_connected(request.receive, service.drain, content))
+        return as_json(await while_connected(request.receive, content))
     except Gone:
         return Nothing()
 
@@ -186,10 +186,10 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
 async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
-        first = await while_connected(request.receive, service.drain, _first(parts))
+        first = await while_connected(request.receive, _first(parts))
     except Gone:
         return Nothing()
-    return EventStream(first, parts, service.drain, service.stall_s)
+    return EventStream(first, parts, service.stall_s)
 
 
 async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:

@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -236,7 +237,12 @@ def _schema(value: Any) -> Any:
     raise _wrong("schema_type", "a schema is an object, or its text")
 
 
-Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_few)]
+_TEXT: dict[str, Any] = {"type": "string"}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_OR_TEXT = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": {**_TEXT, "minLength": 1}}]})
+_GIVEN_TEXTS = [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]
+_GIVEN_IDS = [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]
+Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_few), _OR_TEXT]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
 Schema = Annotated[Any, BeforeValidator(_schema)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -245,7 +251,9 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 Samples = Annotated[int, Field(ge=1, le=128)]
 Tops = Annotated[int, Field(ge=0, le=20)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-Prompts = Annotated[list[Any], BeforeValidator(_prompts)]
+Prompts = Annotated[
+    list[Any], BeforeValidator(_prompts), WithJsonSchema({"anyOf": [*_GIVEN_TEXTS, *_GIVEN_IDS]})
+]
 
 
 class StreamOptions(Body):
@@ -360,8 +368,8 @@ class GenerateBody(RequestBody):
 
     ignored = ADVISORY - {"rid"} | {"model"}
 
-    text: Annotated[Any, BeforeValidator(_given_texts)] = None
-    input_ids: Annotated[Any, BeforeValidator(_given_ids)] = None
+    text: Annotated[Any, BeforeValidator(_given_texts), WithJsonSchema({"anyOf": _GIVEN_TEXTS})] = None
+    input_ids: Annotated[Any, BeforeValidator(_given_ids), WithJsonSchema({"anyOf": _GIVEN_IDS})] = None
     sampling_params: SamplingParams = SamplingParams()
     return_logprob: bool = False
     logprob_start_len: Annotated[int, Field(ge=-1, lt=2**31)] | None = None

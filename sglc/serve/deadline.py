@@ -1,4 +1,4 @@
-"""The time that a request may take: from its head to the last byte of its answer, its body included."""
+"""When a request ends, whatever it does: its body or its answer takes too long, or the server ends."""
 
 from __future__ import annotations
 
@@ -6,24 +6,40 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sglc.serve.drain import Drain, ended
 from sglc.serve.problems import Refusal, as_last_events, as_response
 
-_LAST_S = 1.0  # that the client may take to read why it ends
+_LAST_S = 0.5  # that the client may take to read why it ends
 
 
 class Deadline:
-    """Ends what is not answered within `seconds`: its work is cancelled, and the client told so."""
+    """Ends what is not answered within `request_s`, or when `drain` is over: it is cancelled, and told so.
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
+    Likewise what has not come whole within `body_s`, which may be much less: it holds a place in the queue.
+    """
+
+    def __init__(self, app: ASGIApp, drain: Drain, request_s: float, body_s: float) -> None:
         self._app = app
-        self._seconds = seconds
+        self._drain = drain
+        self._request_s = request_s
+        self._body_s = min(body_s, request_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
         started: Message | None = None
         ended = False
+        ends = asyncio.get_running_loop().time() + self._request_s
+        came = not _has_body(scope)
 
-        async def watched(message: Message) -> None:
+        async def read() -> Message:
+            nonlocal came
+            message = await receive()
+            if not (came or message.get("more_body", False)):
+                came = True
+                timeout.reschedule(ends)
+            return message
+
+        async def written(message: Message) -> None:
             nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = message
@@ -32,26 +48,42 @@ class Deadline:
             await send(message)
 
         try:
-            async with asyncio.timeout(self._seconds) as timeout:
-                await self._app(scope, receive, watched)
+            async with asyncio.timeout(self._request_s if came else self._body_s) as timeout:
+                with self._drain.answering(timeout):
+                    await self._app(scope, read, written)
         except TimeoutError:
             if not timeout.expired():
                 raise
             if not ended:
-                await self._end(started, scope, receive, send)
+                await _end(self._refusal(came=came), started, scope, receive, send)
 
-    async def _end(self, started: Message | None, scope: Scope, receive: Receive, send: Send) -> None:
-        message = f"the request has taken more than the {self._seconds:g} s of `--request-timeout`"
-        refusal = Refusal(503, message, code="timed_out", closes=True)
-        try:
-            async with asyncio.timeout(_LAST_S):
-                if started is None:
-                    await as_response(refusal)(scope, receive, send)
-                elif _of_events(started):
-                    last = as_last_events(refusal)
-                    await send({"type": "http.response.body", "body": last, "more_body": False})
-        except TimeoutError:
-            return  # the connection is closed by the server, as behind part of any other answer
+    def _refusal(self, *, came: bool) -> Refusal:
+        if self._drain.over:
+            return ended()
+        if came:
+            message = f"the request has taken more than the {self._request_s:g} s of `--request-timeout`"
+            return Refusal(503, message, code="timed_out", closes=True)
+        message = f"the body has taken more than the {self._body_s:g} s of `--body-timeout`"
+        return Refusal(408, message, code="body_timed_out", closes=True)
+
+
+async def _end(refusal: Refusal, started: Message | None, scope: Scope, receive: Receive, send: Send) -> None:
+    try:
+        async with asyncio.timeout(_LAST_S):
+            if started is None:
+                await as_response(refusal)(scope, receive, send)
+            elif _of_events(started):
+                last = as_last_events(refusal)
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+    except TimeoutError:
+        return  # the connection is closed by the server, as behind part of any other answer
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in scope["headers"]
+    )
 
 
 def _of_events(started: Message) -> bool:

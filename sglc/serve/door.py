@@ -37,7 +37,7 @@ class Access:
 
 def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue) -> ASGIApp:
     """`app` for whom `access` lets in, while there is room, and for as long as they may stay."""
-    app = Deadline(_Door(app, access, drain, queue, limits.queue), limits.request_s)
+    app = Deadline(_Door(app, access, drain, queue, limits.queue), drain, limits.request_s, limits.body_s)
     if access.hosts:
         app = TrustedHostMiddleware(app, access.hosts, www_redirect=False)
     if access.origins:
@@ -49,7 +49,24 @@ def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Q
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )
-    return AccessLog(app, written=access.logged)
+    return AccessLog(_well_framed(app), written=access.logged)
+
+
+def _well_framed(app: ASGIApp) -> ASGIApp:
+    """`app` for requests that end where everybody on their way thinks that they do.
+
+    Of two lengths, who stands between may take the other one, and see another request behind this one.
+    """
+
+    async def framed(scope: Scope, receive: Receive, send: Send) -> None:
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            message = "`Content-Length` and `Transfer-Encoding` exclude each other"
+            refusal = Refusal(400, message, code="bad_request", closes=True)
+            await as_response(refusal)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return framed
 
 
 # Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
@@ -71,18 +88,12 @@ class _Door:
         if refusal := self._refusal(scope):
             await as_response(refusal)(scope, receive, send)
             return
-        with self._drain.answering():
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._queue.let_out(scope)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._queue.let_out(scope)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            # Who stands between may take the other one, and see another request behind this one.
-            message = "`Content-Length` and `Transfer-Encoding` exclude each other"
-            return Refusal(400, message, code="bad_request", closes=True)
         if refusal := self._without_key(scope):
             return refusal
         if self._drain.begun:

@@ -23,6 +23,7 @@ class Limits:
         queue: texts that are being made or wait to be, of all requests.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
+        body_s: seconds from there to the end of its body.
     """
 
     body: int = 64 << 20
@@ -32,6 +33,7 @@ class Limits:
     queue: int = 1024
     chat_tokens: int = 4096
     request_s: float = 600.0
+    body_s: float = 60.0
 
 
 class Queue:

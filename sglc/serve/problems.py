@@ -27,6 +27,30 @@ _PARAMS = {
     "SGLC470": "logit_bias",
     **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
 }
+# What `/openapi.json` says of every answer that is none.
+DESCRIBED: dict[str, Any] = {
+    "description": "an error",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "required": ["message", "type", "param", "code"],
+                        "properties": {
+                            "message": {"type": "string"},
+                            "type": {"enum": ["invalid_request_error", "server_error"]},
+                            "param": {"type": ["string", "null"]},
+                            "code": {"type": "string"},
+                        },
+                    }
+                },
+            }
+        }
+    },
+}
 _RETRY_S = "1"
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 

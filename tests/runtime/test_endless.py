@@ -178,3 +178,11 @@ def test_the_refusal_says_which_rule() -> None:
     assert failure.value.note == "its rule `more` always needs itself again"
     with pytest.raises(LegalizeError, match="no finite document"):
         CONSTRAINTS.of(Sampling(json_schema=json.dumps(ENDLESS), strict=True))
+
+
+def test_a_strict_schema_that_is_too_deep_for_its_parser_is_refused() -> None:
+    schema = '{"items": ' * 200 + "true" + "}" * 200
+    with pytest.raises(LegalizeError, match="llguidance cannot enforce") as failure:
+        CONSTRAINTS.of(Sampling(json_schema=schema, strict=True))
+    assert failure.value.note is not None
+    assert "recursion limit" in failure.value.note

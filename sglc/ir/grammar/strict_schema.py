@@ -38,8 +38,12 @@ def strict_grammar(text: str) -> str:
             "SGLC458", "a `strict` JSON schema needs the package `llguidance`",
             hint="pip install 'sglc[strict]', or leave `strict` out",
         ) from None  # fmt: skip
-    grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)
-    if problem := LLMatcher.validate_grammar(grammar):
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)
+        problem = LLMatcher.validate_grammar(grammar)
+    except ValueError as error:  # its parser takes 128 levels
+        problem = str(error)
+    if problem:
         raise LegalizeError(
             "SGLC456", "`json_schema` has what llguidance cannot enforce", note=problem.splitlines()[0],
             hint="leave it out, and check the value in the program",

@@ -1,11 +1,11 @@
 """Constraints are compiled by `python -m sglc.runtime.engine.compile_server FD FOLDER S BYTES`.
 
-`FOLDER` has the model; a form may take `S` seconds, and `BYTES` of memory beside what this process has. A
-pattern, schema or grammar may ask for more than there is, so nobody waits for it but who sent it. This process
-loads the tokenizer and the libraries once. What comes through the socket `FD` are sockets, one for each form:
-for each it forks a process that reads the form, compiles it into the cache directory, where the runtime finds
-it, and answers. The kernel ends that one when it takes too much, or when the other end of its socket is closed.
-This process ends when `FD` is closed.
+`FOLDER` has the model; a form may take `S` seconds of a processor, and `BYTES` of memory beside what this
+process has. A pattern, schema or grammar may ask for more than there is, so nobody waits for it but who sent
+it. This process loads the tokenizer and the libraries once. What comes through the socket `FD` are sockets,
+one for each form: for each it forks a process that reads the form, compiles it into the cache directory, where
+the runtime finds it, and answers. The kernel ends that one when it takes too much, or when the other end of
+its socket is closed. This process ends when `FD` is closed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 _BEGUN = b"\0"  # what comes before the work; behind it comes a `Problem`, or null
 _MOST = 2  # processes at once
+_NICE = 10  # who is answered meanwhile comes first
 _LOOK_S = 0.01  # how often it looks for one that has ended
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compile what is asked for until nobody asks any more; gives the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    os.nice(_NICE)
     control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
     seconds, memory = float(arguments[2]), int(arguments[3])
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
@@ -82,7 +84,7 @@ def _compile(asked: socket.socket, constraints: Constraints, seconds: float, mem
         fcntl.fcntl(asked, fcntl.F_SETFL, fcntl.fcntl(asked, fcntl.F_GETFL) | os.O_ASYNC)
         if select.select([asked], [], [], 0)[0]:
             return 1
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # of its own work: a busy machine refuses nothing more
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         allowed = resource.getrlimit(resource.RLIMIT_AS)[1]
         most = now + memory if allowed == resource.RLIM_INFINITY else min(now + memory, allowed)
@@ -95,7 +97,7 @@ def _compile(asked: socket.socket, constraints: Constraints, seconds: float, mem
             problem = error
         except (MemoryError, RecursionError):
             return 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         told = msgspec.msgpack.encode(None if problem is None else wire.problem_of(problem))
         asked.sendall(told)
     return 0

@@ -7,6 +7,7 @@ encoded as one string, whatever appends and forks it was written in. Generated i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +59,7 @@ class Machine:
         self.steps = 0
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
+        self._knows_constraints = False
         self._runs: dict[EngineSegmentRun, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[EngineSegmentRun, int, Call]] = {}
         self._kept: KeptStreams[_KeptStream, tuple[SegmentRun[_KeptStream], int]] = KeptStreams(
@@ -91,6 +93,9 @@ class Machine:
         before this returns.
         """
         self.submits += 1
+        if compiling and not self._knows_constraints:  # while that is done, what it will take to read it
+            self._knows_constraints = True
+            threading.Thread(target=self.model.constraints.prepare, daemon=True).start()
         run = EngineSegmentRun(self, segment, self._kept, emit, done, streams, compiling)
         self._runs[run] = None
         run.begin()

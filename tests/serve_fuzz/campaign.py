@@ -1,0 +1,217 @@
+"""Many hostile requests to one server beside a free stream, and what has to be so meanwhile and afterwards."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.runtime.tiny_model import save_tiny_model
+from tests.serve_fuzz.client import Answer, send
+from tests.serve_fuzz.hostile import Hostile, request
+from tests.serving import ROOT, Server, serving
+from tests.waiting import until
+
+MEMORY_BYTES = 7_000_000 << 10  # of addresses, for each process
+COMPILE_S = 2.0
+TIMEOUT_S = 6.0  # of a request
+MOST_S = TIMEOUT_S + 5.0  # until its connection is closed, on a machine that has more to do
+_CLIENTS = 4
+_CALM_S = 4.0
+_MARK = "SGLC_FUZZ"
+_STALL_S = 4.0  # that the free stream may wait, however busy the machine is
+_GROWTH_BYTES = 200 << 20  # of a process behind the first third of the requests
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of a campaign."""
+
+    requests: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    longest: tuple[float, str] = (0.0, "")
+    rss_mib: dict[str, list[int]] = field(default_factory=dict)
+    gaps_ms: dict[str, float] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)  # the largest gaps, and the requests that ran meanwhile
+    spans: list[tuple[float, float, str]] = field(default_factory=list)  # begin, end, which request
+
+    def take(self, number: int, asked: Hostile, answer: Answer) -> None:
+        """Count an answer."""
+        self.requests += 1
+        now_s = answer.began_s + answer.seconds
+        self.spans.append((answer.began_s, now_s, f"{number} {asked.kind}"))
+        status = "left" if answer.left else "closed" if answer.status is None else str(answer.status)
+        self.statuses[f"{asked.kind}: {status}"] += 1
+        self.longest = max(self.longest, (round(answer.seconds, 2), f"{number} ({asked.kind})"))
+        if wrong := answer.wrong(asked, MOST_S):
+            self.wrong.append(f"request {number} ({asked.kind}): {wrong}")
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is stored."""
+        return {
+            "requests": self.requests,
+            "statuses": dict(sorted(self.statuses.items())),
+            "wrong": self.wrong,
+            "longest_s": self.longest[0],
+            "longest": self.longest[1],
+            "rss_mib": self.rss_mib,
+            "gaps_ms": self.gaps_ms,
+            "largest_gaps": self.beside,
+        }
+
+
+@contextmanager
+def tiny_server(*options: str, root: Path = ROOT) -> Iterator[Server]:
+    """A server of the tiny model that has little memory. When it has ended, nothing of it may be left."""
+    mark = uuid.uuid4().hex
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        save_tiny_model(folder, max_position_embeddings=4096)
+        (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        given = ("--model", name, "--name", "tiny", "--device", "cpu", "--max-rows", "8", "--kv-mib", "64")
+        os.environ[_MARK], os.environ["SGLC_CACHE"] = mark, str(folder / "cache")
+        try:
+            with serving(
+                *given,
+                "--compile-timeout",
+                str(COMPILE_S),
+                "--max-queue",
+                "2048",
+                "--request-timeout",
+                str(TIMEOUT_S),
+                *options,
+                root=root,
+            ) as server:
+                runtime = server.runtime()
+                assert runtime is not None
+                for pid in (server.process.pid, runtime):  # and what they begin
+                    resource.prlimit(pid, resource.RLIMIT_AS, (MEMORY_BYTES,) * 2)
+                yield server
+            until(lambda: not marked(mark), f"processes are left behind: {marked(mark)}")
+        finally:
+            del os.environ[_MARK], os.environ["SGLC_CACHE"]
+
+
+def marked(mark: str) -> list[int]:
+    """The processes of that server."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{_MARK}={mark}".encode() in path.read_bytes() and path.parent.name != str(os.getpid()):
+                found.append(int(path.parent.name))
+    return found
+
+
+def run(server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool = False) -> Summary:
+    """Send the requests of these numbers, a few side by side; or only until something is wrong."""
+    summary, address = Summary(), address_of(server)
+    third = len(numbers) // 3
+    with FreeStream(address) as stream:
+        time.sleep(_CALM_S)
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            for first in range(0, len(numbers), max(third // 4, 1)):
+                chosen = numbers[first : first + max(third // 4, 1)]
+                asked = [request(seed, number) for number in chosen]
+                for number, each, answer in zip(
+                    chosen, asked, pool.map(lambda each: send(address, each, MOST_S), asked), strict=True
+                ):
+                    summary.take(number, each, answer)
+                _sample(server, summary)
+                if first_wrong and summary.wrong:
+                    return summary
+        gaps = stream.end()
+    calm = sorted(gap for at, gap in gaps if at < began_s)
+    beside = sorted(gap for at, gap in gaps if at >= began_s)
+    if calm and beside:
+        summary.gaps_ms = {
+            "calm P99": round(1e3 * calm[int(0.99 * (len(calm) - 1))], 2),
+            "calm largest": round(1e3 * calm[-1], 2),
+            "P99": round(1e3 * beside[int(0.99 * (len(beside) - 1))], 2),
+            "largest": round(1e3 * beside[-1], 2),
+            "events": len(beside),
+            "over 3 x calm P99": sum(g > 3 * calm[int(0.99 * (len(calm) - 1))] for g in beside),
+        }
+        if beside[-1] > _STALL_S:
+            summary.wrong.append(f"the free stream waited for {beside[-1]:.1f} s")
+        for at, gap in sorted((gap for gap in gaps if gap[0] >= began_s), key=lambda gap: -gap[1])[:8]:
+            ran = [which for begin, end, which in summary.spans if begin < at and end > at - gap]
+            summary.beside.append(f"{1e3 * gap:.0f} ms: {', '.join(ran)}")
+    else:
+        summary.wrong.append("the free stream got no events")
+    _check_afterwards(server, summary)
+    return summary
+
+
+def _check_afterwards(server: Server, summary: Summary) -> None:
+    try:
+        until(server.idle)
+    except AssertionError:
+        summary.wrong.append(f"it is not idle afterwards: {server.info()}")
+    for process, samples in summary.rss_mib.items():
+        settled = samples[len(samples) // 3 :]
+        if settled and settled[-1] - settled[0] > _GROWTH_BYTES >> 20:
+            summary.wrong.append(f"the memory of the {process} grows: {samples} MiB")
+    said = [line for line in server.log.read_text().splitlines()[1:] if "Invalid HTTP request" not in line]
+    if said:
+        summary.wrong.append("the server said: " + "\n".join(said)[-2_000:])
+    if server.process.poll() is not None:
+        summary.wrong.append(f"the server has ended with {server.process.returncode}")
+
+
+def _sample(server: Server, summary: Summary) -> None:
+    for name, pid in (("server", server.process.pid), ("runtime", server.runtime())):
+        with suppress(OSError):
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            summary.rss_mib.setdefault(name, []).append(pages * resource.getpagesize() >> 20)
+
+
+class FreeStream:
+    """The free stream in a process of its own."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        command = [sys.executable, "-m", "tests.serve_fuzz.free_stream", address[0], str(address[1])]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        env.pop(_MARK)
+        self._out = TemporaryDirectory()
+        self._file = (Path(self._out.name) / "gaps").open("w+")
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=self._file, env=env)
+
+    def __enter__(self) -> FreeStream:
+        return self
+
+    def end(self) -> list[tuple[float, float]]:
+        """When events came, and how long each after the one before."""
+        self._stop()
+        self._process.wait(60)
+        lines = (Path(self._out.name) / "gaps").read_text().splitlines()
+        return [(float(at), float(gap)) for at, gap in (line.split() for line in lines)]
+
+    def _stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._process.kill()
+        self._process.wait()
+        self._file.close()
+        self._out.cleanup()
+
+
+def address_of(server: Server) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    return host, int(port)
