@@ -2,8 +2,9 @@
 
 Requests on 8 and on 200 connections that stay, whole answers and streams of one event a word, in turns. The
 answers are scripted, or come from the runtime's process with the oracle as its model. Each answer of the bare
-application has as many events, of the same size, and it waits for nothing. CPU time is that of the process that
-speaks HTTP: it holds still while wall time depends on who else uses the cores.
+application has as many events, of the same size, and it waits for nothing. The script's words are there at
+once, so they are sent together, each an event; the oracle's come step by step. CPU time is that of the process
+that speaks HTTP: it holds still while wall time depends on who else uses the cores.
 
     python -m benchmarks.http_path
 

@@ -22,7 +22,6 @@ from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
 _READY = re.compile(r"^sglc: serving (.*) at (https?://\S+)$", re.MULTILINE)
-_RUNTIME = re.compile(rb"sglc\.runtime\.engine\.worker|tests\.oracle_worker")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class Server:
 
     def runtime(self) -> int | None:
         """The process of its model, if there is one."""
-        return next(iter(descendants(self.process.pid, "sglc.runtime.engine.worker")), None)
+        modules = ("sglc.runtime.engine.worker", "tests.oracle_worker")
+        return next((pid for module in modules for pid in descendants(self.process.pid, module)), None)
 
 
 @contextmanager

@@ -185,4 +185,6 @@ def test_each_word_is_an_event_however_late_it_is() -> None:
     backend = ScriptedBackend(by_rules([Rule(text=WORDS)]), word_s=1e-9)
     body = b'{"prompt": "Count", "stream": true}'
     _, *bodies = sent(make_direct(service(backend)), body)
-    assert [message["body"].count(b"data: ") for message in bodies] == [1] * 5
+    *events, done, _ = b"".join(message["body"] for message in bodies).split(b"\n\n")
+    assert [json.loads(event[6:])["choices"][0]["text"] for event in events] == [" one", " two", " three", ""]
+    assert done == b"data: [DONE]"

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sglc.errors import BackendError, RunError, SglcError, UsageError
 from sglc.ir.core import Site
@@ -215,6 +215,13 @@ class ScriptedBackend:
 
         Without `streams` there are no deltas.
         """
+        async with aclosing(self.watch(segment, streams=streams)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        """As `submit`, in lists of the events that are there already."""
         self.submits += 1
         nodes = segment.nodes
         prompts: list[str] = [""] * len(nodes)  # the stream behind each node
@@ -230,7 +237,7 @@ class ScriptedBackend:
                     cause = failed_before(node, failed)
                     if cause is not None:
                         failed[index] = cause
-                        yield NodeFailed(index, cause)
+                        yield [NodeFailed(index, cause)]
                         continue
                     if any(source in asked or source in later for source in reads(node)):
                         later.append(index)
@@ -242,38 +249,37 @@ class ScriptedBackend:
                     event, text = self._ask(index, node, prompts[node.stream], texts)
                 except SglcError as error:
                     failed[index] = error
-                    yield NodeFailed(index, error)
+                    yield [NodeFailed(index, error)]
                     continue
                 prompts[index], texts[index] = prompts[node.stream] + text, text
                 if self._word_s:
                     asked[index] = event, text
                 else:
-                    yield event
+                    yield [event]
             if asked:
-                async for event in self._spoken(asked):
-                    if streams or not isinstance(event, Delta):
-                        yield event
+                async for events in self._spoken(asked):
+                    told = events if streams else [event for event in events if not isinstance(event, Delta)]
+                    if told:
+                        yield told
             waiting = later
 
-    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
-        """As `submit`, in lists of the events that are there already: one by one."""
-        async with aclosing(cast(AsyncGenerator[Event, None], self.submit(segment, streams=streams))) as events:
-            async for event in events:
-                yield (event,)
-
-    async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[Event]:
-        """The texts of a wave word by word, all at the same pace."""
+    async def _spoken(self, asked: Mapping[int, tuple[Event, str]]) -> AsyncIterator[list[Event]]:
+        """The texts of a wave word by word, all at the same pace; words whose time is past come together."""
         words = {index: _WORD.findall(text) for index, (_, text) in asked.items()}
         loop = asyncio.get_running_loop()
-        begin_s = loop.time()
-        for number in range(max(map(len, words.values()), default=0)):
-            # A word that is late is not waited for again: others only have their turn before it.
-            await asyncio.sleep(begin_s + (number + 1) * self._word_s - loop.time())
-            for index, said in words.items():
-                if number < len(said) and isinstance(asked[index][0], GenDone):  # a choice comes as a whole
-                    yield Delta(index, said[number])
-        for event, _ in asked.values():
-            yield event
+        begin_s, said, last = loop.time(), 0, max(map(len, words.values()), default=0)
+        while said < last:
+            await asyncio.sleep(begin_s + (said + 1) * self._word_s - loop.time())
+            due = min(max(int((loop.time() - begin_s) / self._word_s), said + 1), last)
+            yield [
+                Delta(index, spoken[number])
+                for number in range(said, due)
+                for index, spoken in words.items()
+                # A choice comes as a whole.
+                if number < len(spoken) and isinstance(asked[index][0], GenDone)
+            ]
+            said = due
+        yield [event for event, _ in asked.values()]
 
     def _follow(self, index: int, node: object, prompts: list[str], texts: Mapping[int, str]) -> None:
         match node:
