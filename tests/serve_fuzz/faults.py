@@ -48,14 +48,6 @@ FAULTS: dict[str, tuple[Change, ...]] = {
         ),
         ("runtime/constraints/grammar_matcher.py", "while len(found) < limit:", "while True:"),
     ),
-    "what matchers take is not counted": (
-        ("runtime/constraints/grammar_constraint.py", "self.taken_s += taken_s", "pass"),
-        (
-            "runtime/constraints/grammar_constraint.py",
-            "self.longest_s = max(self.longest_s, taken_s)",
-            "self.longest_s = 0.0",
-        ),
-    ),
     "stop patterns are looked for by `re` alone": (
         ("ir/grammar/stops.py", "if bound is not None and _ways(tree, bound) <= _MOST_WAYS:", "if True:"),
     ),
