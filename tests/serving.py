@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import descendants
 from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parent.parent
@@ -64,15 +65,7 @@ class Server:
 
     def runtime(self) -> int | None:
         """The process of its model, if there is one."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-                is_runtime = _RUNTIME.search((stat.parent / "cmdline").read_bytes()) is not None
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(parent) == self.process.pid and state not in "ZX" and is_runtime:
-                return int(stat.parent.name)
-        return None
+        return next(iter(descendants(self.process.pid, "sglc.runtime.engine.worker")), None)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ import pytest
 from sglc.backends.local import LocalBackend
 from sglc.ir.plan.events import Event, GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Segment
+from tests.processes import alive, compilers
 from tests.runtime.tiny_model import save_tiny_model
 from tests.test_local_process import LOC, asks, gen, options, run
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -209,3 +212,27 @@ def test_nothing_is_left_behind(backend: LocalBackend) -> None:
     pid = server(backend)
     backend.close()
     assert not Path(f"/proc/{pid}").exists()
+
+
+PROGRAM = """
+import sys
+import sglc as sgl
+from sglc.backends.local import LocalBackend, LocalOptions
+folder, grammar = sys.argv[1:]
+backend = LocalBackend(LocalOptions(folder, device="cpu", kv_bytes=1 << 22, process=True, compile_s=100.0))
+@sgl.function
+def held(s):
+    s += sgl.gen("x", ebnf=grammar)
+held.run(backend=backend)["x"]
+"""
+
+
+def test_what_is_being_compiled_ends_with_the_program(folder: Path, cache: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(folder), COSTLY]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as program:
+        until(lambda: program.poll() is not None or len(compilers(program.pid)) >= 2, "it is not compiled")
+        ours = compilers(program.pid)
+        program.kill()
+        _, err = program.communicate(timeout=HANG_S)
+        assert len(ours) >= 2, err
+        until(lambda: not any(map(alive, ours)), "a process is left behind")

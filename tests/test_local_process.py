@@ -41,6 +41,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import wire
 from sglc.runtime.engine import worker as runtime_service
 from sglc.runtime.engine.worker import Link, Worker
+from tests.processes import alive
 from tests.runtime.tiny_model import save_tiny_model
 from tests.waiting import HANG_S, until
 
@@ -115,14 +116,6 @@ def pid_of(backend: LocalBackend) -> int:
     pid = process_of(backend).pid
     assert pid is not None
     return pid
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def reaped(pid: int) -> bool:

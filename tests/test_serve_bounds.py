@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from sglc.serve.deadline import Deadline
+from sglc.serve.drain import Drain
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
@@ -30,18 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     save_tiny_model(folder, max_position_embeddings=4096)
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     (folder / "chat_template.jinja").write_text(template)
-    options = (
-        "--request-timeout",
-        "1",
-        "--body-timeout",
-        "0.5",
-        "--keep-alive",
-        "1",
-        "--max-tokens",
-        "7",
-        "--max-len",
-        "500",
-    )
+    bounds = {"request-timeout": 4, "body-timeout": 2, "keep-alive": 1, "max-tokens": 7, "max-len": 500}
+    options = [f"--{name}={most}" for name, most in bounds.items()]
     with serving("--model", str(folder), "--device", "cpu", "--kv-mib", "64", *options) as server:
         yield server
 
@@ -74,27 +65,30 @@ def refusal(answer: bytes) -> tuple[bytes, str]:
 # -- time ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", LONG),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "once upon"}]}),
-        ("/generate", {"text": "once upon", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}),
-    ],
-)
-def test_what_takes_too_long_is_told_so_and_stopped(server: Server, path: str, body: dict[str, Any]) -> None:
+ENDPOINTS = {
+    "/v1/completions": LONG,
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "once upon"}]},
+    "/generate": {"text": "once upon", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}},
+}
+
+
+def test_what_takes_too_long_is_told_so_and_stopped(server: Server) -> None:
     pid = server.runtime()
     assert pid is not None
-    with closing(connected(server)) as stream, closing(connected(server)) as whole:
-        os.kill(pid, signal.SIGSTOP)  # in one call that does not return, as far as anybody can see
-        try:
-            whole.sendall(request(path, body))
-            stream.sendall(request(path, body, stream=True))
-            for answer in (rest(whole), rest(stream)):  # both before the first token
+    os.kill(pid, signal.SIGSTOP)  # in one call that does not return, as far as anybody can see
+    try:
+        with ExitStack() as stack:
+            connections = []
+            for path, body in ENDPOINTS.items():
+                for stream in (False, True):  # whose first token does not come either
+                    connections.append(stack.enter_context(closing(connected(server))))
+                    connections[-1].sendall(request(path, body, stream=stream))
+            for answer in map(rest, connections):
                 assert refusal(answer) == (b"503", "timed_out")
                 assert b"\r\nretry-after: 1\r\n" in answer
-        finally:
-            os.kill(pid, signal.SIGCONT)
+                assert b"\r\nconnection: close\r\n" in answer
+    finally:
+        os.kill(pid, signal.SIGCONT)
     until(server.idle, "it goes on")
 
 
@@ -121,7 +115,9 @@ def test_half_of_a_request_is_not_waited_for(server: Server) -> None:
     with closing(connected(server)) as body, closing(connected(server)) as chunks:
         body.sendall(whole[:-1])
         chunks.sendall(b"POST /generate HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n")
-        assert refusal(rest(body)) == refusal(rest(chunks)) == (b"408", "body_timed_out")
+        for answer in (rest(body), rest(chunks)):
+            assert refusal(answer) == (b"408", "body_timed_out")
+            assert b"\r\nconnection: close\r\n" in answer
         assert server.ask("POST", "/generate", {"text": "a"})[0] == 200
 
 
@@ -144,7 +140,7 @@ def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
             sent.append(message)
 
         scope = {"type": "http", "headers": [(b"content-length", b"2")]}
-        await Deadline(app, HANG_S, 0.02)(scope, receive, send)
+        await Deadline(app, Drain(), HANG_S, 0.02)(scope, receive, send)
         return int(sent[0]["status"])
 
     assert asyncio.run(status((b"{}", False))) == 200
@@ -152,16 +148,16 @@ def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
     assert asyncio.run(status((b"{", True))) == 408
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nhost:"])
-def test_a_head_is_not_waited_for(server: Server, begun: bytes) -> None:
-    with closing(connected(server)) as connection:
-        connection.sendall(begun)
-        assert rest(connection) == b""
-    with closing(connected(server)) as connection:  # nor behind another request
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        connection.sendall(begun)
-        rest(connection)
+def test_a_head_is_not_waited_for(server: Server) -> None:
+    with ExitStack() as stack:
+        connections = []
+        for before in (b"", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"):
+            for begun in (b"", b"GET /health HTTP/1.1\r\nhost:"):
+                connections.append(stack.enter_context(closing(connected(server))))
+                connections[-1].sendall(before + begun)
+        answers = [rest(connection) for connection in connections]
+    assert [answer.count(b"HTTP/1.1 200 OK") for answer in answers] == [0, 0, 1, 1]
+    assert answers[:2] == [b"", b""]
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -181,9 +177,9 @@ def test_a_chat_without_a_limit_has_one(server: Server) -> None:
 
 def test_a_prompt_and_its_answer_are_no_longer_than_is_said(server: Server) -> None:
     assert server.ask("GET", "/v1/models")[1]["data"][0]["max_model_len"] == 500
-    status, answer = server.ask("POST", "/v1/completions", {"prompt": [5] * 10, "max_tokens": 490})
+    status, answer = server.ask("POST", "/v1/completions", {"prompt": [5] * 490, "max_tokens": 10})
     assert status == 200, answer
-    for prompt, made in (([5] * 10, 491), ([5] * 501, 1)):
+    for prompt, made in (([5] * 490, 11), ([5] * 501, 1)):
         status, answer = server.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": made})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert "500" in answer["error"]["message"]

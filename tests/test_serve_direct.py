@@ -14,9 +14,9 @@ from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, NodeFailed
 from sglc.ir.plan.segment import Segment
+from sglc.serve.access_log import AccessLog
 from sglc.serve.app import Service, make_app, make_direct
 from sglc.serve.direct import Direct
-from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits
 from sglc.serve.sending import EventStream
 
@@ -60,7 +60,7 @@ def sent(
     async def send(message: Message) -> None:
         answered.append(message)
 
-    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(AccessLog(app, written=False)(scope, receive, send))
     return answered
 
 
@@ -157,7 +157,7 @@ def test_events_that_are_there_together_are_sent_together_and_stay_apart() -> No
         yield [2]
         yield [3, 4]
 
-    first, one, two, last = sent(EventStream([0, 1], rest(), Drain(), 9), b"")[1:]
+    first, one, two, last = sent(EventStream([0, 1], rest(), 9), b"")[1:]
     assert first["body"] == b"data: 0\n\ndata: 1\n\n"
     assert one["body"] == b"data: 2\n\n"
     assert two["body"] == b"data: 3\n\ndata: 4\n\n"

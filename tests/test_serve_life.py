@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglc.serve.server import bound_socket
+from tests.processes import alive, compilers
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.test_compiling import COSTLY
@@ -169,31 +170,45 @@ def test_what_takes_too_long_is_told_so(
         assert "Traceback" not in server.log.read_text()
 
 
-def compiling() -> set[int]:
-    """Processes that compile constraints, of whichever server."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if b"sglc.runtime.engine.compile_server" in path.read_bytes():
-                found.add(int(path.parent.name))
-    return found
+@pytest.mark.slow
+def test_half_of_a_request_is_told_so_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"text": "one"}]')
+    head = "POST /generate HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    with serving("--model", f"scripted:{script}", "--drain-timeout", "0.2") as server, ExitStack() as stack:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        connections = []
+        for part in (
+            f"{head}content-length: 9\r\n\r\n{{",
+            f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n",
+            "",
+        ):
+            connections.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=HANG_S)))
+            connections[-1].sendall(part.encode())
+        assert server.ask("GET", "/health")[0] == 200  # behind them
+        server.process.send_signal(signal.SIGTERM)
+        *halves, nothing = [connection.makefile("rb").read() for connection in connections]
+        assert nothing == b""
+        for answer in halves:
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b'"code":"draining"' in answer
+        assert server.process.wait(HANG_S) == 0
+        _, ending = server.log.read_text().splitlines()
+        assert ending.startswith("sglc: ending: 2 answers")
 
 
 @pytest.mark.slow
 def test_what_is_being_compiled_ends_with_the_server(folder: Path, clients: Callable[[Server], Client]) -> None:
-    before = compiling()
     with tiny(folder, "--drain-timeout", "0.5", "--compile-timeout", "100") as server:
         costly = clients(server)
         costly.complete(ebnf=COSTLY)
-        until(
-            lambda: len(compiling() - before) >= 2, "it is not compiled"
-        )  # one that forks, and one for the form
-        ours = compiling() - before
+        until(lambda: len(compilers(server.process.pid)) >= 2, "it is not compiled")  # one forks the other
+        ours = compilers(server.process.pid)
         server.process.send_signal(signal.SIGTERM)
         status, content = costly.whole()
         assert (status, content["error"]["code"]) == (503, "draining")
         assert server.process.wait(HANG_S) == 0
-        until(lambda: not ours & compiling(), "a process is left behind")
+        until(lambda: not any(map(alive, ours)), "a process is left behind")
 
 
 @pytest.mark.slow

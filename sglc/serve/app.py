@@ -178,7 +178,7 @@ async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> An
 
 async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:
     try:
-        return as_json(await while_connected(request.receive, service.drain, content))
+        return as_json(await while_connected(request.receive, content))
     except Gone:
         return Nothing()
 
@@ -186,10 +186,10 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
 async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
-        first = await while_connected(request.receive, service.drain, _first(parts))
+        first = await while_connected(request.receive, _first(parts))
     except Gone:
         return Nothing()
-    return EventStream(first, parts, service.drain, service.stall_s)
+    return EventStream(first, parts, service.stall_s)
 
 
 async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The time that a request may take: from its head to the end of its body, and to that of its answer."""
+"""When a request ends, whatever it does: its body or its answer takes too long, or the server ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sglc.serve.drain import Drain, ended
 from sglc.serve.problems import Refusal, as_last_events, as_response
 
-_LAST_S = 1.0  # that the client may take to read why it ends
+_LAST_S = 0.5  # that the client may take to read why it ends
 
 
 class Deadline:
-    """Ends what is not answered within `request_s`: its work is cancelled, and the client told so.
+    """Ends what is not answered within `request_s`, or when `drain` is over: it is cancelled, and told so.
 
     Likewise what has not come whole within `body_s`, which may be much less: it holds a place in the queue.
     """
 
-    def __init__(self, app: ASGIApp, request_s: float, body_s: float) -> None:
+    def __init__(self, app: ASGIApp, drain: Drain, request_s: float, body_s: float) -> None:
         self._app = app
+        self._drain = drain
         self._request_s = request_s
         self._body_s = min(body_s, request_s)
 
@@ -47,7 +49,8 @@ class Deadline:
 
         try:
             async with asyncio.timeout(self._request_s if came else self._body_s) as timeout:
-                await self._app(scope, read, written)
+                with self._drain.answering(timeout):
+                    await self._app(scope, read, written)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -55,6 +58,8 @@ class Deadline:
                 await _end(self._refusal(came=came), started, scope, receive, send)
 
     def _refusal(self, *, came: bool) -> Refusal:
+        if self._drain.over:
+            return ended()
         if came:
             message = f"the request has taken more than the {self._request_s:g} s of `--request-timeout`"
             return Refusal(503, message, code="timed_out", closes=True)

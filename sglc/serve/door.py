@@ -37,7 +37,7 @@ class Access:
 
 def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue) -> ASGIApp:
     """`app` for whom `access` lets in, while there is room, and for as long as they may stay."""
-    app = Deadline(_Door(app, access, drain, queue, limits.queue), limits.request_s, limits.body_s)
+    app = Deadline(_Door(app, access, drain, queue, limits.queue), drain, limits.request_s, limits.body_s)
     if access.hosts:
         app = TrustedHostMiddleware(app, access.hosts, www_redirect=False)
     if access.origins:
@@ -88,11 +88,10 @@ class _Door:
         if refusal := self._refusal(scope):
             await as_response(refusal)(scope, receive, send)
             return
-        with self._drain.answering():
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._queue.let_out(scope)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._queue.let_out(scope)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if refusal := self._without_key(scope):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sglc.serve.problems import Refusal
 
@@ -16,50 +15,40 @@ class Drain:
     def __init__(self) -> None:
         self.begun = False  # nothing new begins
         self.over = False  # and nothing goes on
-        self.requests = 0  # that are being answered
-        self._work: set[asyncio.Future[Any]] = set()
+        self._running: set[asyncio.Timeout] = set()
         self._done = asyncio.Event()
 
+    @property
+    def requests(self) -> int:
+        """That are being answered."""
+        return len(self._running)
+
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """A request is being answered meanwhile."""
-        self.requests += 1
+    def answering(self, timeout: asyncio.Timeout) -> Iterator[None]:
+        """A request is being answered meanwhile, and ends when this expires."""
+        self._running.add(timeout)
         try:
             yield
         finally:
-            self.requests -= 1
-            if self.begun and not self.requests:
+            self._running.discard(timeout)
+            if self.begun and not self._running:
                 self._done.set()
-
-    @contextmanager
-    def working(self, task: asyncio.Future[Any]) -> Iterator[None]:
-        """`task` is what a request waits for; `cut` cancels it.
-
-        Raises:
-            Refusal: it is too late for that.
-        """
-        if self.over:
-            raise ended()
-        self._work.add(task)
-        try:
-            yield
-        finally:
-            self._work.discard(task)
 
     async def finish(self, timeout_s: float) -> None:
         """Let nothing new begin, and wait until nothing runs; cut off what runs behind `timeout_s` seconds."""
         self.begun = True
-        if not self.requests:
+        if not self._running:
             return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._done.wait()
         except TimeoutError:
             self.over = True
-            for task in self._work:
-                task.cancel()
+            for running in self._running:
+                if not running.expired():
+                    running.reschedule(asyncio.get_running_loop().time())
 
 
 def ended() -> Refusal:
     """503: what a request is told that the server does not go on with."""
-    return Refusal(503, "the server is about to end", code="draining")
+    return Refusal(503, "the server is about to end", code="draining", closes=True)

@@ -15,8 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sglc.serve.drain import Drain, ended
-from sglc.serve.problems import Refusal, as_last_events, of_any
+from sglc.serve.problems import as_last_events, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
@@ -27,12 +26,11 @@ class Gone(Exception):
     """The client has closed the connection: there is nobody to answer."""
 
 
-async def while_connected(receive: Receive, drain: Drain, work: Coroutine[Any, Any, _T]) -> _T:
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` gives. It is cancelled, and has ended, when the client goes away first.
 
     Raises:
         Gone: the client is gone.
-        Refusal: the server ends.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -45,7 +43,7 @@ async def while_connected(receive: Receive, drain: Drain, work: Coroutine[Any, A
         gone = True
         task.cancel()
 
-    with closing(work), drain.working(task):
+    with closing(work):
         watcher = asyncio.create_task(look())
         try:
             return await work
@@ -53,9 +51,6 @@ async def while_connected(receive: Receive, drain: Drain, work: Coroutine[Any, A
             if gone:
                 task.uncancel()
                 raise Gone from None
-            if drain.over:
-                task.uncancel()
-                raise ended() from None
             raise
         finally:
             watcher.cancel()
@@ -79,20 +74,17 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, first: list[Any], rest: AsyncGenerator[list[Any], None], drain: Drain, stall_s: float
-    ) -> None:
+    def __init__(self, first: list[Any], rest: AsyncGenerator[list[Any], None], stall_s: float) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
-        self._drain = drain
         self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # What is suppressed ends the answer early, and then the server closes the connection.
-        with suppress(Gone, Refusal, TimeoutError), _Patience(self._stall_s) as patience:
-            await while_connected(receive, self._drain, self._send(send, patience))
+        with suppress(Gone, TimeoutError), _Patience(self._stall_s) as patience:
+            await while_connected(receive, self._send(send, patience))
 
     async def _send(self, send: Send, patience: _Patience) -> None:
         async def put(message: Message) -> None:
@@ -107,10 +99,6 @@ class EventStream(Response):
                 async for contents in self._rest:
                     await put(_events(contents))
                 last = _DONE
-            except asyncio.CancelledError:
-                if patience.ended or not self._drain.over:
-                    raise
-                last = as_last_events(ended())
             except Exception as error:
                 last = as_last_events(of_any(error))
             await put({"type": "http.response.body", "body": last, "more_body": False})

@@ -783,6 +783,27 @@ def test_a_bias_for_an_unknown_id_is_refused() -> None:
     assert failure.value.code == "SGLC470"
 
 
+def test_a_prompt_is_taken_whole_beside_rows_that_nobody_looks_at() -> None:
+    """With costs, it comes in chunks only while somebody sees how long a step takes."""
+    cost = StepCost(products_s=((1, 1e-3), (100, 1e-3), (1000, 1e-2)), key_s=0.0, pair_s=0.0)
+    sampling = Sampling(max_tokens=64, temperature=0.0, ignore_eos=True)
+    steps = {}
+    for watch in (True, False):
+        oracle = Oracle(pages=400, page_size=16, depth=1)
+        engine = Engine(oracle, EngineConfig(token_budget=1024, max_rows=8, max_len=4096, cost=cost))
+        engine.gen(engine.extend(None, [1, 2, 3]), sampling, [0], eos_ids=(), watch=watch)
+        for _ in range(3):
+            engine.step()
+        before = oracle.extended
+        engine.gen(engine.extend(None, [i % 29 for i in range(1000)]), sampling, [0], eos_ids=(), watch=watch)
+        steps[watch] = 0
+        while oracle.extended - before < 1000:
+            engine.step()
+            steps[watch] += 1
+    assert steps[False] <= 2
+    assert steps[True] > 4
+
+
 def test_short_prompts_are_not_put_off_for_long_ones() -> None:
     """With costs, a long prompt comes in chunks while a row decodes; a short one behind it comes at once."""
     products_s = ((1, 1e-3), (100, 1e-3), (150, 1.5e-3), (200, 2e-3), (1000, 1e-2))

@@ -22,7 +22,7 @@ from sglc.api.function import Function
 from sglc.errors import Loc
 from sglc.execution import tool_calls
 from sglc.execution.lifecycle import Run
-from sglc.execution.plan import executor
+from sglc.execution.plan import functions
 from sglc.execution.plan.run import PlanPart
 from sglc.execution.readers import PieceReader, Portion
 from sglc.execution.result import Result, RunOutcome
@@ -198,7 +198,7 @@ def _tools(times: int) -> Iterator[None]:
             made = await call(name, *rest)
         return made
 
-    with patch.object(executor, "call_function", faulty):
+    with patch.object(functions, "call_function", faulty):
         yield
 
 

@@ -188,8 +188,9 @@ class GenCall:
     def _delta(self, text: str) -> Delta:
         certain = self._watched[0].certain_tokens
         new, self._told = self._tokens[self._told : certain], certain
-        tops = tuple(self._listed(token.likeliest) for token in new if self.node.sampling.top_logprobs)
-        tokens = tuple((token.logprob, token.id, self._text(token.id)) for token in new)
+        asked = self.node.sampling.top_logprobs > 0
+        tops = tuple([self._listed(token.likeliest) for token in new]) if asked else ()
+        tokens = tuple([(token.logprob, token.id, self._text(token.id)) for token in new])
         if self._prompt_told:
             return Delta(self._index, text, tokens, tops)
         self._prompt_told = True

@@ -138,9 +138,9 @@ class RequestQueue:
 
     def _budget(self, decoding: int) -> int:
         """Tokens of the next step."""
-        if self._cost is None or not decoding:
-            return self._token_budget
         rows, unfinished = self.allocator.rows, self.allocator.unfinished
+        if self._cost is None or not decoding or not rows.watched:  # nobody sees how long a step takes
+            return self._token_budget
         keys = int(rows.seq_len[rows.active].sum())
         position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))

@@ -105,8 +105,10 @@ class StopStream:
         if self.match is not None:
             return ""
         piece = self._stream.push(token)
-        self._recent += piece
         self._tokens += 1
+        if not self._stops and not self._patterns:
+            return self._pass(piece)
+        self._recent += piece
         if self._patterns:
             self._whole += piece
         self.match = self._find()
@@ -125,6 +127,17 @@ class StopStream:
             return ""
         self._recent += self._stream.finish()
         return self._give(self._seams[0][1] + len(self._recent))
+
+    def _pass(self, piece: str) -> str:
+        """Give out `piece`, where nothing stops the text."""
+        if piece:
+            self._pieces.append(piece)
+            self._given += len(piece)
+        if self._stream.whole:
+            self._seams[0], self._recent = (self._tokens, self._given), ""
+        else:
+            self._recent += piece
+        return piece
 
     def _find(self) -> StopMatch | None:
         """The first stop in what was not given out yet."""
