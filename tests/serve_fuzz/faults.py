@@ -40,14 +40,6 @@ FAULTS: dict[str, tuple[Change, ...]] = {
     "constraints are compiled where the model runs": (
         ("backends/local/compiling.py", "if form not in self._known and (", "if False and ("),
     ),
-    "forced text has no bound": (
-        (
-            "runtime/constraints/grammar_matcher.py",
-            "if rule := endless_rule(grammar.serialize_json()):",
-            "if rule := 0:",
-        ),
-        ("runtime/constraints/grammar_matcher.py", "while len(found) < limit:", "while True:"),
-    ),
     "stop patterns are looked for by `re` alone": (
         ("ir/grammar/stops.py", "if bound is not None and _ways(tree, bound) <= _MOST_WAYS:", "if True:"),
     ),
