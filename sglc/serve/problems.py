@@ -17,7 +17,7 @@ from sglc.serve.bodies import UNSUPPORTED, fields_of
 # Of the back end's errors, those that a request is to blame for: what cannot be written down, a template that
 # refuses the conversation, and a script without an answer.
 _ASKED_WRONG = ("SGLC508", "SGLC513", "SGLC521", "SGLC522")
-_UNAVAILABLE = ("SGLC501", "SGLC502", "SGLC503", "SGLC504", "SGLC505", "SGLC506")
+_UNAVAILABLE = ("SGLC501", "SGLC502", "SGLC503", "SGLC504", "SGLC505", "SGLC506", "SGLC520")
 _CODES = {"SGLC440": "context_length_exceeded", "SGLC441": "context_length_exceeded"}
 # The fields that errors speak of which only the runtime finds.
 _PARAMS = {

@@ -30,7 +30,10 @@ def main() -> int:
     found = {"hostile": summary.as_json()}
     wrong = [*summary.wrong]
     if given.kills:
-        with TemporaryDirectory() as folder, tiny_server(root=changed_copy(RAISES, Path(folder))) as server:
+        with (
+            TemporaryDirectory() as folder,
+            tiny_server("--request-timeout", "60", root=changed_copy(RAISES, Path(folder))) as server,
+        ):
             killed = kill_at_random(server, given.kills, given.seed)
         found["killed"] = killed.as_json()
         wrong += killed.wrong

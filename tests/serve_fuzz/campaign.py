@@ -158,8 +158,8 @@ def run(server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool 
 def _check_afterwards(server: Server, summary: Summary) -> None:
     try:
         until(server.idle)
-    except AssertionError:
-        summary.wrong.append(f"it is not idle afterwards: {server.info()}")
+    except AssertionError as error:
+        summary.wrong.append(f"it is not idle afterwards: {error}")
     for process, samples in summary.rss_mib.items():
         settled = samples[len(samples) // 3 :]
         if settled and settled[-1] - settled[0] > _GROWTH_BYTES >> 20:

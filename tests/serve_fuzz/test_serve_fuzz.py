@@ -31,7 +31,7 @@ def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("kills", [at_depth(2, 4, 50)])
 def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_path: Path) -> None:
-    with tiny_server(root=changed_copy(RAISES, tmp_path)) as server:
+    with tiny_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
         summary = kill_at_random(server, kills, SEED)
     assert len(summary.back_s) == kills
     assert summary.wrong == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import socket
 import subprocess
@@ -52,7 +53,7 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._known: OrderedDict[Sampling, None] = OrderedDict()
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # their digests: a form may have megabytes
 
     def forms_of(self, segment: Segment) -> dict[int, Sampling]:
         """The nodes that have to wait for `compile_all`, and what each is held to."""
@@ -64,7 +65,7 @@ class ConstraintCompiler:
         return {
             index: form
             for index, form in forms.items()
-            if form not in self._known and (self._regexes or form.regex is None)
+            if _digest(form) not in self._known and (self._regexes or form.regex is None)
         }
 
     async def compile_all(
@@ -89,7 +90,7 @@ class ConstraintCompiler:
         except (OSError, SglcError) as failure:
             error = BackendError("SGLC506", f"constraints cannot be compiled: {failure}")
         if error is None:
-            self._known[form] = None
+            self._known[_digest(form)] = None
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
         for node in nodes:
@@ -184,6 +185,10 @@ def _form(sampling: Sampling) -> Sampling | None:
         _PLAIN, regex=sampling.regex, json_schema=sampling.json_schema, ebnf=sampling.ebnf,
         strict=sampling.strict, canonical=sampling.canonical,
     )  # fmt: skip
+
+
+def _digest(form: Sampling) -> bytes:
+    return hashlib.sha256(repr(form).encode("utf-8", "backslashreplace")).digest()
 
 
 _PLAIN = Sampling(max_tokens=1)

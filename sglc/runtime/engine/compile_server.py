@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
                 status = 1
                 try:
                     status = _compile(socket.socket(fileno=asked), constraints, seconds, memory)
+                except (ConnectionError, msgspec.DecodeError):
+                    pass  # who asked has gone
                 except Exception as error:
                     traceback.print_exception(error)
                 finally:
