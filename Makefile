@@ -53,7 +53,6 @@ nightly: $(VENV)/.stamp-test
 	$(MAKE) soak
 	$(INSTALL) --editable '.[fuzz]'
 	$(PY) -m tests.serve_fuzz.described --seed $(SEED)
-	$(PY) -m pip uninstall --yes schemathesis
 
 check: $(VENV)/.stamp-dev
 	$(PY) -m ruff format --check .

@@ -20,7 +20,7 @@ from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Event, NodeFailed
-from sglc.ir.plan.segment import Segment
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.runtime.engine.kept_constraints import kept_constraints
@@ -141,10 +141,11 @@ class LocalBackend:
             return
         emit, done = (lambda event: mail.put(inbox, event)), (lambda: mail.put(inbox, None))
         compiling: asyncio.Task[None] | None = None
-        if self._compiler is not None and (forms := self._compiler.forms_of(segment)):
+        compiler = self._compiler
+        if compiler is not None and _has_constraints(segment) and (forms := compiler.forms_of(segment)):
             run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
             told = functools.partial(runtime.compiled, run)
-            compiling = asyncio.create_task(self._compiler.compile_all(forms, told))
+            compiling = asyncio.create_task(compiler.compile_all(forms, told))
         else:
             run = runtime.submit(segment, emit, done, streams=streams)
         finished = False
@@ -265,3 +266,11 @@ class _Mail:
         while self._items:
             inbox, event = self._items.popleft()
             inbox.put(event)
+
+
+def _has_constraints(segment: Segment) -> bool:
+    return any(
+        isinstance(node, GenNode)
+        and not (node.sampling.regex is node.sampling.json_schema is node.sampling.ebnf is None)
+        for node in segment.nodes
+    )
