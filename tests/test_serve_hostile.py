@@ -220,6 +220,9 @@ def test_a_length_and_an_encoding_together_are_refused_and_nothing_behind_them_i
         assert answers.startswith(b"HTTP/1.1 400")
 
 
+TURN = {"role": "user", "content": "a"}
+
+
 def test_more_than_is_taken_of_one_request_is_refused(server: Server) -> None:
     for path, body, param, code in (
         ("/v1/completions", {"prompt": ["a"] * 10_000}, "prompt", "too_many"),
@@ -228,6 +231,14 @@ def test_more_than_is_taken_of_one_request_is_refused(server: Server) -> None:
         ("/v1/completions", {"prompt": [5] * 1_000_000}, "prompt", "context_length_exceeded"),
         ("/generate", {"input_ids": [[5] * 5_000]}, "input_ids", "context_length_exceeded"),
         ("/v1/completions", {"prompt": "word " * 1_000_000}, "prompt", "context_length_exceeded"),
+        ("/generate", {"text": ["a b " * 20_000] * 200}, "text", "context_length_exceeded"),
+        ("/v1/chat/completions", {"messages": [TURN] * 50_000}, "messages", "context_length_exceeded"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 50_000}]},
+            "messages",
+            "context_length_exceeded",
+        ),
         (
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": "word " * 1_000_000}]},

@@ -61,7 +61,7 @@ def make_app(service: Service) -> FastAPI:
 def make_direct(service: Service) -> ASGIApp:
     """The endpoints, for whom `guarded` lets in."""
     app, endpoints = _made(service)
-    return Direct(app, endpoints, service.limits.body)
+    return Direct(app, endpoints, service.limits.body, service.max_len)
 
 
 def _made(service: Service) -> tuple[FastAPI, Endpoints]:
@@ -162,7 +162,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
 async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:
     check_counts(service.limits, given, field, samples)
     check_sizes(given, field, service.max_len, service.limits.characters)
-    return await _at_once_or_apart(given, of_given, service.tokenizer, given, field)
+    return await _at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
 
 
 async def _at_once_or_apart(given: Sequence[Any], made: Callable[..., _T], *arguments: Any) -> _T:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.serve.bodies import WHOLE_CHARACTERS, RequestBody
+from sglc.serve.limits import check_lists
 from sglc.serve.problems import Refusal, as_response, of_any
 
 # By their path: the class of the body, and what answers it.
@@ -24,12 +25,16 @@ Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Await
 
 
 class Direct:
-    """Answers posts to `endpoints` of at most so many bytes; everything else is for `app`."""
+    """Answers posts to `endpoints` of at most so many bytes; everything else is for `app`.
 
-    def __init__(self, app: ASGIApp, endpoints: Endpoints, most_bytes: int) -> None:
+    `max_len`: tokens that the model has room for.
+    """
+
+    def __init__(self, app: ASGIApp, endpoints: Endpoints, most_bytes: int, max_len: int) -> None:
         self._app = app
         self._endpoints = endpoints
         self._most_bytes = most_bytes
+        self._max_len = max_len
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
@@ -41,8 +46,13 @@ class Direct:
         came: list[Message] = []
         content = await _read(receive, came)
         try:
+            given = msgspec.json.decode(content)
+            check_lists(given, self._max_len)
             # What msgspec takes has no half of a surrogate pair.
-            body = kind.model_validate(msgspec.json.decode(content), context=WHOLE_CHARACTERS)
+            body = kind.model_validate(given, context=WHOLE_CHARACTERS)
+        except Refusal as refusal:
+            await as_response(refusal)(scope, receive, send)
+            return
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValidationError):
             await self._app(scope, _again(came, receive), send)
             return

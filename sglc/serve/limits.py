@@ -83,3 +83,27 @@ def check_sizes(prompts: Sequence[str | Sequence[int]], field: str, max_len: int
             unit = "characters" if isinstance(prompt, str) else "tokens"
             message = f"a prompt of {len(prompt)} {unit} is longer than the model's {max_len} tokens"
             raise Refusal(400, message, param=field, code="context_length_exceeded")
+
+
+def check_lists(given: Any, max_len: int) -> None:
+    """Refuse a request, as it was decoded, whose lists are longer than the model's `max_len` tokens.
+
+    To look at what is in them would keep everybody waiting. A message, and a part of one, is a token at least.
+
+    Raises:
+        Refusal: there is such a list.
+    """
+    if not isinstance(given, dict):
+        return
+    for field in ("prompt", "input_ids"):
+        value = given.get(field)
+        if isinstance(value, list):
+            inner = [each for each in value if isinstance(each, list)]
+            check_sizes(inner or ([value] if value and isinstance(value[0], int) else []), field, max_len, 0)
+    messages = given.get("messages")
+    if isinstance(messages, list):
+        contents = [each.get("content") for each in messages[:max_len] if isinstance(each, dict)]
+        most = max(map(len, [messages, *(each for each in contents if isinstance(each, list))]))
+        if most > max_len:
+            message = f"{most} messages, or parts of one, are more than the model's {max_len} tokens"
+            raise Refusal(400, message, param="messages", code="context_length_exceeded")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
 from sglc.serve.bodies import ChatBody
+from sglc.serve.limits import check_sizes
 from sglc.serve.problems import Refusal, bad
 
 _STAND_IN = re.compile("\ue0a3([0-9]+)\ue0a4")  # private use, as in `passes.chat_markup`
@@ -48,11 +49,11 @@ class ServedPrompt:
         return ControlText(self.text, self.ids)
 
 
-def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> list[ServedPrompt]:
+def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_len: int) -> list[ServedPrompt]:
     """Prompts that are texts or lists of token ids.
 
     Raises:
-        Refusal: one is empty, or has an id that the model lacks.
+        Refusal: one is empty, has more than `max_len` tokens, or an id that the model lacks.
         RunError: SGLC430, a text holds half of a surrogate pair.
     """
     prompts = []
@@ -66,6 +67,7 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str) -> li
             prompt = ServedPrompt(_spelled(tokenizer, item), tuple(item))
         if not prompt.ids:
             raise bad(param, "is empty, and this model has no token that begins an empty text")
+        check_sizes([prompt.ids], param, max_len, 0)  # before the others are encoded
         prompts.append(prompt)
     return prompts
 
