@@ -103,4 +103,5 @@ def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
 def test_a_process_that_ctrl_c_ends_stops_its_runs(tmp_path: Path) -> None:
     process = started(tmp_path, "waits.run(backend=never)\nraise KeyboardInterrupt")
     out, _ = process.communicate(timeout=60)
-    assert out.endswith("KeyboardInterrupt\nsglc: 1 run was stopped before the end\n")
+    # The run may begin while the interrupt is told.
+    assert out.replace("begun\n", "").endswith("KeyboardInterrupt\nsglc: 1 run was stopped before the end\n")
