@@ -18,8 +18,10 @@ from sglc.errors import LegalizeError, RunError
 from sglc.ir.plan.events import GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import grammar_matcher
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
+from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
 from tests.depth import few
 from tests.runtime import test_engine, test_segments
@@ -168,6 +170,28 @@ def test_masks_say_which_tokens_lead_on_and_no_control_or_padding_ids_do() -> No
     assert constraint.mask(state).sum() == 2
 
 
+def test_what_is_compiled_is_kept_while_it_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    compile_one = Grammars._compile
+
+    def counted(grammars: Grammars, kind: str, text: str) -> Any:
+        made.append(text)
+        return compile_one(grammars, kind, text)
+
+    monkeypatch.setattr(Grammars, "_compile", counted)
+    first, second = 'root ::= "a" | "b"', 'root ::= "c" | "d"'
+    kept = Grammars(BYTES, SIZE)
+    for text in (first, second, first, second):
+        kept.ebnf(text)
+    assert made == [first, second]
+    monkeypatch.setattr(grammar_matcher, "_BYTES", 1)
+    made.clear()
+    kept = Grammars(BYTES, SIZE)
+    for text in (first, first, second, first):
+        kept.ebnf(text)
+    assert made == [first, second, first]
+
+
 def test_half_a_character_is_allowed_where_the_rest_can_follow() -> None:
     constraint = of({"enum": ["한"]})
     state = constraint.advance(constraint.start, 3 + ord('"'))
@@ -222,13 +246,11 @@ def test_what_cannot_be_is_an_error(sampling: Sampling, code: str, words: str) -
     assert failure.value.code == code
 
 
-def test_a_grammar_is_compiled_once_and_its_states_are_each_request_s_own() -> None:
-    before = CONSTRAINTS._grammars._compiled.cache_info().misses
+def test_states_are_each_request_s_own() -> None:
     one, other = of({"enum": ["once"]}), of({"enum": ["once"]})
     assert isinstance(one, GrammarConstraint)
     assert isinstance(other, GrammarConstraint)
     assert one is not other
-    assert CONSTRAINTS._grammars._compiled.cache_info().misses == before + 1
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ The packages are imported with the first of them, because it takes seconds.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -28,7 +29,8 @@ from sglc.runtime.constraints.llguidance_matcher import Encode, Guidance
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo
 
-_GRAMMARS = 32  # compiled ones kept for each tokenizer
+# Compiled ones kept for each tokenizer: so many, and so many bytes of them.
+_GRAMMARS, _BYTES = 32, 128 << 20
 _MOST_BYTES = 32 << 20  # of one as it is kept: others wait while it is read
 
 
@@ -57,7 +59,7 @@ class Grammars:
         self._encode = encode
         self._size = size
         self._next_bytes = lru_cache(lambda: NextBytes(token_bytes[:size]))
-        self._compiled = lru_cache(maxsize=_GRAMMARS)(self._compile)
+        self._kept: OrderedDict[tuple[str, str], tuple[Any, Effort, int]] = OrderedDict()  # the last used last
 
     def prepare(self) -> None:
         """Load the libraries, and tell them the vocabulary."""
@@ -142,6 +144,21 @@ class Grammars:
                 key = (kind, text, self._identity, self._size, version(library))
                 return automaton_cache.path_of_grammar(self._folder, *key)
         return None
+
+    def _compiled(self, kind: str, text: str) -> tuple[Any, Effort]:
+        """As `_compile`; the last ones are kept."""
+        if (kind, text) in self._kept:
+            self._kept.move_to_end((kind, text))
+        else:
+            compiled, effort = self._compile(kind, text)
+            size = len(compiled) if kind == "strict" else compiled.memory_size_bytes
+            self._kept[kind, text] = compiled, effort, size + len(text)
+            while len(self._kept) > _GRAMMARS or (
+                len(self._kept) > 1 and sum(size for *_, size in self._kept.values()) > _BYTES
+            ):
+                self._kept.popitem(last=False)
+        compiled, effort, _ = self._kept[kind, text]
+        return compiled, effort
 
     def _compile(self, kind: str, text: str) -> tuple[Any, Effort]:
         """A grammar that matchers can be made of: read, if it was compiled before.
