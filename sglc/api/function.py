@@ -99,6 +99,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
@@ -128,13 +129,15 @@ class Function:
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
             trace: a file for the run's time line, in the form that Perfetto and Chrome open.
+            cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
+                samples. Only what is not there is asked for, and then it is there.
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, record, replay, trace)
-        given = dict(zip(OPTIONS, own, strict=True))
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
+        given = dict(zip(OPTIONS, (*own, record, replay, trace, cache), strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -285,6 +288,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode = "auto",
         **kwargs: Any,
     ) -> Iterator[Result]:
@@ -300,7 +304,7 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace: as of `run`, of all rows.
+            record, replay, trace, cache: as of `run`, of all rows.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -313,7 +317,7 @@ class Function:
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        watches = watches_of(record, replay, trace)
+        watches = watches_of(record, replay, trace, cache)
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
