@@ -99,6 +99,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
@@ -128,13 +129,15 @@ class Function:
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
             trace: a file for the run's time line, in the form that Perfetto and Chrome open.
+            cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
+                samples. Only what is not there is asked for, and then it is there.
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, record, replay, trace)
-        given = dict(zip(OPTIONS, own, strict=True))
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
+        given = dict(zip(OPTIONS, (*own, record, replay, trace, cache), strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -285,6 +288,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode = "auto",
         ordered: bool = True,
         skip: Container[int] = (),
@@ -303,7 +307,7 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace: as of `run`, of all rows.
+            record, replay, trace, cache: as of `run`, of all rows.
             ordered: each result when it and all before it ended; else each as it ends, whatever its row, which
                 `result.row` tells: no row waits for another one.
             skip: numbers of rows that do not run, and have no results.
@@ -322,7 +326,7 @@ class Function:
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        watches = watches_of(record, replay, trace)
+        watches = watches_of(record, replay, trace, cache)
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
