@@ -179,7 +179,7 @@ def test_default_model(
     default_tokenizer: LocalTokenizer, default_reference: PreTrainedModel, default_executor: TorchExecutor
 ) -> None:
     encode = default_tokenizer.encode
-    length = at_depth(16, 24, 64)
+    length = at_depth(12, 12, 64)
     prompts = [encode(text) for text in PROMPTS]
     assert len(prompts) == 32
     expected = references(default_reference, prompts, length)
