@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -20,7 +21,9 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.backends.registry import disconnect
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.execution.result import Result
 from sglc.observe.response_cache import ResponseCache
@@ -494,6 +497,21 @@ def test_a_cache_that_cannot_be_used_changes_no_run(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err.count("cannot be used") == 1
 
 
+def test_a_full_disk_costs_the_cache_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = filled(tmp_path, 10)
+    cache = ResponseCache(tmp_path)
+    cache._open().execute("PRAGMA max_page_count = 1")  # as many as there are
+    for number in range(1000, 1600):
+        cache.put(number.to_bytes(32, "big"), "model", {"text": "x" * 1000})
+    cache.flush()
+    assert [cache.get(key) for key in keys] == [{"text": key.hex() * 8} for key in keys]
+    cache.close()
+    assert capsys.readouterr().err.count("cannot be used: database or disk is full") == 1
+    assert ResponseCache(tmp_path).info().entries == 10
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_has_its_own_connection(tmp_path: Path) -> None:
     cache, keys = ResponseCache(tmp_path), [bytes([number]) * 32 for number in range(4)]
@@ -570,3 +588,43 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
     assert ended(process(tmp_path, 450, 500, kill=30)) == -signal.SIGKILL
     assert ended(process(tmp_path, 450, 480))[0] == 0
     assert ResponseCache(tmp_path).info().entries >= 2 * 480
+
+
+# -- the command line --------------------------------------------------------------------------------
+
+
+def test_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ask.py").write_text(
+        "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"
+        '    s += q + sgl.gen("a", temperature=0) + "!" + sgl.gen("b", temperature=0)\n'
+    )
+    Path("script.json").write_text('[{"text": "some words"}]')
+    Path("rows.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
+    run = ["run", "ask.py", "--backend", "scripted:script.json", "--cache", "answers"]
+    for command, counts in (
+        ([*run, "--arg", "q=one"], "2 calls; tokens"),
+        ([*run, "--arg", "q=one"], "0 calls, 2 from the cache; tokens: 0 in (0 cached), 0 out"),
+        ([*run, "--batch", "rows.jsonl"], "2 calls, 2 from the cache; tokens"),
+        ([*run, "--batch", "rows.jsonl", "-o", "out.jsonl"], "0 calls, 4 from the cache; tokens"),
+    ):
+        assert main(command) == 0
+        shown = capsys.readouterr()
+        assert counts in shown.err
+        assert "some words" in shown.out + Path("out.jsonl").read_text() if "-o" in command else shown.out
+    assert [json.loads(line)["usage"]["cache_hits"] for line in Path("out.jsonl").read_text().splitlines()] == [
+        2,
+        2,
+    ]
+    assert main(["cache", "info", "answers"]) == 0
+    told = capsys.readouterr().out
+    assert re.fullmatch(r"4 answers, [\d,]+ bytes, 8 hits\n +4  scripted [0-9a-f]{12} tokens words\n", told)
+    assert main(["cache", "clear", "answers", "--older-than", "1"]) == 0
+    assert main(["cache", "clear", "answers"]) == 0
+    assert capsys.readouterr().out == "0 answers forgotten\n4 answers forgotten\n"
+    Path("script.json").write_text('[{"text": "other words"}]')
+    disconnect()
+    assert main([*run, "--arg", "q=one"]) == 0
+    assert "2 calls; tokens" in capsys.readouterr().err

@@ -213,6 +213,11 @@ _OPENING = threading.Lock()
 _OPEN: dict[str, ResponseCache] = {}
 
 
+def is_cache(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is a cache in `folder`."""
+    return any(Path(folder).glob(f"{_FORM}.*.sqlite"))
+
+
 def open_cache(folder: str | os.PathLike[str]) -> ResponseCache:
     """The cache in `folder`, one for all calls of this process that use it now; each of them closes it.
 
