@@ -26,6 +26,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.execution.result import Result
+from sglc.observe import response_cache
 from sglc.observe.response_cache import ResponseCache
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests import test_record as record
@@ -509,6 +510,26 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(
     assert [cache.get(key) for key in keys] == [{"text": key.hex() * 8} for key in keys]
     cache.close()
     assert capsys.readouterr().err.count("cannot be used: database or disk is full") == 1
+    assert ResponseCache(tmp_path).info().entries == 10
+
+
+def test_a_cache_that_somebody_holds_is_waited_for_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_cache, "_BUSY_S", 0.01)
+    keys = filled(tmp_path, 10)
+    (file,) = tmp_path.glob("*.sqlite")
+    holder = sqlite3.connect(file, isolation_level=None)
+    cache = ResponseCache(tmp_path)
+    assert cache.get(keys[0]) is not None
+    holder.execute("BEGIN IMMEDIATE")
+    assert cache.get(keys[1]) is not None  # reading does not wait
+    cache.put(b"other", "model", {})
+    cache.flush()
+    holder.close()
+    assert cache.get(keys[0]) is None
+    cache.close()
+    assert capsys.readouterr().err.count("cannot be used: database is locked") == 1
     assert ResponseCache(tmp_path).info().entries == 10
 
 
