@@ -63,5 +63,5 @@ def test_figures_are_those_that_are_stored() -> None:
     (path,) = (ROOT / "benchmarks" / "results").glob("watching-*.json")
     found = json.loads(path.read_text())["median"]
     page = PAGE.read_text().split("## What it costs")[1]
-    for mode in ("nothing", "record", "replay", "trace", "spans"):
+    for mode in ("nothing", "record", "replay", "cache", "cached", "trace", "spans"):
         assert f"{found[mode]['cpu_us_per_gen']:.0f}" in page, mode
