@@ -122,7 +122,7 @@ class Totals:
             self.python += 1
             self.why_python = self.why_python or result.why_python
 
-    def print(self, what: str, seconds: float) -> None:
+    def print(self, what: str, seconds: float, spent: str = "") -> None:
         """One line on stderr about all of them, which are `what`."""
         used = self.used
         if self.python:
@@ -133,7 +133,8 @@ class Totals:
         seed = "" if self.seed is None else f"; seed {self.seed}"
         saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
         hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
-        line = f"sglc: {what}, {used.calls} calls{saved}{hits}; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
+        calls = f"{used.calls} calls{saved}{hits}"
+        line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
         print(line, file=sys.stderr)
 
     def rows(self, count: int) -> str:

@@ -75,6 +75,10 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
     batch = run.add_argument_group("batches")
     batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
     batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
+    batch.add_argument(
+        "--progress", choices=("bar", "json", "none"), default="bar",
+        help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
+    )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
     batch.add_argument("--resume", action="store_true", help="go on with the results that the output has")
     batch.add_argument(
