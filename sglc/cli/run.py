@@ -52,6 +52,9 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
     run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument(
+        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+    )
     run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
@@ -212,7 +215,9 @@ def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
 
 
 def _watches(options: argparse.Namespace) -> dict[str, Any]:
-    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
+    from sglc.execution.options import WATCHES
+
+    asked = {name: getattr(options, name) for name in WATCHES}
     return {name: path for name, path in asked.items() if path is not None}
 
 
