@@ -99,6 +99,10 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
@@ -128,15 +132,22 @@ class Function:
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
             trace: a file for the run's time line, in the form that Perfetto and Chrome open.
+            resume: go on with what `record` holds: that is not done again, and the rest is recorded behind it.
+            retry_failed: a run that ended with an error goes on, too, and what failed is asked again.
+            redo: functions (or "all") that are called again where it is not known how a call of them ended.
+            answers: what a person said, by the names of pauses (`sglc.pause`).
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, record, replay, trace)
-        given = dict(zip(OPTIONS, own, strict=True))
-        given = {name: value for name, value in given.items() if value is not None}
-        return self._run(args, {**given, **kwargs})
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
+        given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
+        return self._run(args, {**given, **watches, **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         parameters = not_by_position(self.definition, args)
@@ -285,6 +296,10 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         mode: Mode = "auto",
         **kwargs: Any,
     ) -> Iterator[Result]:
@@ -300,7 +315,8 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace: as of `run`, of all rows.
+            record, replay, trace, resume, retry_failed, redo: as of `run`, of all rows.
+            answers: as of `run`, of every row; or such dicts by the numbers of rows.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -313,7 +329,10 @@ class Function:
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        watches = watches_of(record, replay, trace)
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
@@ -471,12 +490,15 @@ class Function:
 
         arguments, sampling = fitting
         outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
+        before = None if setup.call.observer is None else setup.call.observer.mode(setup.number)
+        if before == "python" and mode == "auto":
+            mode, why = "python", "it began so"
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
             from sglc.execution.plan.run import GoOn, PlanPart
 
-            now = mode == "plan"
+            now = "plan" in (mode, before)
             choice = self._plans.choose(arguments, sampling, setup.call.backend, now=now, at_once=at_once)
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):

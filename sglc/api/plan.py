@@ -74,6 +74,10 @@ class LoadedPlan:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         **more: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -82,14 +86,19 @@ class LoadedPlan:
 
         Args:
             arguments: by name; those whose names are no option may be given as keywords.
-            seed, stream, max_calls, max_tokens, timeout, record, replay, trace: as of `Function.run`.
+            seed, stream, max_calls, max_tokens, timeout, record, replay, trace, resume, retry_failed, redo,
+                answers: as of `Function.run`.
 
         Raises:
             UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
                 SGLC048 arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a
                 plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
-        limits, watches = limits_of_run(max_calls, max_tokens, timeout), watches_of(record, replay, trace)
+        limits = limits_of_run(max_calls, max_tokens, timeout)
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
 
     def start(
@@ -141,6 +150,10 @@ class LoadedPlan:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
 
@@ -155,7 +168,11 @@ class LoadedPlan:
         fitting: Iterable[dict[str, Any]] = starmap(self._row, enumerate(rows))
         count = count_of(rows)
         fitting = fitting if count < 0 else list(fitting)
-        call = self._set_up(backend, seed, count, limits, watches_of(record, replay, trace))
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
+        call = self._set_up(backend, seed, count, limits, watches)
         order = partial(plan_order, self.plan) if hoist_prefix else None
         return run_rows(call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order)
 
