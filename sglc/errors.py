@@ -16,7 +16,9 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
+
+_Error = TypeVar("_Error", bound="SglcError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 
 
-def located(error: SglcError, loc: Loc | None) -> SglcError:
+def located(error: _Error, loc: Loc | None) -> _Error:
     """`error` with a place, if it has none."""
     if error.loc is not None or loc is None:
         return error

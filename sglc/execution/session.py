@@ -487,15 +487,16 @@ class Session:
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
+        came_whole = output.first_s is None  # before who observes says when it came the first time
         output.ended_s, output.event = self.elapsed_s, event
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
-            if output.first_s is None and isinstance(event, GenDone):
-                self.on_text(output.site, first(text))  # it came whole
+            if came_whole and isinstance(event, GenDone):
+                self.on_text(output.site, first(text))
             self.on_text(output.site, None)
         with self.outputs.change:
-            if self.outputs.heard and output.first_s is None and first(text):
+            if self.outputs.heard and came_whole and first(text):
                 self.outputs.add(output, first(text))
             output.text = text
             self.outputs.finish(output)

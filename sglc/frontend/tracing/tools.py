@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast, overload
 
-from sglc.errors import Loc, Paused, RunError, TraceError, ends_run
+from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
@@ -59,9 +59,12 @@ class Declared:
                     return around(self.name, self.function, not self.effects, args, kwargs)
                 return self.function(*args, **kwargs)
             except RunError as error:
-                if ends_run(error) and (end := END_RUN.get()) is not None:
-                    end(error)
-                raise
+                if not ends_run(error):
+                    raise
+                problem = located(error, here())
+                if (end := END_RUN.get()) is not None:
+                    end(problem)
+                raise problem from None
             finally:
                 IN_FUNCTION.reset(inside)
         return self._record(tracer, args, kwargs, here())

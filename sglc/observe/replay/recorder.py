@@ -24,7 +24,7 @@ from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
 from sglc.observe.replay.known_answers import submit_unknown
-from sglc.observe.replay.player import Player, RowPlayer, not_asked_for
+from sglc.observe.replay.player import STOPS, Player, RowPlayer, not_asked_for
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     NOTHING_AGAIN,
@@ -182,7 +182,7 @@ class RowRecorder:
             SglcError: it failed.
         """
         answered = self.recorded.answers.get((self.within, str(node.site)))
-        if answered is None:
+        if answered is None or answered.line.get("error", {}).get("code") in STOPS:
             return None
         try:
             done = given_to(answered, node, index, inputs)
@@ -299,9 +299,11 @@ class RowRecorder:
         """The row has ended; what failed in it is known."""
         if error is None and not self.within and not self._again["answers"] and not self._again["calls"]:
             error = not_asked_for(self.recorded, self.number)
-        if not isinstance(error, RecordingError):  # else it goes on when program and recording fit again
-            self._end(tuple(outputs.generations.values()), error, total_s)
-        self.recorder.going(-1)
+        try:
+            if not isinstance(error, RecordingError):  # else it goes on when program and recording fit again
+                self._end(tuple(outputs.generations.values()), error, total_s)
+        finally:
+            self.recorder.going(-1)
         return error, total_s
 
     def _end(self, generations: Sequence[PendingOutput], error: BaseException | None, total_s: float) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sglc.observe.replay.tape import FILE, RECORDING_VERSION
 
 NO_HEADER: Mapping[str, Any] = {}
 _SYNC_S = 1.0
+_TRIES_S, _PATIENCE = 0.01, 100  # between two looks whether another run is over, and how many of them
 
 
 class Writer:
@@ -42,7 +44,7 @@ class Writer:
         self._length = 0  # bytes in whole lines
         self._waiting: list[str] = []
         self._lock = threading.Lock()
-        self._problem: RunError | None = None
+        self._problem: OSError | None = None
         self._synced = 0
         self._closed = threading.Event()
         try:
@@ -75,14 +77,18 @@ class Writer:
 
     def _open(self, new: int) -> None:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | new, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        for _ in range(_PATIENCE):  # rows that were stopped may still be ending
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_TRIES_S)
+        else:
             os.close(self._file)
             self._file = -1
             raise UsageError(
                 "SGLC070", f"another run records in `{self._path.parent}`", hint="wait for its end, or stop it"
-            ) from None
+            )
         threading.Thread(target=self._sync_often, name="sglc-recording", daemon=True).start()
 
     def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
@@ -99,7 +105,7 @@ class Writer:
 
     def _flush(self) -> None:
         if self._problem is not None:
-            raise self._problem
+            raise _not_written(self._problem)
         try:
             if self._file < 0:
                 self._open(os.O_EXCL)
@@ -113,8 +119,8 @@ class Writer:
                 rest = rest[os.write(self._file, rest) :]
             self._length += len(whole)
         except OSError as error:
-            self._problem = _not_written(error)
-            raise self._problem from None
+            self._problem = error
+            raise _not_written(error) from None
 
     def _sync_often(self) -> None:
         while not self._closed.wait(_SYNC_S):
@@ -131,7 +137,7 @@ class Writer:
             os.fsync(file)
         except OSError as error:
             if error.errno != errno.EINVAL:  # it is nothing that has a disk
-                self._problem = _not_written(error)
+                self._problem = error
         finally:
             os.close(file)
         self._synced = length
@@ -140,14 +146,14 @@ class Writer:
         """Nothing more is written. Idempotent.
 
         Raises:
-            RunError: SGLC423, what waited cannot be written.
+            RunError: SGLC423, what waited cannot be written, and that shows only now.
         """
         if self._closed.is_set():
             return
         self._closed.set()
         try:
             with self._lock:
-                if self._waiting:
+                if self._waiting and self._problem is None:
                     self._flush()
             self._sync()
         finally:
