@@ -624,14 +624,14 @@ def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     assert refused(record=folder, resume=True, seed=2) == "SGLC055"
     with pytest.raises(UsageError, match="one of `chain`, not of `helper`"):
         helper.run("q", record=folder, resume=True, backend=ScriptedBackend(echoing))
-    assert refused(resume=True) == "SGLC071"
-    assert refused(record=folder, retry_failed=True) == "SGLC071"
-    assert refused(record=folder, answers={"x": 1}) == "SGLC071"
-    assert refused(record=folder, resume=True, answers={"x": {1, 2}}) == "SGLC071"
-    assert refused(record=folder, resume=True, redo=3) == "SGLC071"
-    assert refused(replay=folder, resume=True) == "SGLC071"
+    assert refused(resume=True) == "SGLC081"
+    assert refused(record=folder, retry_failed=True) == "SGLC081"
+    assert refused(record=folder, answers={"x": 1}) == "SGLC081"
+    assert refused(record=folder, resume=True, answers={"x": {1, 2}}) == "SGLC081"
+    assert refused(record=folder, resume=True, redo=3) == "SGLC081"
+    assert refused(replay=folder, resume=True) == "SGLC081"
     writer = Writer(folder, resume=True)
-    assert refused(record=folder, resume=True) == "SGLC070"
+    assert refused(record=folder, resume=True) == "SGLC080"
     writer.close()
     lines = (tmp_path / "r" / FILE).read_bytes()
     (tmp_path / "r" / FILE).write_bytes(lines.replace(b'"is": "begin"', b'"is": "x"'))

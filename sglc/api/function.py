@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sglc.api.ahead import Recording
     from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
-    from sglc.execution.batch.runner import Make
+    from sglc.execution.batch.runner import BatchControl, Make
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
@@ -99,6 +99,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         resume: bool = False,
         retry_failed: bool = False,
         redo: str | Sequence[str] = (),
@@ -136,6 +137,8 @@ class Function:
             retry_failed: a run that ended with an error goes on, too, and what failed is asked again.
             redo: functions (or "all") that are called again where it is not known how a call of them ended.
             answers: what a person said, by the names of pauses (`sglc.pause`).
+            cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
+                samples. Only what is not there is asked for, and then it is there.
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
@@ -144,7 +147,7 @@ class Function:
         own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
         given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
         watches = watches_of(
-            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
             redo=redo or None, answers=answers,
         )  # fmt: skip
         return self._run(args, {**given, **watches, **kwargs})
@@ -296,11 +299,15 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         resume: bool = False,
         retry_failed: bool = False,
         redo: str | Sequence[str] = (),
         answers: Mapping[Any, Any] | None = None,
         mode: Mode = "auto",
+        ordered: bool = True,
+        skip: Container[int] = (),
+        control: BatchControl | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -315,22 +322,28 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace, resume, retry_failed, redo: as of `run`, of all rows.
+            record, replay, trace, cache, resume, retry_failed, redo: as of `run`, of all rows.
             answers: as of `run`, of every row; or such dicts by the numbers of rows.
+            ordered: each result when it and all before it ended; else each as it ends, whatever its row, which
+                `result.row` tells: no row waits for another one.
+            skip: numbers of rows that do not run, and have no results.
+            control: ends the batch early, from another thread; only of one that is not ordered.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
-            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
-                run then.
+            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC070, a row or option that does not fit; nothing
+                has run then.
         """
+        from sglc.execution.batch.runner import delivery_of
         from sglc.execution.start import limits_of_batch, run_rows
 
+        delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
+        fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
         watches = watches_of(
-            record=record, replay=replay, trace=trace, resume=resume, retry_failed=retry_failed,
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
             redo=redo or None, answers=answers,
         )  # fmt: skip
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
@@ -340,7 +353,7 @@ class Function:
 
             return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
-        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None)
+        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None, delivery)
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""

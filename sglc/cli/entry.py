@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
     try:
         options = _parser().parse_args(argv)
         code: int = options.command(options)
@@ -38,10 +41,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except SglcError as error:
         print(render(error), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough; the process is ending
         print("sglc: interrupted", file=sys.stderr)
-        return 130
+        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
+        return 128 + number
     except BrokenPipeError:  # `sglc ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

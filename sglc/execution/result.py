@@ -274,11 +274,11 @@ class Result(CallText):
         return total(self.calls)
 
     def as_json(self) -> dict[str, Any]:
-        """`text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
+        """`index` (the row), `text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
         outcome = self._wait()
         self._seen = True
         return {
-            "row": self.row,
+            "index": self.row,
             "text": outcome.text,
             "vars": plain(dict(outcome.variables)),
             "value": plain(outcome.value),

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -19,9 +20,11 @@ from sglc.frontend.outputs.finite_regex import members
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
+from sglc.ir.target import Target
 
 WORDS = ("yes", "no", "stop", "a", "Alpha", "beta", "7", "12", "Rome", "done", "x,y", "ok.", "end\nline")
 _NUMBERS = ("7", "12", "3", "42", "100", "3.5", "0.25")
+_TARGET = ScriptedBackend(lambda _: None).target  # its chat template is compiled once
 _PIECE = 3  # characters of a streamed piece
 
 
@@ -48,6 +51,10 @@ class HashBackend(ScriptedBackend):
         self._prompts: dict[str, str] = {}
         self._lock = threading.Lock()
         self.calls_made: list[Call] = []
+
+    @cached_property
+    def target(self) -> Target:
+        return _TARGET
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         keys = [self._noted(node) for node in segment.nodes]

@@ -25,6 +25,8 @@ Plain = Any  # None, bool, int, float, str, or lists and dicts of these
 _AS_THEY_ARE = (type(None), bool, int, str)
 _SPELT = (float, complex, bytes, bytearray, range, slice, type(...), type(NotImplemented))
 _SEQUENCES = (list, tuple, collections.deque)
+_CONTAINERS = (dict, list, tuple, set, frozenset)  # exactly these have nothing but their items
+_FLAT = {type(None), int, str}
 _SETS = (set, frozenset)
 _ITERATORS = tuple(
     {
@@ -86,6 +88,8 @@ class _Walk:
         def inner(part: Any) -> Plain:
             return self.of(part, depth + 1)
 
+        if kind in _CONTAINERS:
+            return self._contents(value, kind, inner)
         if issubclass(kind, types.ModuleType):
             return ["module", object.__getattribute__(value, "__name__")]
         if issubclass(kind, type):
@@ -126,6 +130,8 @@ class _Walk:
             return [name, items]
         for container in _SEQUENCES:
             if issubclass(kind, container):
+                if _FLAT.issuperset(map(type, container.__iter__(value))):
+                    return [name, list(container.__iter__(value))]
                 return [name, [inner(item) for item in container.__iter__(value)]]
         for unordered in _SETS:
             if issubclass(kind, unordered):

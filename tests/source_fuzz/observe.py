@@ -14,7 +14,7 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def seen(
     outcome["printed"] = printed.getvalue()
     outcome["arguments"] = canon(arguments)
     outcome["state"] = None if module is None else globals_of(module)
-    return through_json(outcome)
+    return outcome
 
 
 def all_ended() -> None:
@@ -92,12 +92,6 @@ def all_ended() -> None:
     for result in list(UNREAD):
         if isinstance(result, Result):
             result.error()
-
-
-def through_json(outcome: Outcome) -> Outcome:
-    """As it comes from another process."""
-    made: Outcome = json.loads(json.dumps(outcome))
-    return made
 
 
 def of_result(result: Result) -> Outcome:
@@ -115,13 +109,22 @@ def of_result(result: Result) -> Outcome:
     outcome["text"] = result.text()
     outcome["messages"] = canon_alone(result.messages())
     outcome["meta data"] = {name: _meta(result.get_meta_info(name)) for name in names}
-    calls = [_meta(asdict(call)) for call in result.calls]
+    calls = [_meta(_fields(call)) for call in result.calls]
     outcome["calls"] = sorted(calls, key=json.dumps)
     outcome["usage"] = asdict(result.usage)
     outcome["own texts"] = {
         str(call.site): call.samples[0].text if call.samples else None for call in result.calls
     }
     return outcome
+
+
+def _fields(record: Any) -> Any:
+    """`asdict` without copies: records have hundreds of ids and log-probabilities."""
+    if is_dataclass(record):
+        return {field.name: _fields(getattr(record, field.name)) for field in fields(record)}
+    if type(record) is tuple and any(map(is_dataclass, record)):
+        return tuple(map(_fields, record))
+    return record
 
 
 def asked(backend: HashBackend) -> Outcome:

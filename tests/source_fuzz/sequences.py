@@ -164,10 +164,9 @@ def _steps(
 # -- playing it ------------------------------------------------------------------------------------
 
 
-def unequal(sequence: Sequence) -> Unequal | None:
-    """The first difference between what a sequence shows and what it shows with all left to Python."""
+def unequal(sequence: Sequence, found: list[Outcome]) -> Unequal | None:
+    """The first difference between what a sequence has shown and what it shows with all left to Python."""
     expected = played(sequence, python=True)
-    found = played(sequence, python=False)
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         for aspect, (left, right) in _differing(one, other).items():
             return Unequal(number, aspect, left, right)

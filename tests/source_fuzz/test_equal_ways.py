@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -199,11 +200,16 @@ _PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", few(_PROGRAMS, 2))
-def test_the_program_is_whole_and_runs_equally_every_way(name: str, tmp_path: Path) -> None:
-    module = Module(f"equal_{name.replace(' ', '_')}", _HEAD + _PROGRAMS[name].lstrip() + _ROWS, {}, False)
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
     with Child() as child:
-        report = Fuzzer(tmp_path, child).report(module)
+        yield child
+
+
+@pytest.mark.parametrize("name", few(_PROGRAMS, 2))
+def test_the_program_is_whole_and_runs_equally_every_way(name: str, child: Child, tmp_path: Path) -> None:
+    module = Module(f"equal_{name.replace(' ', '_')}", _HEAD + _PROGRAMS[name].lstrip() + _ROWS, {}, False)
+    report = Fuzzer(tmp_path, child).report(module)
     assert not report.failed, report.failed
     assert report.whole, report.why_not
     assert not report.differences, shown(module, report.differences[0])

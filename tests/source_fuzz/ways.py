@@ -32,7 +32,6 @@ from tests.source_fuzz.observe import (
     pieces,
     seen,
     state_of,
-    through_json,
     told,
 )
 
@@ -125,13 +124,13 @@ def _python(module: ModuleType, row: Mapping[str, Any], backend: HashBackend) ->
 @contextmanager
 def _unchanged(report: Report, way: str, module: ModuleType, row: Any) -> Iterator[None]:
     """What is done inside changes nothing of the user's, and fails only as sglc's errors do."""
-    before = through_json({"state": state_of(module, row)})
+    before = {"state": state_of(module, row)}
     error: Any = None
     try:
         yield
     except (Exception, GraphBreak) as problem:
         error = told(problem)
-    after = through_json({"state": state_of(module, row)})
+    after = {"state": state_of(module, row)}
     report.compare(NO_EFFECTS, way, before, after, ("state",))
     if error is not None:
         report.differences.append(Difference(NO_EFFECTS, way, "error", None, error))
@@ -318,7 +317,7 @@ def _first_row(outcome: Outcome) -> Outcome:
 
 def _rows_differ_outside(module: ModuleType, before: ModuleType, expected: Outcome) -> bool:
     """Whether a row changes what the next one reads of the module."""
-    one, other = dict(through_json({"of": globals_of(before)})["of"][1]), dict(expected["state"][1])
+    one, other = dict(globals_of(before)[1]), dict(expected["state"][1])
     read = _names(module.program.definition.code)
     return any(one[name] != other.get(name) for name in one if name in read)
 

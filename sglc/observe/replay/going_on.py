@@ -64,7 +64,7 @@ def going_on(asked: Mapping[str, Any]) -> GoingOn | None:
     """What the keywords of a run say of going on; None: it does not.
 
     Raises:
-        UsageError: SGLC071, they say so of a run that does not go on, or something else than can be said.
+        UsageError: SGLC081, they say so of a run that does not go on, or something else than can be said.
     """
     for name in ("retry_failed", "redo", "answers"):
         if asked.get(name) and not asked.get("resume"):
@@ -106,4 +106,4 @@ def _alike(one: BaseException, other: BaseException | None) -> bool:
 
 
 def _refused(message: str, hint: str) -> UsageError:
-    return UsageError("SGLC071", message, hint=hint)
+    return UsageError("SGLC081", message, hint=hint)

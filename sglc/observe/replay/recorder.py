@@ -47,7 +47,7 @@ class TapeRecorder:
         goes_on: what the folder holds is served, and only the rest runs; None: it is to hold nothing.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC070, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `Player`.
+        UsageError: SGLC050, SGLC051, SGLC080, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `Player`.
     """
 
     def __init__(

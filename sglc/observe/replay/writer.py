@@ -31,7 +31,7 @@ class Writer:
         resumes: whether there is anything to go on behind.
 
     Raises:
-        UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written, SGLC070 another
+        UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written, SGLC080 another
             run writes to it.
     """
 
@@ -87,7 +87,7 @@ class Writer:
             os.close(self._file)
             self._file = -1
             raise UsageError(
-                "SGLC070", f"another run records in `{self._path.parent}`", hint="wait for its end, or stop it"
+                "SGLC080", f"another run records in `{self._path.parent}`", hint="wait for its end, or stop it"
             )
         threading.Thread(target=self._sync_often, name="sglc-recording", daemon=True).start()
 
