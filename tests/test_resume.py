@@ -15,6 +15,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli import main
 from sglc.errors import BackendError, Paused, SglcError, UsageError
 from sglc.execution.result import Result
 from sglc.observe.replay import calls, tape
@@ -605,7 +606,7 @@ def test_where_nothing_is_recorded_a_pause_says_so(tmp_path: Path) -> None:
     def program(s: Any, q: str) -> None:
         s += hidden(q) + sgl.gen("a")
 
-    assert code_of(program.run("q", backend=ScriptedBackend(echoing), record=str(tmp_path))) == "SGLC427"
+    assert code_of(program.run("q", backend=ScriptedBackend(echoing), record=str(tmp_path))) == "SGLC431"
 
 
 # -- refusals ------------------------------------------------------------------------------------------
@@ -647,7 +648,7 @@ def test_a_row_goes_on_in_the_mode_that_it_began_in(tmp_path: Path) -> None:
     shop.run("q", backend=backend, record=folder, mode="python").sync()
     without(tmp_path, lambda line: line.get("occurrence") == 1)
     CALLED.clear()
-    assert code_of(shop.run("q", backend=backend, record=folder, resume=True, mode="plan")) == "SGLC428"
+    assert code_of(shop.run("q", backend=backend, record=folder, resume=True, mode="plan")) == "SGLC432"
     assert CALLED == []
     again = shop.run("q", backend=backend, record=folder, resume=True).sync()
     assert (again.mode, code_of(again)) == ("python", "NoneType")
@@ -677,6 +678,69 @@ def test_a_full_disk_ends_rows_and_what_is_there_goes_on(
     again = chain.run_batch(rows, backend=rest, record=str(tmp_path), resume=True)
     assert [shown(result) for result in again] == [shown(result) for result in whole]
     assert 0 < rest.calls < 24
+
+
+# -- the command line ------------------------------------------------------------------------------------
+
+SOURCE = """\
+import sglc as sgl
+
+
+@sgl.tool
+def send(text: str) -> str:
+    with open("sent.txt", "a") as file:
+        file.write(text + "\\n")
+    return "sent"
+
+
+@sgl.function
+def mail(s, to):
+    s += "To " + to + ":" + sgl.gen("text")
+    if sgl.pause("approve", "Shall it be sent?", to=to):
+        s += send(to) + sgl.gen("end")
+"""
+
+
+@pytest.fixture
+def mails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command for two mails; both scripts are in the folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("mail.py").write_text(SOURCE)
+    Path("rows.jsonl").write_text('{"to": "Ada"}\n{"to": "Bob"}\n')
+    Path("script.json").write_text('[{"name": "text", "text": "hello"}, {"name": "end", "text": "bye"}]')
+    return ["run", "mail.py", "--backend", "scripted:script.json", "--record", "r", "--json"]
+
+
+def test_rows_wait_and_go_on_at_the_command_line(mails: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*mails, "--batch", "rows.jsonl", "-o", "out.jsonl"]
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert told.count("error[SGLC413]") == 2
+    assert "--answer approve=JSON" in told
+    assert main([*command, "--resume", "--answer", "1:approve=true"]) == 1
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert sorted((row["index"], row["error"] is None) for row in rows) == [(0, False), (1, True)]
+    assert main([*command, "--resume", "--answer", "0:approve=false"]) == 0
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert {row["index"]: row["text"] for row in rows} == {0: "To Ada:hello", 1: "To Bob:hellosentbye"}
+    assert Path("sent.txt").read_text() == "Bob\n"
+    capsys.readouterr()
+    assert main([*command[:-2], "--resume"]) == 0  # all of it is in the recording, too
+    shown_rows = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert shown_rows == ["To Ada:hello", "To Bob:hellosentbye"]
+
+
+def test_one_run_goes_on_at_the_command_line(mails: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*mails, "--arg", "to=Ada"]
+    assert main(command) == 1
+    without_end = [*command, "--resume", "--answer", "approve=true"]
+    assert main(without_end) == 0
+    without(Path("r"), lambda line: line.get("is") == "called")
+    assert main(without_end) == 1
+    assert "error[SGLC426]" in capsys.readouterr().err
+    assert Path("sent.txt").read_text() == "Ada\n"
+    assert main([*command, "--resume", "--redo", "send"]) == 0
+    assert Path("sent.txt").read_text() == "Ada\nAda\n"
 
 
 def test_that_a_function_is_called_is_written_before_it_is(tmp_path: Path) -> None:

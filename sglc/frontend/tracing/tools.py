@@ -253,7 +253,7 @@ class _Pause(Declared):
 def paused_in_function(pause: Paused | None) -> RunError:
     """The error of a declared function that pauses."""
     return RunError(
-        "SGLC427", "`pause` is called in a declared function", here() if pause is None else pause.loc,
+        "SGLC431", "`pause` is called in a declared function", here() if pause is None else pause.loc,
         note="what the function has done before would be done once more when the run goes on",
         hint="pause in the body of the program",
     )  # fmt: skip

@@ -150,14 +150,14 @@ class RowRecorder:
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
-            RecordingError: SGLC428, it goes on in another mode than it began in.
+            RecordingError: SGLC432, it goes on in another mode than it began in.
         """
         self._end_run = END_RUN.get()
         self.recorder.going(1)
         before = self.recorder.mode(self.number, self.within)
         if before not in (None, mode):
             raise RecordingError(
-                "SGLC428", f"row {self.number} began as {_MODES[before]}, and would go on as {_MODES[mode]}",
+                "SGLC432", f"row {self.number} began as {_MODES[before]}, and would go on as {_MODES[mode]}",
                 hint=f'give the options that it began with, or `mode="{before}"`',
             )  # fmt: skip
         self._again = self.recorder.goes_on.again(self.recorded, self.within)

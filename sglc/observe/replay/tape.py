@@ -72,6 +72,15 @@ class Tape:
     rows: dict[int, TapeRow]
 
 
+def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
+    """The seed of the recording in `folder`; None if there is none that anybody could read."""
+    try:
+        with open(Path(folder) / FILE, encoding="utf-8") as file:
+            return int(json.loads(file.readline())["seed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def read_tape(folder: str | os.PathLike[str]) -> Tape:
     """The recording in `folder`.
 
