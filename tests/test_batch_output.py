@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -300,6 +301,47 @@ def test_a_batch_ends_at_its_deadline(folder: Path, capsys: pytest.CaptureFixtur
     assert done < ROWS
     assert f"{ROWS - done} left" in capsys.readouterr().err
     assert main(command("-o", "out.jsonl", "--resume")) == 0
+
+
+def test_programs_are_told_how_a_batch_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = [{"text": " yes", "prompt": "Q: (?!r[24])|B:"}]
+    (folder / "script.json").write_text(json.dumps(rules))
+    assert main(command("-o", "out.jsonl", "--progress", "json", "--price", "1000,2000")) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    made = sum(one["usage"]["completion"] for one in lines_of("out.jsonl"))
+    read = sum(one["usage"]["prompt"] for one in lines_of("out.jsonl"))
+    last = lines[-1]
+    assert [last[name] for name in ("rows", "total", "failed", "tokens")] == [ROWS, ROWS, 12, made]
+    assert last["cost"] == pytest.approx((1000 * read + 2000 * made) / 1e6)
+    assert last["left_s"] == 0.0
+
+
+@pytest.mark.slow
+def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
+    """A real one: what the other end of a pseudo-terminal reads."""
+    master, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (40, 120))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sglc.cli", *command("-o", "out.jsonl")], stderr=terminal,
+        env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    os.close(terminal)
+    told = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        told += piece
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    shown = told.decode()
+    assert f"{ROWS}/{ROWS}" in shown
+    assert "tok/s" in shown
+    assert "cached" in shown
+    assert "Traceback" not in shown
 
 
 # -- rows ------------------------------------------------------------------------------------------

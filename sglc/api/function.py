@@ -277,11 +277,11 @@ class Function:
         Raises:
             UsageError: a row's arguments do not fit the function; nothing has run then.
         """
-        from sglc.execution.progress import bar
+        from sglc.execution.progress import watched
 
         results = self.stream_batch(rows, **kwargs)
         if progress_bar:
-            results = bar(results, total=count_of(rows), label=self.__name__)
+            results = watched(results, total=count_of(rows), label=self.__name__)
         return results if generator_style else list(results)
 
     def stream_batch(

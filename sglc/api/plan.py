@@ -21,7 +21,7 @@ from sglc.execution.options import NOTHING, Rows, count_of, each_row, in_row, wa
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
-from sglc.execution.progress import bar
+from sglc.execution.progress import watched
 from sglc.execution.result import Result
 from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
@@ -133,7 +133,7 @@ class LoadedPlan:
             options: as of `stream_batch`.
         """
         results = self.stream_batch(rows, **options)
-        return list(bar(results, total=count_of(rows), label=self.__name__) if progress_bar else results)
+        return list(watched(results, total=count_of(rows), label=self.__name__) if progress_bar else results)
 
     def stream_batch(
         self,

@@ -122,7 +122,7 @@ class Totals:
             self.python += 1
             self.why_python = self.why_python or result.why_python
 
-    def print(self, what: str, seconds: float) -> None:
+    def print(self, what: str, seconds: float, spent: str = "") -> None:
         """One line on stderr about all of them, which are `what`."""
         used = self.used
         if self.python:
@@ -132,7 +132,9 @@ class Totals:
         scored = f", {used.scored} scored" if used.scored else ""
         seed = "" if self.seed is None else f"; seed {self.seed}"
         saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
-        line = f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
+        line = (
+            f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
+        )
         print(line, file=sys.stderr)
 
     def rows(self, count: int) -> str:

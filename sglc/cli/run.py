@@ -86,6 +86,10 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
     batch = run.add_argument_group("batches")
     batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
     batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
+    batch.add_argument(
+        "--progress", choices=("bar", "json", "none"), default="bar",
+        help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
+    )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
     batch.add_argument("--deadline", type=_limit(float), metavar="S", help="end after so many seconds")
     batch.add_argument("--max-calls-total", type=_limit(int), metavar="N", help="end after so many generations")

@@ -218,6 +218,11 @@ class Result(CallText):
         return self._wait().error
 
     @property
+    def failed(self) -> bool:
+        """Whether the run ended with an error, which counts as unread. Waits; never raises."""
+        return self._wait().error is not None
+
+    @property
     def failures(self) -> tuple[Failure, ...]:
         """The generations that failed, those of called programs among them. Waits; never raises.
 

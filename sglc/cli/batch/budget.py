@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from sglc.ir.plan.events import Usage
 
-_FIRST = 4  # rows that run at once until one has ended, when nobody knows what a row costs
-
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -44,9 +42,8 @@ class BatchBudget:
         """Whether one more row may begin, if each costs the average of those that have ended."""
         live = begun - self.rows
         for spent, limit in self._limits():
-            if not self.rows and live >= min(_FIRST, limit):
-                return False
-            if self.rows and spent + (live + 1) * spent / self.rows > limit:
+            # Nobody knows what a row costs until the first one has ended.
+            if spent + (live + 1) * spent / self.rows > limit if self.rows else live:
                 return False
         return True
 

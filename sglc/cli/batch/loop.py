@@ -22,7 +22,7 @@ from sglc.cli.report import Totals, print_failures, text_of
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
 from sglc.execution.options import random_seed
-from sglc.execution.progress import bar
+from sglc.execution.progress import watched
 from sglc.observe.replay.tape import recorded_seed
 
 if TYPE_CHECKING:
@@ -89,7 +89,10 @@ def _run(
     began = time.perf_counter()
     with _ending(control, options.deadline) as ended_by:
         try:
-            for result in bar(stream, total=count - len(to), label=function.__name__):
+            cost = None if budget.price is None else budget.price.of
+            for result in watched(
+                stream, total=count - len(to), label=function.__name__, style=options.progress, cost=cost
+            ):
                 to.put(result.row, text_of(result, options).encode())
                 totals.add(result)
                 print_failures(function, result, f"row {result.row}: ")
@@ -100,7 +103,8 @@ def _run(
         finally:
             stream.close()  # type: ignore[attr-defined]
     left = totals.left(count)
-    totals.print(totals.rows(count), time.perf_counter() - began)
+    spent = "" if budget.price is None else f"; ${budget.price.of(totals.used):.4f}"
+    totals.print(totals.rows(count), time.perf_counter() - began, spent)
     if problem is not None:
         print(render(problem), file=sys.stderr)
     early = bool(ended_by or problem or (control.draining and (left or count < 0)))
