@@ -49,4 +49,4 @@ class PromptIds:
         number = seen.digest()[0] % len(request.choices)
         said = request.choices[number]
         done = SelectDone(request.index, prompt, number, said, (), (), (), Usage())
-        return ApiAnswer(done, Made(said, tuple(self.tokenizer.encode(said))))
+        return ApiAnswer(done, Made(said))

@@ -61,7 +61,7 @@ def without_times(printed: str) -> list[Any]:
     """The lines that were printed; of JSON objects all but their times."""
     lines: list[Any] = []
     for line in printed.splitlines():
-        if line.startswith('{"row"'):
+        if line.startswith('{"index"'):
             shown = json.loads(line)
             del shown["timing"]
             line = json.dumps(shown)
@@ -83,7 +83,7 @@ def test_a_plan_prints_the_same(
         "run", f"{file}:{case.function.__name__}", "--backend", f"scripted:{tmp_path / 'script.json'}",
         "--args", json.dumps(case.rows[0]), "--seed", "1",
     ]  # fmt: skip
-    for options in ([], ["--json", "-o", str(tmp_path / "out.jsonl")], ["--stream"]):
+    for options in ([], ["--json", "-o", str(tmp_path / "out.jsonl"), "--force"], ["--stream"]):
         ways = []
         for passes in ([], ["--passes", "+reorder"]):
             monkeypatch.setattr(tools, "_DECLARED", {})

@@ -508,7 +508,7 @@ def test_a_thousand_rows_from_the_command_line(planned: bool, folder: Path) -> N
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     errors = [line["error"] or {"code": None, "loc": None} for line in lines]
     shown = [
-        (line["row"], line["value"], error["code"], error["loc"])
+        (line["index"], line["value"], error["code"], error["loc"])
         for line, error in zip(lines, errors, strict=True)
     ]
     if not planned:  # there an exception of the body is told as such; stderr has its place

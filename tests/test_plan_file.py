@@ -261,7 +261,7 @@ def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: py
     shown = json.loads(done.stdout)
     assert shown["value"] == "yes"
     assert shown["vars"] == {"tip": [" first", " second"], "verdict": "yes"}
-    assert (shown["row"], shown["seed"], shown["error"], shown["usage"]["calls"]) == (0, 5, None, 3)
+    assert (shown["index"], shown["seed"], shown["error"], shown["usage"]["calls"]) == (0, 5, None, 3)
     assert plan.name == "plan.json"
 
 
@@ -445,7 +445,7 @@ def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     for program in (str(plan), f"{folder / 'agent.py'}:short"):
         assert main(["run", program, *line, "--seed", "1", "--json"]) == 0
         lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-        assert [one["row"] for one in lines] == list(range(20))
+        assert [one["index"] for one in lines] == list(range(20))
         shown.append(lines)
     for of_plan, of_program in zip(*shown, strict=True):
         assert of_plan.keys() == of_program.keys()

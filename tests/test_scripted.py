@@ -95,8 +95,11 @@ def test_a_script_is_a_file(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"name": "side", "text": "x", "branch": [0]}, {"text": "any"}]))
     backend = connect(f"scripted:{path}")
     assert pair.run("tea", backend=backend)["side"] == ["x", "any"]
+    path.rename(tmp_path / "other.json")
     path.write_text(json.dumps({"rules": [{"text": "y"}], "word_s": 0.5}))
-    assert read_script(str(path))[1] == 0.5
+    other = read_script(str(path))
+    assert other.word_s == 0.5
+    assert other.identity != read_script(str(path.with_name("other.json"))).identity
 
 
 @pytest.mark.parametrize(

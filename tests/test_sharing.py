@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglc.backends.local import LocalBackend
-from sglc.cli.program_file import open_function, open_rows
+from sglc.cli.batch.rows import open_rows
+from sglc.cli.program_file import open_function
 from sglc.execution.result import CallRecord, Result, total
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +76,7 @@ def test_the_command_line_gives_one_json_line_a_row() -> None:
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     essays = [row["essay"] for row in open_rows(str(ROOT / "examples" / "essays.jsonl"))]
-    assert [line["row"] for line in lines] == list(range(16))
+    assert [line["index"] for line in lines] == list(range(16))
     for essay, line in zip(essays, lines, strict=True):
         assert essay in line["text"]  # control-token text in an essay stays text
         assert line["error"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sglc.api.ahead import Recording
     from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
-    from sglc.execution.batch.runner import Make
+    from sglc.execution.batch.runner import BatchControl, Make
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
@@ -99,6 +99,7 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
@@ -128,13 +129,15 @@ class Function:
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
             trace: a file for the run's time line, in the form that Perfetto and Chrome open.
+            cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
+                samples. Only what is not there is asked for, and then it is there.
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, record, replay, trace)
-        given = dict(zip(OPTIONS, own, strict=True))
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
+        given = dict(zip(OPTIONS, (*own, record, replay, trace, cache), strict=True))
         given = {name: value for name, value in given.items() if value is not None}
         return self._run(args, {**given, **kwargs})
 
@@ -263,11 +266,11 @@ class Function:
         Raises:
             UsageError: a row's arguments do not fit the function; nothing has run then.
         """
-        from sglc.execution.progress import bar
+        from sglc.execution.progress import watched
 
         results = self.stream_batch(rows, **kwargs)
         if progress_bar:
-            results = bar(results, total=count_of(rows), label=self.__name__)
+            results = watched(results, total=count_of(rows), label=self.__name__)
         return results if generator_style else list(results)
 
     def stream_batch(
@@ -285,7 +288,11 @@ class Function:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         mode: Mode = "auto",
+        ordered: bool = True,
+        skip: Container[int] = (),
+        control: BatchControl | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -300,20 +307,26 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace: as of `run`, of all rows.
+            record, replay, trace, cache: as of `run`, of all rows.
+            ordered: each result when it and all before it ended; else each as it ends, whatever its row, which
+                `result.row` tells: no row waits for another one.
+            skip: numbers of rows that do not run, and have no results.
+            control: ends the batch early, from another thread; only of one that is not ordered.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
-            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, a row or option that does not fit; nothing has
-                run then.
+            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC070, a row or option that does not fit; nothing
+                has run then.
         """
+        from sglc.execution.batch.runner import delivery_of
         from sglc.execution.start import limits_of_batch, run_rows
 
+        delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting = fitted_rows(self.definition, self.bound, rows, kwargs)
+        fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        watches = watches_of(record, replay, trace)
+        watches = watches_of(record, replay, trace, cache)
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
@@ -321,7 +334,7 @@ class Function:
 
             return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
-        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None)
+        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None, delivery)
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""

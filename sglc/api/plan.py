@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -14,13 +14,14 @@ from sglc.api.observed import set_up
 from sglc.api.reference import pickled_plan
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import plan_order
+from sglc.execution.batch.runner import BatchControl, delivery_of
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-from sglc.execution.options import NOTHING, check_rows, count_of, in_row, watches_of
+from sglc.execution.options import NOTHING, Rows, count_of, each_row, in_row, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
-from sglc.execution.progress import bar
+from sglc.execution.progress import watched
 from sglc.execution.result import Result
 from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
@@ -74,6 +75,7 @@ class LoadedPlan:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
         **more: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -82,14 +84,15 @@ class LoadedPlan:
 
         Args:
             arguments: by name; those whose names are no option may be given as keywords.
-            seed, stream, max_calls, max_tokens, timeout, record, replay, trace: as of `Function.run`.
+            seed, stream, max_calls, max_tokens, timeout, record, replay, trace, cache: as of `Function.run`.
 
         Raises:
             UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
                 SGLC048 arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a
                 plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
-        limits, watches = limits_of_run(max_calls, max_tokens, timeout), watches_of(record, replay, trace)
+        limits = limits_of_run(max_calls, max_tokens, timeout)
+        watches = watches_of(record, replay, trace, cache)
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
 
     def start(
@@ -113,9 +116,7 @@ class LoadedPlan:
         run.start()
         return run.result
 
-    def run_batch(
-        self, rows: Sequence[Mapping[str, Any]], *, progress_bar: bool = False, **options: Any
-    ) -> list[Result]:
+    def run_batch(self, rows: Rows, *, progress_bar: bool = False, **options: Any) -> list[Result]:
         """Run every row (its arguments by name); gives results in row order, when all have ended.
 
         A row that fails keeps its error in its own result. Ctrl-C stops all rows, as of `Function.run_batch`.
@@ -124,11 +125,11 @@ class LoadedPlan:
             options: as of `stream_batch`.
         """
         results = self.stream_batch(rows, **options)
-        return list(bar(results, total=count_of(rows), label=self.__name__) if progress_bar else results)
+        return list(watched(results, total=count_of(rows), label=self.__name__) if progress_bar else results)
 
     def stream_batch(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Rows,
         *,
         backend: Backend | str | None = None,
         seed: int | None = None,
@@ -141,6 +142,10 @@ class LoadedPlan:
         record: str | None = None,
         replay: str | None = None,
         trace: str | None = None,
+        cache: str | None = None,
+        ordered: bool = True,
+        skip: Container[int] = (),
+        control: BatchControl | None = None,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
 
@@ -150,14 +155,17 @@ class LoadedPlan:
             UsageError: SGLC017 no rows; SGLC023, SGLC026, SGLC041 an option that does not fit; as of `run`.
                 Nothing has run then.
         """
-        check_rows(rows)
+        delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting: Iterable[dict[str, Any]] = starmap(self._row, enumerate(rows))
+        fitting: Iterable[dict[str, Any]] = starmap(partial(self._row, skip), enumerate(each_row(rows)))
         count = count_of(rows)
         fitting = fitting if count < 0 else list(fitting)
-        call = self._set_up(backend, seed, count, limits, watches_of(record, replay, trace))
+        watches = watches_of(record, replay, trace, cache)
+        call = self._set_up(backend, seed, count, limits, watches)
         order = partial(plan_order, self.plan) if hoist_prefix else None
-        return run_rows(call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order)
+        return run_rows(
+            call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -173,7 +181,9 @@ class LoadedPlan:
         check_plan_runs(self.plan, call.backend, tools)
         return call
 
-    def _row(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _row(self, skip: Container[int], number: int, row: Any) -> dict[str, Any]:
+        if number in skip:
+            return {}
         try:
             if not isinstance(row, Mapping):
                 raise UsageError("SGLC017", f"a row of a plan is a dict, not `{type(row).__name__}`")

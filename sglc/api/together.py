@@ -12,7 +12,7 @@ from sglc.execution.batch.prefixes import batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
-from sglc.execution.options import NOTHING, Rows, fitted_rows, random_seed
+from sglc.execution.options import Rows, fitted_rows, random_seed, watches_of
 from sglc.execution.result import Result
 from sglc.execution.start import limits_of_batch
 from sglc.frontend.locate import here
@@ -30,6 +30,7 @@ def run_together(
     timeout: float | None = None,
     row_timeout: float | None = None,
     hoist_prefix: bool = True,
+    cache: str | None = None,
 ) -> list[list[Result]]:
     """Run each program over its rows, all at once: what their prompts begin with alike is computed once.
 
@@ -54,11 +55,12 @@ def run_together(
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
+    watches = watches_of(None, None, None, cache)
     calls, makers = [], []
     for (function, _), own in zip(programs, fitting, strict=True):
-        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, NOTHING))
+        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches))
         makers.append(function._maker(calls[-1]))
-    used = calls[-1].backend  # what answers in the place of `chosen`, in a row that is recorded or replayed
+    used = calls[-1].backend  # what answers in the place of `chosen`: a cache, or in a row that is recorded
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
     def make(_: int, place: tuple[int, int], at_once: bool) -> Run | None:

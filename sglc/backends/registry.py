@@ -56,12 +56,11 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
 
 
 def _scripted(path: str) -> Backend:
-    from sglc.backends.scripted import ScriptedBackend, read_script
+    from sglc.backends.scripted import read_script
 
     key = ("scripted", path, "")
     if key not in _CONNECTED:
-        answer, word_s = read_script(path)
-        _CONNECTED[key] = ScriptedBackend(answer, word_s=word_s)
+        _CONNECTED[key] = read_script(path)
     return _CONNECTED[key]
 
 

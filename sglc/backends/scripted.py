@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,8 @@ def by_rules(rules: Sequence[Rule]) -> Answer:
     return lambda asked: next((rule.text for rule in rules if rule.holds(asked)), None)
 
 
-def read_script(path: str) -> tuple[Answer, float]:
-    """The rules of a JSON file, and the seconds that a word takes.
+def read_script(path: str) -> ScriptedBackend:
+    """What answers by the rules of a JSON file.
 
     The file is a list of objects with the fields of `Rule`, or an object of `rules` and `word_s`.
 
@@ -104,7 +105,8 @@ def read_script(path: str) -> tuple[Answer, float]:
         UsageError: SGLC002 no such file; SGLC008 it is no JSON; SGLC036 it is no script.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text)
     except OSError as error:
         raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -112,7 +114,8 @@ def read_script(path: str) -> tuple[Answer, float]:
     if isinstance(data, list):
         data = {"rules": data}
     try:
-        return by_rules([_rule(item) for item in data["rules"]]), float(data.get("word_s", 0.0))
+        answer, word_s = by_rules([_rule(item) for item in data["rules"]]), float(data.get("word_s", 0.0))
+        return ScriptedBackend(answer, word_s=word_s, identity=sha256(text.encode()).hexdigest()[:12])
     except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
         raise UsageError(
             "SGLC036", f"`{path}` is no script: {error}",
@@ -177,11 +180,17 @@ class ScriptedBackend:
             executor's thread.
         word_s: seconds that a word of an answer takes.
         concurrency: as in `Target`.
+        identity: tells its answers from those of others.
     """
 
-    def __init__(self, answer: Answer, *, word_s: float = 0.0, concurrency: int = 16) -> None:
+    answers_by_site = True
+
+    def __init__(
+        self, answer: Answer, *, word_s: float = 0.0, concurrency: int = 16, identity: str = ""
+    ) -> None:
+        self.identity = identity
         self._answer = answer
-        self._word_s = word_s
+        self.word_s = word_s
         self._concurrency = concurrency
         self._kept: dict[int, str] = {}
         self.calls = 0  # generations and choices asked for
@@ -252,7 +261,7 @@ class ScriptedBackend:
                     yield [NodeFailed(index, error)]
                     continue
                 prompts[index], texts[index] = prompts[node.stream] + text, text
-                if self._word_s:
+                if self.word_s:
                     asked[index] = event, text
                 else:
                     yield [event]
@@ -269,8 +278,8 @@ class ScriptedBackend:
         loop = asyncio.get_running_loop()
         begin_s, said, last = loop.time(), 0, max(map(len, words.values()), default=0)
         while said < last:
-            await asyncio.sleep(begin_s + (said + 1) * self._word_s - loop.time())
-            due = min(max(int((loop.time() - begin_s) / self._word_s), said + 1), last)
+            await asyncio.sleep(begin_s + (said + 1) * self.word_s - loop.time())
+            due = min(max(int((loop.time() - begin_s) / self.word_s), said + 1), last)
             yield [
                 Delta(index, spoken[number])
                 for number in range(said, due)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sglc.cli.bench import add_bench
+from sglc.cli.cache import add_cache
 from sglc.cli.compile import add_compile
 from sglc.cli.explain import add_explain
 from sglc.cli.models import add_models
@@ -30,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
     try:
         options = _parser().parse_args(argv)
         code: int = options.command(options)
@@ -38,10 +42,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except SglcError as error:
         print(render(error), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough; the process is ending
         print("sglc: interrupted", file=sys.stderr)
-        return 130
+        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
+        return 128 + number
     except BrokenPipeError:  # `sglc ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -55,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="sglc", description="An optimizing compiler for LLM programs.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_run, add_compile, add_explain, add_models, add_bench, add_serve):
+    for add in (add_run, add_compile, add_explain, add_models, add_cache, add_bench, add_serve):
         add(commands)
     later = commands.add_parser("shell")
     later.add_argument("rest", nargs=argparse.REMAINDER)

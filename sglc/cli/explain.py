@@ -47,7 +47,8 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sglc.cli.program_file import open_function, open_functions, open_ir, open_rows
+    from sglc.cli.batch.rows import open_rows
+    from sglc.cli.program_file import open_function, open_functions, open_ir
     from sglc.frontend.tracing.arguments import promised
 
     if options.seed is not None and not options.analyze:
@@ -64,7 +65,7 @@ def _explain(options: argparse.Namespace) -> int:
 
         backend = WithPasses(backend, passes)
     given = arguments(options)
-    rows = open_rows(options.batch) if options.batch else None
+    rows = list(open_rows(options.batch)) if options.batch else None
     if options.program.endswith(".sglir"):
         from sglc.explain.explanation import explained_program
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from sglc.cli.options import Commands
 
@@ -29,10 +30,18 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from sglc.execution.progress import show
+    from tqdm.auto import tqdm
+
     from sglc.runtime.model.registry import pull
 
-    print(pull(options.name, lambda done, total: show(done, total, options.name, " bytes")))
+    with tqdm(desc=options.name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        path = pull(options.name, show)
+    print(path)
     return 0
 
 

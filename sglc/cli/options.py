@@ -53,7 +53,9 @@ def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a program is given: `--arg`, `--args` and `--batch`."""
     add_examples(parser)
-    parser.add_argument("--batch", metavar="ROWS.jsonl", help="one JSON object a line: arguments of a row")
+    parser.add_argument(
+        "--batch", metavar="ROWS", help="rows of arguments: JSON lines, .csv, .tsv or .parquet; - is stdin"
+    )
 
 
 def add_examples(parser: argparse.ArgumentParser) -> None:
@@ -89,22 +91,31 @@ def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingPro
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = _typed(name, value, kinds.get(name, "str"))
+        given[name] = _argument(name, value, kinds.get(name, "str"))
     return given
 
 
-def _typed(name: str, text: str, kind: str) -> Any:
+def typed(text: str, kind: str) -> Any:
+    """What a text stands for, where an argument of a type is wanted.
+
+    Raises:
+        ValueError, KeyError: nothing of that type.
+    """
+    match kind:
+        case "int":
+            return int(text)
+        case "float":
+            return float(text)
+        case "bool":
+            return {"true": True, "false": False}[text.lower()]
+        case _:
+            return text
+
+
+def _argument(name: str, text: str, kind: str) -> Any:
     """What `--arg name=text` gives for an argument of a type."""
     try:
-        match kind:
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
-            case "bool":
-                return {"true": True, "false": False}[text.lower()]
-            case _:
-                return text
+        return typed(text, kind)
     except (ValueError, KeyError):
         raise UsageError(
             "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind}`",

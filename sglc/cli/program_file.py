@@ -111,20 +111,9 @@ def _declared(path: str) -> dict[str, Declared]:
     return found
 
 
-def open_rows(path: str) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file: one object a line; blank lines are skipped.
-
-    Raises:
-        UsageError: no such file; a line is no JSON object, with its place.
-    """
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(_read(Path(path)).splitlines(), 1):
-        if line.strip():
-            row = parse_json(line, path, number)
-            if not isinstance(row, dict):
-                raise UsageError("SGLC008", "a row is a JSON object", Loc(path, number))
-            rows.append(row)
-    return rows
+def program_path(spec: str) -> Path:
+    """The file of `FILE` or `FILE:NAME`."""
+    return _split(spec)[0]
 
 
 def parse_json(text: str, name: str, line: int = 1) -> Any:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from sglc.cli.options import (
     Commands,
@@ -17,17 +16,22 @@ from sglc.cli.options import (
     add_passes,
     arguments,
     connect,
-    output,
     passes_of,
     seed,
 )
-from sglc.errors import RunError, SglcError, UsageError, render
+from sglc.errors import UsageError
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
-    from sglc.execution.result import Result
+    from sglc.cli.batch.budget import BatchBudget
     from sglc.ir.plan.backend import Backend
+
+
+_OF_BATCHES = (
+    *("row_timeout", "concurrency", "ordered", "resume", "retry_failed", "deadline"),
+    *("max_calls_total", "max_tokens_total", "max_cost", "price"),
+)
 
 
 def add_run(commands: Commands) -> None:
@@ -38,6 +42,7 @@ def add_run(commands: Commands) -> None:
     add_passes(run)
     add_arguments(run)
     run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
+    run.add_argument("--force", action="store_true", help="write over results that are in the output already")
     run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
     run.add_argument(
         "--mode", choices=("auto", "plan", "python"),
@@ -47,14 +52,13 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
     run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument(
+        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+    )
     run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
         "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
-    )
-    run.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row of a batch")
-    run.add_argument(
-        "--concurrency", type=_limit(int), metavar="N", help="rows of a batch that are live at once"
     )
     run.add_argument(
         "--max-calls", type=_limit(int), metavar="N", help="generations of the run, or of each row"
@@ -62,7 +66,42 @@ def add_run(commands: Commands) -> None:
     run.add_argument(
         "--max-tokens", type=_limit(int), metavar="N", help="tokens that the run, or each row, may generate"
     )
+    _add_batch(run)
     run.set_defaults(command=_run)
+
+
+def _add_batch(run: argparse.ArgumentParser) -> None:
+    """Add what only a batch has."""
+    batch = run.add_argument_group("batches")
+    batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
+    batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
+    batch.add_argument(
+        "--progress", choices=("bar", "json", "none"), default="bar",
+        help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
+    )  # fmt: skip
+    batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
+    batch.add_argument("--resume", action="store_true", help="go on with the results that the output has")
+    batch.add_argument(
+        "--retry-failed", action="store_true", help="with `--resume`: rows that failed run again"
+    )
+    batch.add_argument("--deadline", type=_limit(float), metavar="S", help="end after so many seconds")
+    batch.add_argument("--max-calls-total", type=_limit(int), metavar="N", help="end after so many generations")
+    batch.add_argument("--max-tokens-total", type=_limit(int), metavar="N", help="end after so many tokens")
+    batch.add_argument("--max-cost", type=_limit(float), metavar="USD", help="end when so much is spent")
+    batch.add_argument(
+        "--price", type=_price, metavar="IN,OUT[,CACHED]", help="US dollars for a million tokens of the model"
+    )
+
+
+def _price(text: str) -> tuple[float, ...]:
+    """The argument of `--price`."""
+    try:
+        prices = tuple([float(price) for price in text.split(",")])
+    except ValueError:
+        prices = ()
+    if len(prices) not in (2, 3) or not all(0 <= price < math.inf for price in prices):
+        raise argparse.ArgumentTypeError(f"`{text}` are no prices: write `0.15,0.60` or `0.15,0.60,0.075`")
+    return prices
 
 
 def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -82,71 +121,87 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan, open_rows
+    from sglc.cli.batch.loop import run_rows
+    from sglc.cli.batch.output import OutputFile
+    from sglc.cli.batch.rows import STDIN, RowFile, open_rows
+    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan
+    from sglc.cli.report import Totals, print_failures, text_of
     from sglc.execution.start import limits_of_run
 
     if options.batch and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
-    for name in ("row_timeout", "concurrency"):
-        if getattr(options, name) is not None and not options.batch:
+    for name in _OF_BATCHES:
+        if getattr(options, name) and not options.batch:
             raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
+    if options.ordered and not options.output:
+        raise UsageError("SGLC078", "`--ordered` is for `-o`: stdout is in the order of the rows anyway")
+    if options.resume and not options.output:
+        raise UsageError(
+            "SGLC078", "`--resume` goes on with the results of an output", hint="name it with `-o`"
+        )
+    if options.retry_failed and not options.resume:
+        raise UsageError("SGLC078", "`--retry-failed` is for `--resume`")
+    if options.max_cost and not options.price:
+        raise UsageError(
+            "SGLC078", "`--max-cost` needs the price of the model's tokens", hint="add `--price IN,OUT`"
+        )
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
         raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
     if is_plan and options.passes is not None:
         raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
     function: Function | LoadedPlan
-    rows = [] if options.batch is None else open_rows(options.batch)
+    rows: RowFile | None = None
     if options.passes is not None or options.program.endswith(".sglir"):
+        if options.batch == STDIN:
+            raise UsageError(
+                "SGLC019", "a program is compiled for its first row here, and stdin is read but once",
+                hint="write the rows to a file",
+            )  # fmt: skip
+        rows = open_rows(options.batch) if options.batch else None
         backend = connect(options)
-        function = _compiled(options, backend, rows)
+        function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
         function = (
             open_plan(options.program, options.tools) if is_plan
             else open_function(options.program, PROGRAM_OR_PLAN)
         )  # fmt: skip
+        rows = open_rows(options.batch, _kinds(function)) if options.batch else None
         backend = connect(options)
     given = arguments(options, _kinds(function))
     watches = _watches(options)
     mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if mode and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
+    if rows is not None:
+        return run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+    on_text = _Streamer().write if options.stream else None
+    limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
+    out = None if options.output is None else OutputFile(options.output, force=options.force)
     began = time.perf_counter()
-    if options.batch:
-        rows = [{**given, **row} for row in rows]
-        stream = function.stream_batch(
-            rows, backend=backend, seed=options.seed, num_threads=options.concurrency or "auto",
-            max_calls=options.max_calls, max_tokens=options.max_tokens,
-            timeout=options.timeout, row_timeout=options.row_timeout, **watches, **mode,
-        )  # fmt: skip
-        from sglc.execution.progress import bar
-
-        results = bar(stream, total=len(rows), label=function.__name__)
+    result = function.start(given, backend, options.seed, on_text, limits, watches, **mode).sync()
+    text = text_of(result, options)
+    if out is None:
+        print(text, end="")
     else:
-        on_text = _Streamer().write if options.stream else None
-        limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
-        results = iter([function.start(given, backend, options.seed, on_text, limits, watches, **mode)])
-    done: list[Result] = []
-    with output(options.output) as out:
-        for result in results:
-            result.sync()
-            _show(result, options, out)
-            error = result.error()
-            if error is not None:
-                row = f"row {result.row}: " if options.batch else ""
-                print(row + render(_as_sglc(function, error)), file=sys.stderr)
-            else:
-                _caught(result, f"row {result.row}: " if options.batch else "")
-            done.append(result)
-    _summary(done, time.perf_counter() - began)
-    return 1 if any(result.error() is not None for result in done) else 0
+        out.write(text.encode())
+        out.close()
+    print_failures(function, result)
+    totals = Totals()
+    totals.add(result)
+    totals.print("1 run", time.perf_counter() - began)
+    return 1 if totals.failed else 0
 
 
-def _caught(result: Result, row: str) -> None:
-    """The failures that the program has caught."""
-    for failure in result.failures:
-        shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
-        print(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}", file=sys.stderr)
+def _budget(options: argparse.Namespace) -> BatchBudget:
+    """What the whole batch may cost."""
+    from sglc.cli.batch.budget import BatchBudget, Price
+
+    price = None
+    if options.price is not None:
+        prompt, completion, *cached = options.price
+        price = Price(prompt, completion, cached[0] if cached else prompt)
+    return BatchBudget(options.max_calls_total, options.max_tokens_total, options.max_cost, price)
 
 
 def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
@@ -160,37 +215,10 @@ def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
 
 
 def _watches(options: argparse.Namespace) -> dict[str, Any]:
-    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
+    from sglc.execution.options import WATCHES
+
+    asked = {name: getattr(options, name) for name in WATCHES}
     return {name: path for name, path in asked.items() if path is not None}
-
-
-def _show(result: Result, options: argparse.Namespace, out: TextIO) -> None:
-    # What was compiled ahead has no prompt that a person would want to see.
-    is_plan = options.program.endswith((".json", ".sglir"))
-    if options.json or options.output or (is_plan and not options.stream):
-        indent = None if options.json or options.output or options.batch else 2
-        print(json.dumps(result.as_json(), ensure_ascii=False, default=str, indent=indent), file=out)
-        return
-    if options.stream:
-        return
-    shown = _shown(result)
-    if shown or options.batch:
-        print((f"[{result.row}] " if options.batch else "") + shown, file=out)
-
-
-def _shown(result: Result) -> str:
-    """What a person wants to see first: the return value, else the chat, else the text."""
-    if result.error() is not None:
-        return result.partial_text if result.calls else ""  # a prompt alone is no result
-    if result.ret_value is not None:
-        value = result.ret_value
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    turns = result.messages()
-    lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
-    # What branches stored stands in no text of the prompt itself.
-    lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
-    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
-    return "\n".join(lines)
 
 
 class _Streamer:
@@ -220,34 +248,6 @@ class _Streamer:
             del self._waiting[site]
             if self._waiting:
                 print(f"[{next(iter(self._waiting)).name}] ", end="")
-
-
-def _summary(results: list[Result], seconds: float) -> None:
-    from sglc.ir.plan.events import Usage
-
-    used = sum((result.usage for result in results), Usage())
-    what = "1 run" if len(results) == 1 else f"{len(results)} rows"
-    tokens = f"{used.prompt} in ({used.cached} cached), {used.completion} out"
-    scored = f", {used.scored} scored" if used.scored else ""
-    seed = f"; seed {results[0].seed}" if results else ""
-    saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
-    python = [result for result in results if result.why_python]
-    if python:
-        rows = "" if len(results) == 1 else f" in {len(python)} rows"
-        print(f"sglc: its code ran as Python{rows}: {python[0].why_python}", file=sys.stderr)
-    line = f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}; {seconds:.2f} s{seed}"
-    print(line, file=sys.stderr)
-
-
-def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
-    from sglc.api.function import Function
-    from sglc.frontend.tracing.trace import failed
-
-    if isinstance(error, SglcError):
-        return error
-    if isinstance(function, Function):
-        return failed(function.definition, error)
-    return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
 
 
 def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapping[str, Any]]) -> LoadedPlan:

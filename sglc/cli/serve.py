@@ -215,10 +215,9 @@ def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
     if model.startswith(_SCRIPTED):
-        from sglc.backends.scripted import ScriptedBackend, read_script
+        from sglc.backends.scripted import read_script
 
-        answer, word_s = read_script(model.removeprefix(_SCRIPTED))
-        return ScriptedBackend(answer, word_s=word_s)
+        return read_script(model.removeprefix(_SCRIPTED))
     from sglc.backends.local import LocalBackend, LocalOptions
 
     return LocalBackend(

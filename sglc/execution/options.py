@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
 
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
-Rows = Iterable[Row]
+Rows = Iterable[Row] | AsyncIterable[Row]
 Mode = Literal["auto", "plan", "python"]  # whether a plan runs where there is one, always, or never
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
@@ -29,7 +29,7 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-WATCHES = ("record", "replay", "trace")
+WATCHES = ("record", "replay", "trace", "cache")
 OPTIONS = (
     *("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode"),
     *WATCHES,
@@ -65,15 +65,20 @@ def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, .
 
 
 def fitted_rows(
-    definition: Definition, bound: Mapping[str, Any], rows: Rows, kwargs: Mapping[str, Any]
-) -> Iterable[Fitting]:
+    definition: Definition, bound: Mapping[str, Any], rows: Rows, kwargs: Mapping[str, Any],
+    skip: Container[int] = (),
+) -> Iterable[Fitting]:  # fmt: skip
     """Each row of a batch as a call. `kwargs` are of all rows. Those of a list are looked at now.
+
+    Rows whose numbers are in `skip` do not run, and are not looked at.
 
     Raises:
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
 
     def fitting(number: int, row: Row) -> Fitting:
+        if number in skip:
+            return {}, DEFAULTS
         try:
             match row:
                 case Mapping():
@@ -86,19 +91,33 @@ def fitted_rows(
         except SglcError as error:
             raise in_row(number, error) from None
 
-    check_rows(rows)
-    fitting_rows = starmap(fitting, enumerate(rows))
+    fitting_rows = starmap(fitting, enumerate(each_row(rows)))
     return list(fitting_rows) if isinstance(rows, Sequence) else fitting_rows
 
 
-def check_rows(rows: Any) -> None:
-    """Refuse what cannot be the rows of a batch.
+def each_row(rows: Any) -> Iterable[Any]:
+    """The rows of a batch; those of an async iterator come in an event loop of whoever asks for the first.
 
     Raises:
         UsageError: SGLC017, no list, and nothing else that gives rows.
     """
+    if isinstance(rows, AsyncIterable):
+        return _awaited(rows)
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
         raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+    return rows
+
+
+def _awaited(rows: AsyncIterable[Any]) -> Iterator[Any]:
+    import asyncio
+
+    async def following() -> Any:
+        return await anext(coming, NOTHING)
+
+    with asyncio.Runner() as loop:
+        coming = aiter(rows)
+        while (row := loop.run(following())) is not NOTHING:
+            yield row
 
 
 def count_of(rows: Rows) -> int:
@@ -112,9 +131,9 @@ def in_row(number: int, error: SglcError) -> SglcError:
     return type(error)(error.code, error.message, error.loc, note=note, hint=error.hint)
 
 
-def watches_of(record: str | None, replay: str | None, trace: str | None) -> dict[str, str]:
+def watches_of(record: str | None, replay: str | None, trace: str | None, cache: str | None) -> dict[str, str]:
     """What was asked for of the ways to watch a run."""
-    given = zip(WATCHES, (record, replay, trace), strict=True)
+    given = zip(WATCHES, (record, replay, trace, cache), strict=True)
     return {name: value for name, value in given if value is not None}
 
 

@@ -1,29 +1,93 @@
-"""A progress line on stderr, for batches and downloads; nothing where stderr is no terminal."""
+"""How a batch goes on, on stderr: a bar for people, where there is a terminal or a notebook, or JSON lines."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
-_T = TypeVar("_T")
-_WIDTH = 30  # characters
+from sglc.execution.result import Result
+from sglc.ir.plan.events import Usage
 
-
-def bar(items: Iterable[_T], *, total: int, label: str) -> Iterator[_T]:
-    """`items`, with a line on stderr that shows how many of `total` (-1: nobody knows) have come."""
-    for done, item in enumerate(items, 1):
-        show(done, total, label)
-        yield item
+Style = Literal["bar", "json", "none"]
+_EACH_S = 1.0  # between two JSON lines
 
 
-def show(done: int, total: int | None, label: str, unit: str = "") -> None:
-    """Draw the line once; the last draw ends it. Without a `total` above 0 only the count is known."""
-    if not sys.stderr.isatty():
-        return
-    if total is not None and total > 0:
-        filled = _WIDTH * done // total
-        line = f"\r{label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}{unit}"
-    else:
-        line = f"\r{label} {done}{unit}"
-    print(line, end="\n" if done == total else "", file=sys.stderr, flush=True)
+class Progress:
+    """What the results of a batch add up to while it runs.
+
+    Args:
+        total: rows; below 0 nobody knows.
+        cost: what tokens cost, in US dollars, if that is known.
+    """
+
+    def __init__(self, total: int, cost: Callable[[Usage], float] | None = None) -> None:
+        self.total = total if total >= 0 else None
+        self.rows = self.failed = 0
+        self.used = Usage()
+        self._cost = cost
+        self._began_s = time.perf_counter()
+
+    def add(self, result: Result) -> None:
+        """One more has ended."""
+        self.rows += 1
+        self.failed += result.failed
+        self.used += result.usage
+
+    def figures(self) -> dict[str, Any]:
+        """Rows, generated tokens and those a second, the share of cached ones in prompts, dollars, and time."""
+        seconds = time.perf_counter() - self._began_s
+        left = None if self.total is None or not self.rows else seconds / self.rows * (self.total - self.rows)
+        return {
+            "rows": self.rows, "total": self.total, "failed": self.failed, "tokens": self.used.completion,
+            "tokens_per_s": round(self.used.completion / seconds, 1) if seconds else 0.0,
+            "cached": round(self.used.cached / self.used.prompt, 3) if self.used.prompt else 0.0,
+            "cost": None if self._cost is None else round(self._cost(self.used), 6),
+            "seconds": round(seconds, 1), "left_s": None if left is None else round(left, 1),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        known = self.figures()
+        parts = [f"{known['tokens_per_s']:,.0f} tok/s", f"{100 * known['cached']:.0f}% cached"]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"${known['cost']:.2f}"] if self._cost is not None else []
+        return ", ".join(parts)
+
+
+def watched(
+    results: Iterator[Result], *, total: int, label: str, style: Style = "bar",
+    cost: Callable[[Usage], float] | None = None,
+) -> Iterator[Result]:  # fmt: skip
+    """`results`, with what they add up to shown as they come."""
+    progress = Progress(total, cost)
+    if style == "json":
+        return _in_lines(results, progress)
+    if style == "bar" and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        return _in_a_bar(results, progress, label)
+    return results
+
+
+def _in_lines(results: Iterator[Result], progress: Progress) -> Iterator[Result]:
+    told_s = time.perf_counter()
+    try:
+        for result in results:
+            progress.add(result)
+            yield result
+            if time.perf_counter() - told_s >= _EACH_S:
+                print(json.dumps(progress.figures()), file=sys.stderr, flush=True)
+                told_s = time.perf_counter()
+    finally:
+        print(json.dumps(progress.figures()), file=sys.stderr, flush=True)
+
+
+def _in_a_bar(results: Iterator[Result], progress: Progress, label: str) -> Iterator[Result]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=progress.total, desc=label, unit="row", dynamic_ncols=True) as bar:
+        for result in results:
+            progress.add(result)
+            bar.set_postfix_str(str(progress), refresh=False)
+            bar.update()
+            yield result

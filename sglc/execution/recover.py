@@ -8,25 +8,20 @@ An answer that a plan has had before its program went on as Python is not asked 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sglc.execution.outputs import PendingOutput
 from sglc.ir.core import Site
+from sglc.ir.plan.rest import rest_of, written
 from sglc.ir.plan.segment import (
     ExtendNode,
-    ForkNode,
     GenNode,
     ImagePart,
-    KeepNode,
-    Made,
-    Node,
     NodeResult,
     OpenNode,
     Part,
-    ReleaseNode,
     Segment,
     SelectNode,
-    TextPart,
     reads,
 )
 from sglc.ir.plan.stream_text import StreamAt
@@ -101,20 +96,8 @@ def mended(segment: Segment, launched: Launched) -> Mended | None:
             known[index] = launched.parts(node)
     if not again and not lost and not known:
         return None
-    texts = {index: "".join(_written(part) for part in parts) for index, parts in known.items()}
-    nodes: list[Node] = []
-    places: dict[int, int] = {}
-    for index, node in enumerate(segment.nodes):
-        if index in again:
-            nodes.append(OpenNode())
-            nodes.append(ExtendNode(len(nodes) - 1, again[index]))
-        elif index in known:
-            assert isinstance(node, GenNode | SelectNode)
-            nodes.append(ExtendNode(places[node.stream], known[index]))
-        elif index not in lost:
-            nodes.append(_moved(node, places, texts))
-        places[index] = len(nodes) - 1
-    return Mended(Segment(tuple(nodes)), places, lost)
+    rest = rest_of(segment, again, known, lost)
+    return Mended(rest.segment, rest.places, lost)
 
 
 def _cause_with(at: StreamAt, launched: Launched) -> PendingOutput | None:
@@ -152,12 +135,7 @@ def _said(segment: Segment, index: int, launched: Launched) -> tuple[Part, ...]:
 
 
 def _text(segment: Segment, index: int, launched: Launched) -> str:
-    return "".join(map(_written, _said(segment, index, launched)))
-
-
-def _written(part: Part) -> str:
-    assert isinstance(part, str | Made)
-    return part if isinstance(part, str) else part.text
+    return "".join(map(written, _said(segment, index, launched)))
 
 
 def _known(segment: Segment, part: Part, launched: Launched) -> Part:
@@ -168,32 +146,3 @@ def _known(segment: Segment, part: Part, launched: Launched) -> Part:
             return ImagePart(_text(segment, index, launched))
         case _:
             return part
-
-
-def _moved(node: Node, places: Mapping[int, int], texts: Mapping[int, str]) -> Node:
-    """A node whose sources stand elsewhere, or are `texts` that are there."""
-
-    def text(part: TextPart) -> TextPart:
-        if not isinstance(part, NodeResult):
-            return part
-        return texts[part.node] if part.node in texts else NodeResult(places[part.node])
-
-    match node:
-        case OpenNode() | ReleaseNode():
-            return node
-        case ExtendNode(stream, parts):
-            moved: list[Part] = []
-            for part in parts:
-                match part:
-                    case NodeResult():
-                        moved.append(text(part))
-                    case ImagePart(data):
-                        moved.append(ImagePart(text(data)))
-                    case _:
-                        moved.append(part)
-            return ExtendNode(places[stream], tuple(moved))
-        case SelectNode():
-            choices = tuple([text(choice) for choice in node.choices])
-            return replace(node, stream=places[node.stream], choices=choices)
-        case GenNode() | ForkNode() | KeepNode():
-            return replace(node, stream=places[node.stream])

@@ -218,6 +218,11 @@ class Result(CallText):
         return self._wait().error
 
     @property
+    def failed(self) -> bool:
+        """Whether the run ended with an error, which counts as unread. Waits; never raises."""
+        return self._wait().error is not None
+
+    @property
     def failures(self) -> tuple[Failure, ...]:
         """The generations that failed, those of called programs among them. Waits; never raises.
 
@@ -274,11 +279,11 @@ class Result(CallText):
         return total(self.calls)
 
     def as_json(self) -> dict[str, Any]:
-        """`text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
+        """`index` (the row), `text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
         outcome = self._wait()
         self._seen = True
         return {
-            "row": self.row,
+            "index": self.row,
             "text": outcome.text,
             "vars": plain(dict(outcome.variables)),
             "value": plain(outcome.value),

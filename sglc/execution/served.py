@@ -14,9 +14,6 @@ from typing import Any
 from sglc.execution.outputs import PendingOutput
 from sglc.ir.core import Site
 from sglc.ir.facts import spell
-from sglc.ir.plan.events import GenDone
-from sglc.ir.plan.segment import Made, Part
-from sglc.ir.target import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +69,6 @@ class Served:
 def key_of(args: Sequence[Any], named: Mapping[str, Any]) -> str | None:
     """The arguments of a call as a text, equal for equal data; None if they are no data."""
     return spell([tuple(args), dict(named)])
-
-
-def said(output: PendingOutput, tokenizer: Tokenizer | None) -> tuple[Part, ...]:
-    """What a generation that ended well leaves in its prompt: its ids where they are known, as it left them."""
-    whole = output.text[0] if isinstance(output.text, list) else output.text
-    assert whole is not None
-    sample = output.event.samples[0] if isinstance(output.event, GenDone) and output.event.samples else None
-    if sample is None or not sample.ids or tokenizer is None:
-        return (Made(whole),) if whole else ()
-    table = tokenizer.token_bytes()
-    spelled = b"".join(table[number] for number in sample.ids if number < len(table))
-    # Where a stop string ended it inside of a token, the text goes on behind the last whole one.
-    rest = whole.encode()[len(spelled) :] if whole.encode().startswith(spelled) else b""
-    tail = rest.decode("utf-8", "replace")
-    return (Made(whole, sample.ids, tail),)
 
 
 def behind(

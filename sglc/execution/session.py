@@ -23,12 +23,13 @@ from sglc.execution.observer import Observer
 from sglc.execution.outputs import Part as TextPart
 from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
 from sglc.execution.recover import Launched, cause_of, mended
-from sglc.execution.served import Served, behind, said
+from sglc.execution.served import Served, behind
 from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.dataflow import left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
     GenNode,
@@ -513,7 +514,8 @@ class Session:
             output = generations[node.site]
             self.outputs.wait(lambda: output.ready or None)
             self._text_of(output)
-            return said(output, self.backend.target.tokenizer)
+            assert output.event is not None
+            return (left_in_prompt(output.event, self.backend.target),)
 
         return Launched(stream, lambda node: generations[node.site], parts, self._gone)
 

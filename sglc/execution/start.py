@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sglc.execution.batch.runner import Make, run_batch, window_of
+from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import clock_of_batch, clock_of_run
@@ -78,11 +78,13 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
 
 def run_rows(
     call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
-    order: Callable[[Sequence[_Row]], Sequence[int]] | None,
+    order: Callable[[Sequence[_Row]], Sequence[int]] | None, delivery: Delivery = IN_ORDER,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""
     limits = call.limits
-    results = run_batch(make, rows, call.backend, limits.window, limits.clock, call.name, order=order)
+    results = run_batch(
+        make, rows, call.backend, limits.window, limits.clock, call.name, order=order, delivery=delivery
+    )
     return results if call.observer is None else _observed(results, call.observer)
 
 

@@ -1,4 +1,4 @@
-"""What accompanies a run without being a part of it: a recording that is made or replayed, and traces.
+"""What accompanies a run without being a part of it: recordings, a cache of answers, and traces.
 
 A run that nobody observes has none of this.
 """
@@ -24,9 +24,11 @@ from sglc.frontend.tracing.tools import AROUND
 from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
+from sglc.observe.cached_backend import CallCache
 from sglc.observe.otel import RowSpan, Spans
 from sglc.observe.replay.player import Player, RowPlayer
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
+from sglc.observe.response_cache import open_cache
 from sglc.observe.timeline import RowTimeline, Timeline, Wait
 
 _NOT_OBSERVED = nullcontext()
@@ -41,11 +43,14 @@ class RunObserver:
     timeline: Timeline | None
     spans: Spans | None
     single: bool
+    cache: CallCache | None = None
     outer: RowObserver | None = None
     path: str = ""  # of the call in the row `outer`
 
     def backend(self, backend: Backend) -> Backend:
         """The back end to run on."""
+        if self.cache is not None:
+            backend = self.cache.backend(backend)
         return backend if self.tape is None else self.tape.backend(backend)
 
     def functions(self, tools: Tools, plan: Plan) -> Tools:
@@ -75,6 +80,8 @@ class RunObserver:
             self.tape.close()
         if self.timeline is not None:
             self.timeline.write()
+        if self.cache is not None:
+            self.cache.answers.close()
 
 
 def open_observer(
@@ -87,33 +94,40 @@ def open_observer(
         draw: gives a seed where neither the call nor a recording has one.
         rows: of a batch.
         outer: who observes the row that the call stands in.
-        asked: `record` or `replay`, a folder; `trace`, a file.
+        asked: `record` or `replay`, and `cache`, folders; `trace`, a file.
 
     Raises:
         UsageError: SGLC050, SGLC051 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`; SGLC056
-            both of them; SGLC057 as of `Timeline`.
+            both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a replay.
     """
     single = rows is None
     record, replay = asked.get("record"), asked.get("replay")
     if record is not None and replay is not None:
         raise UsageError("SGLC056", "a run is recorded or replayed, not both")
-    own = record is not None or replay is not None or "trace" in asked
-    if isinstance(outer, RowObserver) and not own:
+    if replay is not None and "cache" in asked:
+        raise UsageError(
+            "SGLC066", "a run that is replayed asks no model, so there is nothing to cache",
+            hint="leave the cache out",
+        )  # fmt: skip
+    if isinstance(outer, RowObserver) and not asked:
         seed = draw() if seed is None else seed
         run, spans = outer.run, Spans.begun(name, rows)
-        return RunObserver(name, run.tape, run.timeline, spans, single, outer, outer.call_path(name)), seed
+        path = outer.call_path(name)
+        return RunObserver(name, run.tape, run.timeline, spans, single, run.cache, outer, path), seed
     timeline = Timeline(asked["trace"]) if "trace" in asked else None
     tape: TapeRecorder | Player | None = None
     if replay is not None:
         tape = Player(replay, name, seed)
         seed = tape.seed
+    seeded = seed is not None
     seed = draw() if seed is None else seed
     if record is not None:
         tape = TapeRecorder(record, name, seed, rows)
+    cache = CallCache(open_cache(asked["cache"]), seeded=seeded) if "cache" in asked else None
     spans = Spans.begun(name, rows)
-    if tape is None and timeline is None and spans is None:
+    if tape is None and timeline is None and spans is None and cache is None:
         return None, seed
-    return RunObserver(name, tape, timeline, spans, single), seed
+    return RunObserver(name, tape, timeline, spans, single, cache), seed
 
 
 @dataclass(slots=True)
@@ -157,6 +171,8 @@ class RowObserver:
 
     def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
         """Another back end, which a call of the row names."""
+        if self.run.cache is not None:
+            backend = self.run.cache.backend(backend)
         if self.tape is not None:
             backend = self.tape.other(backend, program, loc)
         if self.span is not None:
@@ -182,6 +198,8 @@ class RowObserver:
             self.timeline.end(outputs, error)
         if self.span is not None:
             self.span.end(outputs, error)
+        if self.run.cache is not None:
+            self.run.cache.answers.flush()
         if self.run.single:
             self.run.close()
         return error, total_s

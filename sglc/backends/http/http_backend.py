@@ -86,6 +86,11 @@ class ServerBackend:
             whole_answers=True,
         )
 
+    @property
+    def identity(self) -> str:
+        """The server's model."""
+        return self.model.name
+
     def start(self) -> None:
         """Ask what the server has.
 

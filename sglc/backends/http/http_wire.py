@@ -12,6 +12,7 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
+from sglc.ir.plan.dataflow import with_ids
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, Made, SelectNode
 from sglc.ir.sampling import Sampling
@@ -133,12 +134,7 @@ def gen_answer(
     made = samples[0]
     if not model.exact:
         return ApiAnswer(event, Made(made.text))
-    table = model.tokenizer.token_bytes()
-    spelled = b"".join(table[id_] for id_ in made.ids)
-    whole = made.text.encode()
-    # Where a stop string ended it inside a token, the text goes on behind the last whole one.
-    tail = whole[len(spelled) :].decode("utf-8", "replace") if whole.startswith(spelled) else ""
-    return ApiAnswer(event, Made(made.text, made.ids, tail))
+    return ApiAnswer(event, with_ids(made.text, made.ids, model.tokenizer))
 
 
 def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:

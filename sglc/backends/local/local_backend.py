@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,15 @@ class LocalBackend:
             whole_answers=True,  # the engine need not report each token, nor send it
             concurrency=limits(self.options, "cuda" if _on_cuda(self.options) else "cpu")[0],
         )
+
+    @cached_property
+    def identity(self) -> str:
+        """The model by its files, and how it is computed."""
+        files = sorted((path.name, path.stat()) for path in self.folder.iterdir() if path.is_file())
+        told = [(name, known.st_size, known.st_mtime_ns) for name, known in files]
+        digest, options = sha256(repr(told).encode()).hexdigest()[:12], self.options
+        device = "cuda" if _on_cuda(options) else "cpu"
+        return f"{options.model} {digest} {device} {options.dtype} {options.kv_dtype}"
 
     def start(self) -> None:
         """Begin to load the model in the background. Idempotent.

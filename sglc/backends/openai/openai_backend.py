@@ -81,14 +81,18 @@ class OpenAIBackend:
     @cached_property
     def model(self) -> ApiModel:
         """What the model takes."""
-        base = str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
-        own_server = _OFFICIAL not in base
+        own_server = _OFFICIAL not in self.identity
         known = model_of(self.options.model, own_server=own_server, chat=self.options.chat)
         # Servers that speak the protocol leave the key unread, or refuse it.
         usual = replace(known.takes, cache_key=False) if own_server else known.takes
         takes, images = self.options.takes or usual, self.options.images
         takes = replace(takes, prompt_logprobs=False)  # the protocols have no way to ask for them
         return replace(known, takes=takes, images=known.images if images is None else images)
+
+    @cached_property
+    def identity(self) -> str:
+        """Where the model is."""
+        return str(self.options.client.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer | None:

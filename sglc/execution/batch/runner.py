@@ -1,4 +1,4 @@
-"""Many rows: at most a window of them at once, results in order, nothing left running.
+"""Many rows: at most a window of them at once, results in order or as they end, nothing left running.
 
 Rows come from any iterable, some thousands ahead of the result that is awaited, and results that nobody
 holds are gone: a batch has no end to its length. A row holds a place of the window until its result is
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -29,6 +31,49 @@ Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
+
+
+class BatchControl:
+    """Ends a batch from any thread, or holds rows back. It is for one batch, whose results come as they end.
+
+    Args:
+        admits: whether one row more may begin behind so many; asked again after `reconsider`.
+    """
+
+    def __init__(self, admits: Callable[[int], bool] | None = None) -> None:
+        self.admits = admits
+        self.draining = self.stopped = False
+        self.batch: _Batch[Any] | None = None  # once it has begun
+
+    @property
+    def begun(self) -> int:
+        """The rows that have begun."""
+        return 0 if self.batch is None else self.batch.begun
+
+    def reconsider(self) -> None:
+        """`admits` may give something else now."""
+        if self.batch is not None:
+            self.batch.reconsider()
+
+    def drain(self) -> None:
+        """No row begins any more; those that run go on to their ends."""
+        self.draining = True
+        if self.batch is not None:
+            self.batch.drain()
+
+    def stop(self) -> None:
+        """No row begins any more, and those that run are stopped: only results that are there are given."""
+        self.draining = self.stopped = True
+        if self.batch is not None:
+            self.batch.close()
+
+    def bind(self, batch: _Batch[Any]) -> None:
+        """The batch has begun."""
+        self.batch = batch
+        if self.stopped:
+            batch.close()
+        elif self.draining:
+            batch.drain()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -54,6 +99,33 @@ def window_of(num_threads: Any) -> int | None:
     return num_threads
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Which results of a batch are given, and when.
+
+    `ordered`: each when it and all before it ended, else each as it ends, and no row waits for another one.
+    Rows whose numbers are in `skip` do not run. `control` needs results as they end.
+    """
+
+    ordered: bool = True
+    skip: Container[int] = ()
+    control: BatchControl | None = None
+
+
+IN_ORDER = Delivery()
+
+
+def delivery_of(ordered: bool, skip: Container[int], control: BatchControl | None) -> Delivery:
+    """What the keywords of `stream_batch` ask for.
+
+    Raises:
+        UsageError: SGLC070, a control of a batch whose results are ordered.
+    """
+    if control is not None and ordered:
+        raise UsageError("SGLC070", "`control` needs results as they end", here(), hint="add `ordered=False`")
+    return Delivery(ordered, skip, control)
+
+
 def run_batch(
     make: Make[_Row],
     rows: Iterable[_Row],
@@ -63,8 +135,9 @@ def run_batch(
     name: str,
     *,
     order: Callable[[Sequence[_Row]], Sequence[int]] | None = None,
+    delivery: Delivery = IN_ORDER,
 ) -> Iterator[Result]:
-    """Run rows, a window of them at once; yields each result when it and all before it ended.
+    """Run rows, a window of them at once; yields their results.
 
     Closing the iterator stops what still runs, and what has not begun never does.
 
@@ -78,8 +151,8 @@ def run_batch(
         Exception: what `rows` or `make` raise, behind the results of the rows before.
     """
     size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
-    batch = _Batch(make, rows, size, order)
     backend.start()
+    batch = _Batch(make, rows, size, order, delivery)
     if clock is not None:
         clock.begin()
     threading.Thread(target=batch.feed, name=f"sglc-{name}", daemon=True).start()
@@ -106,41 +179,48 @@ class _Batch(Generic[_Row]):
         rows: Iterable[_Row],
         size: int,
         order: Callable[[Sequence[_Row]], Sequence[int]] | None,
+        delivery: Delivery,
     ) -> None:
         self._make = make
-        self._rows = iter(rows)
+        self._rows = enumerate(rows)
         self._whole = isinstance(rows, Sequence)  # all are there
         self._size = size
         self._order = order
+        self._ordered = delivery.ordered
+        self._skip = delivery.skip
         lock = threading.Lock()
         self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
         self._come = threading.Condition(lock)  # the awaited row has begun, or it never will
+        self.begun = 0  # rows
         self._live = 0  # rows that have begun and have no result yet
         self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
         self._first = 0  # the first row of those that were looked at with them
         self._at_once = False  # whether the last row needed no thread
         self._making = False  # whether a row is taken from them, in the loop, that has not begun
-        self._next = 0  # the row whose result is given next
+        self._next = 0  # the row whose result is given next, if they are ordered
         self._begun: dict[int, Result] = {}
+        self._done: deque[Result] = deque()  # as they ended, if they are not
         self._given: WeakValueDictionary[int, Result] = WeakValueDictionary()  # as long as somebody holds them
         self._fed = False  # no row begins any more
         self._problem: BaseException | None = None  # why, if not because there are no more
-        self._closed = False
+        self._closed = False  # no row is to begin any more
+        self._stopping = False  # and those that run are to stop
+        self._control = delivery.control
+        if self._control is not None:
+            self._control.bind(self)
 
     def feed(self) -> None:
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
-            first = 0
             while not self._closed and (chunk := self._taken()):
-                turns = range(len(chunk)) if self._order is None else self._order(chunk)
+                turns = range(len(chunk)) if self._order is None else self._order([row for _, row in chunk])
                 with self._room:
-                    self._first = first
-                    self._turns.extend([(first + turn, chunk[turn]) for turn in turns])
+                    self._first = chunk[0][0]
+                    self._turns.extend([chunk[turn] for turn in turns])
                 while (turn := self._turn()) is not None:
                     run = self._make(*turn, False)
                     assert run is not None
                     self._begin(turn[0], run)
-                first += len(chunk)
         except BaseException as problem:
             self._problem = problem
         finally:
@@ -151,12 +231,15 @@ class _Batch(Generic[_Row]):
                 self._fed = True
                 self._come.notify_all()
 
-    def _taken(self) -> list[_Row]:
+    def _taken(self) -> list[tuple[int, _Row]]:
         """The next rows: as many as are looked at together, but no more than come before there is a place."""
-        chunk: list[_Row] = []
+        chunk: list[tuple[int, _Row]] = []
         try:
             while self._problem is None and len(chunk) < _AHEAD:
-                chunk.append(next(self._rows))
+                numbered = next(self._rows)
+                if numbered[0] in self._skip:
+                    continue
+                chunk.append(numbered)
                 if not self._whole and self._live < self._size:
                     break
         except StopIteration:
@@ -173,34 +256,44 @@ class _Batch(Generic[_Row]):
             if self._closed or not self._turns:
                 return None
             self._live += 1
+            self.begun += 1
             return self._turns.popleft()
 
     @property
     def _place(self) -> bool:
         """Whether a row may begin."""
-        return self._live < self._size and self._first <= self._next + _AHEAD
+        ahead = self._first - self._next if self._ordered else len(self._done)
+        if self._live >= self._size or ahead > _AHEAD:
+            return False
+        return self._control is None or self._control.admits is None or self._control.admits(self.begun)
 
     def _begin(self, number: int, run: Run) -> None:
-        run.ended = self._ended
+        run.ended = partial(self._ended, number)
         self._at_once = not run.needs_thread
         with self._come:
             self._begun[number] = run.result
             if number == self._next:
                 self._come.notify_all()
-        if self._closed:  # meanwhile
+        if self._stopping:  # meanwhile
             run.result.stop()
         if run.needs_thread:
             in_thread(run.start)
         else:
             run.start()
 
-    def _ended(self) -> None:
+    def _ended(self, number: int) -> None:
         with self._room:
             self._live -= 1
+            if not self._ordered:
+                result = self._begun.pop(number)
+                if not self._stopping:
+                    self._done.append(result)
+                self._come.notify()
             if not (self._at_once and self._turns and self._place and in_loop()) or self._closed:
                 self._room.notify()
                 return
             self._live += 1
+            self.begun += 1
             self._making = True
             number, row = self._turns.popleft()
         try:
@@ -214,13 +307,19 @@ class _Batch(Generic[_Row]):
             if run is None:
                 self._at_once = False
                 self._live -= 1
+                self.begun -= 1
                 self._turns.appendleft((number, row))
+                self._come.notify()
             if run is None or not self._turns:
                 self._room.notify()
 
     def next(self) -> Result | None:
         """The next result, when its row has ended; None behind the last one."""
+        if not self._ordered:
+            return self._next_done()
         with self._come:
+            while self._next in self._skip:
+                self._next += 1
             while self._next not in self._begun:
                 if self._fed:
                     if self._problem is not None:
@@ -235,15 +334,42 @@ class _Batch(Generic[_Row]):
             self._room.notify()
         return result
 
+    def _next_done(self) -> Result | None:
+        with self._come:
+            while not self._done:
+                if self._stopping or (not self._live and (self._fed or self._closed)):
+                    if self._problem is not None:
+                        raise self._problem
+                    return None
+                self._come.wait()
+            result = self._given[self._done[0].row] = self._done[0]
+            self._done.popleft()
+            self._room.notify()
+        return result
+
+    def reconsider(self) -> None:
+        """Whether a row may begin may be another matter now."""
+        with self._room:
+            self._room.notify()
+
+    def drain(self) -> None:
+        """Let no row begin any more."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+            self._come.notify_all()
+
     def held(self) -> list[Result]:
         """The results that somebody holds, or will be given, in row order."""
         with self._room:
-            return [result for _, result in (*sorted(self._given.items()), *sorted(self._begun.items()))]
+            done = {result.row: result for result in self._done}
+            return [result for _, result in sorted((*self._given.items(), *done.items(), *self._begun.items()))]
 
     def close(self) -> None:
         """Let no row begin, and stop those that run."""
         with self._room:
-            self._closed = True
+            self._closed = self._stopping = True
             self._room.notify_all()
+            self._come.notify_all()
         for result in self.held():
             result.stop()

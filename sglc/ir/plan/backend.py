@@ -11,7 +11,11 @@ from sglc.ir.target import Target
 
 
 class Backend(Protocol):
-    """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile."""
+    """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile.
+
+    One may have an `identity`, a text: what its answers depend on beside its target and what it is asked, such
+    as the files of its model. With `answers_by_site` each site that is asked the same has its own answer.
+    """
 
     @property
     def target(self) -> Target:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from sglc.errors import RunError, SglcError, located
-from sglc.ir.plan.events import Event, NodeFailed
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -34,7 +34,7 @@ from sglc.ir.plan.segment import (
     readers_of,
     reads,
 )
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Target, Tokenizer
 
 S = TypeVar("S")  # a kept stream, as its back end has it
 W = TypeVar("W")  # who waits for one
@@ -62,6 +62,29 @@ def choice_texts(node: SelectNode, texts: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(
         [texts[choice.node] if isinstance(choice, NodeResult) else str(choice) for choice in node.choices]
     )
+
+
+def left_in_prompt(done: GenDone | SelectDone, target: Target) -> Made:
+    """What a generation or choice of `target` leaves in its prompt.
+
+    Where prompts are ids, those of a generation stay as they were made; a choice is text.
+    """
+    if isinstance(done, SelectDone):
+        return Made(done.text)
+    first = done.samples[0]
+    if target.protocol != "tokens" or target.tokenizer is None:
+        return Made(first.text)
+    return with_ids(first.text, first.ids, target.tokenizer)
+
+
+def with_ids(text: str, ids: tuple[int, ...], tokenizer: Tokenizer) -> Made:
+    """The text of a generation that kept `ids`.
+
+    Where a stop string ended it inside of a token, the text goes on behind the last whole one.
+    """
+    table = tokenizer.token_bytes()
+    spelled = b"".join([table[id_] for id_ in ids if id_ < len(table)]).decode("utf-8", "replace")
+    return Made(text, ids, text[len(spelled) :] if text.startswith(spelled) else "")
 
 
 def failed_before(node: Node, failed: Mapping[int, SglcError]) -> SglcError | None:

@@ -19,7 +19,8 @@ class Usage:
     `completion`: ids produced by decode.
 
     `saved_calls`: generations that the request of an earlier one answered too; `saved_prompt`: what their
-    own requests would have sent, at least.
+    own requests would have sent, at least. `cache_hits`: generations and choices whose answer was in a cache of
+    answers: of these nothing else is counted.
     """
 
     prompt: int = 0
@@ -30,6 +31,7 @@ class Usage:
     calls: int = 0
     saved_calls: int = 0
     saved_prompt: int = 0
+    cache_hits: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -41,6 +43,7 @@ class Usage:
             self.calls + other.calls,
             self.saved_calls + other.saved_calls,
             self.saved_prompt + other.saved_prompt,
+            self.cache_hits + other.cache_hits,
         )
 
 

@@ -19,9 +19,10 @@ from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode
 from sglc.ir.target import Target
+from sglc.observe.replay.known_answers import told
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     Answered,
@@ -275,7 +276,7 @@ class ReplayBackend:
                 else:
                     try:
                         last, done = self._row.answer(node, index, followed.inputs(index))
-                        events += [(last, event) for event in _said(done, streams)]
+                        events += [(last, event) for event in told(done, streams)]
                         followed.texts[index] = _text(done)
                     except SglcError as problem:
                         error = located(problem, node.loc)
@@ -296,11 +297,6 @@ class ReplayBackend:
 
 def _text(done: GenDone | SelectDone) -> str:
     return done.samples[0].text if isinstance(done, GenDone) else done.text
-
-
-def _said(done: GenDone | SelectDone, streams: bool) -> list[Event]:
-    text = _text(done)
-    return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
 
 
 def _of(backend: Backend) -> Target | None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import SglcError
-from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled
+from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled, left_in_prompt
+from sglc.ir.plan.events import GenDone, SelectDone
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -28,9 +29,10 @@ from sglc.ir.plan.segment import (
     RoleMark,
     Segment,
     SelectNode,
+    reads,
 )
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Target
 
 _DEFAULTS = asdict(Sampling())
 
@@ -39,35 +41,68 @@ _DEFAULTS = asdict(Sampling())
 class Inputs:
     """Everything that an answer may depend on beside the model and the seed.
 
-    `hash` is that of `pieces`: unlike `prompt` they tell markup from text that only looks like it.
+    `hash` is that of `pieces`: unlike `prompt` they tell markup from text that only looks like it. `made` are
+    the texts in the prompt that models left there as ids: where each begins, its ids and its tail.
     """
 
     prompt: str
     hash: str
     options: Mapping[str, Any]  # plain data: what of the sampling is no default, or choices and method
+    made: tuple[tuple[int, tuple[int, ...], str], ...] = ()
 
 
 @dataclass(slots=True)
 class Followed:
-    """A segment, and what is known of its streams. `texts` and `failed` are filled by whoever follows it."""
+    """A segment, and what is known of its streams.
+
+    `texts` and `failed` are filled by whoever follows it; `answered` also keeps the ids of a text.
+    """
 
     segment: Segment
     opened: dict[int, tuple[Followed, int]]  # where the streams come from that it opens
     texts: dict[int, str] = field(default_factory=dict)
     failed: dict[int, SglcError] = field(default_factory=dict)
+    _made: dict[int, Made] = field(default_factory=dict)
     _prompts: dict[int, Prompt] = field(default_factory=dict)
+
+    def answered(self, index: int, done: GenDone | SelectDone, target: Target) -> None:
+        """Generation `index` of a segment for `target` has its answer."""
+        self._made[index] = left_in_prompt(done, target)
+        self.texts[index] = self._made[index].text
+
+    def is_known(self, index: int) -> bool:
+        """Whether everything is known that the stream behind node `index` is made of."""
+        at: tuple[Followed, int] | None = (self, index)
+        while at is not None:
+            followed, here = at
+            if here in followed._prompts:
+                return True
+            match followed.segment.nodes[here]:
+                case OpenNode(handle) if handle is not None and here not in followed.opened:
+                    return False
+                case GenNode() | SelectNode() if here not in followed.texts:
+                    return False
+                case ExtendNode() as node if any(source not in followed.texts for source in reads(node)[1:]):
+                    return False
+            at = followed._before(here)
+        return True
+
+    def may_be_asked(self, index: int) -> bool:
+        """Whether everything is known that generation `index` is given."""
+        stream, *texts = reads(self.segment.nodes[index])
+        return self.is_known(stream) and all(source in self.texts for source in texts)
 
     def inputs(self, index: int) -> Inputs:
         """What generation `index` is given; everything that it reads is there."""
         node = self.segment.nodes[index]
         assert isinstance(node, GenNode | SelectNode)
-        pieces = _pieces(self.prompt(node.stream))
+        pieces, made = _pieces(self.prompt(node.stream))
         if isinstance(node, GenNode):
             options = _not_default(node.sampling)
         else:
             options = {"choices": list(choice_texts(node, self.texts)), "method": node.method}
         digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
-        return Inputs("".join(text for _, text in pieces), digest[:32], options)
+        return Inputs("".join(text for _, text in pieces), digest[:32], options, made)
 
     def prompt(self, index: int) -> Prompt:
         """The stream behind node `index`."""
@@ -95,16 +130,20 @@ class Followed:
             case ExtendNode(parts=parts):
                 return tuple([filled(part, self.texts) for part in parts])
             case GenNode() | SelectNode():
-                return (Made(self.texts[index]),)
+                return (self._made.get(index) or Made(self.texts[index]),)
             case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():
                 return ()
 
 
 class Streams:
-    """Where the kept streams of a run's back ends come from, by handle. Used in the executor's thread."""
+    """Where the kept streams of a run's back ends come from, by handle. Used in the executor's thread.
+
+    `unsent` are those of segments that no back end was handed, because all of their answers were known.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Followed, int]] = {}
+        self.unsent: set[int] = set()
 
     def follow(self, segment: Segment) -> Followed:
         """`segment` with what it opens; called in the order in which segments are submitted."""
@@ -120,39 +159,49 @@ class Streams:
         return followed
 
 
-def _pieces(prompt: Prompt) -> list[tuple[str, str]]:
-    """(kind, text) of a prompt's parts, neighbouring texts as one.
+def _pieces(prompt: Prompt) -> tuple[list[tuple[str, str]], tuple[tuple[int, tuple[int, ...], str], ...]]:
+    """(kind, text) of a prompt's parts, neighbouring texts as one; and `Inputs.made`.
 
     White space at the edge of a control token counts as text: which of both it belongs to is the
     tokenizer's affair, and changes no prompt.
     """
     pieces: list[tuple[str, str]] = []
+    made: list[tuple[int, tuple[int, ...], str]] = []
+    length = 0
+    texts: list[str] = []  # neighbouring ones, not among the pieces yet
 
-    def put(kind: str, text: str) -> None:
-        if kind == "text" and pieces and pieces[-1][0] == "text":
-            pieces[-1] = ("text", pieces[-1][1] + text)
-        elif text:
+    def other(kind: str, text: str) -> None:
+        nonlocal length
+        if texts and (before := "".join(texts)):
+            pieces.append(("text", before))
+            length += len(before)
+        texts.clear()
+        if text:
             pieces.append((kind, text))
+            length += len(text)
 
     for item in prompt:
         match item:
             case str():
-                put("text", item)
-            case Made(text):
-                put("text", text)
+                texts.append(item)
+            case Made(text, ids, tail):
+                if ids is not None:
+                    made.append((length + sum(map(len, texts)), ids, tail))
+                texts.append(text)
             case ControlText(text):
                 core = text.strip()
                 begin = text.find(core)
-                put("text", text[:begin])
-                put("control", core)
-                put("text", text[begin + len(core) :])
+                texts.append(text[:begin])
+                other("control", core)
+                texts.append(text[begin + len(core) :])
             case RoleMark():
-                put("role", item.text)
+                other("role", item.text)
             case ImagePart(str() as data):
-                put("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
+                other("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
             case ImagePart():
                 raise AssertionError("a picture whose text is not there")
-    return pieces
+    other("text", "")
+    return pieces, tuple(made)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,115 @@
+"""What a batch was asked for, beside its results: a run that goes on with them must be asked for the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from sglc.errors import Loc, UsageError
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that decides what the row of a number gives.
+
+    `source` and `rows` are digests of files; "" for what is none, as stdin. `options` are those that change
+    results.
+    """
+
+    program: str
+    source: str
+    arguments: Mapping[str, Any]
+    rows: str
+    model: str
+    seed: int
+    options: Mapping[str, Any]
+
+
+def digest(path: str | Path) -> str:
+    """The content of a file as a short text; "" for what is no file."""
+    if not Path(path).is_file():
+        return ""
+    with open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:32]
+
+
+def keep_manifest(asked: Manifest, known: Manifest | None, output: str, *, force: bool) -> None:
+    """Write the manifest of the results in `output`, or go on with those that are `known`.
+
+    Raises:
+        UsageError: SGLC076 they are those of another batch, unless `force`; SGLC009 there is no writing here.
+    """
+    asked = Manifest(**json.loads(json.dumps(asdict(asked), default=str)))
+    differs = [] if known is None else _compared(known, asked)
+    if differs and not force:
+        raise UsageError(
+            "SGLC076", f"`{output}` holds results of another run", note="; ".join(differs),
+            hint="give what was given then; `--resume --force` goes on all the same",
+        )  # fmt: skip
+    path = _path_of(output)
+    try:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump({"manifest": _VERSION, **asdict(asked)}, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise UsageError("SGLC009", f"`{path}` cannot be written: {error.strerror or error}") from None
+
+
+def read_manifest(output: str) -> Manifest:
+    """The manifest of the results in `output`.
+
+    Raises:
+        UsageError: SGLC075, there is none, or none of this version.
+    """
+    path = _path_of(output)
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if data["manifest"] != _VERSION:
+            raise ValueError(f"it has version `{data['manifest']}`")
+        return Manifest(**{one.name: data[one.name] for one in fields(Manifest)})
+    except FileNotFoundError:
+        raise UsageError(
+            "SGLC075", f"nobody knows which run made `{output}`: there is no `{path}`",
+            hint="run it anew with `--force`",
+        ) from None  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError("SGLC075", f"this is no manifest: {error}", Loc(path, 1)) from None
+
+
+def _path_of(output: str) -> str:
+    return f"{output}.manifest"
+
+
+def _compared(known: Manifest, asked: Manifest) -> list[str]:
+    """What differs, one text each."""
+    found = []
+    if known.program != asked.program:
+        found.append(f"the program was `{known.program}` and is `{asked.program}`")
+    elif known.source != asked.source:
+        found.append(f"`{known.program}` has changed")
+    if known.rows != asked.rows:
+        found.append("the rows have changed")
+    if known.model != asked.model:
+        found.append(f"the model was `{known.model}` and is `{asked.model}`")
+    if known.seed != asked.seed:
+        found.append(f"the seed was {known.seed} and is {asked.seed}")
+    return (
+        found
+        + _items("argument", known.arguments, asked.arguments)
+        + _items("option", known.options, asked.options)
+    )
+
+
+def _items(what: str, known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    names = [name for name in {**known, **asked} if known.get(name) != asked.get(name)]
+    return [f"the {what} `{name}` was {known.get(name)!r} and is {asked.get(name)!r}" for name in names]

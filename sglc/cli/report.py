@@ -1,0 +1,151 @@
+"""What a run and a batch show: results as text or JSON, failures, and one line about all of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sglc.errors import RunError, SglcError, render
+from sglc.ir.plan.events import Usage
+
+if TYPE_CHECKING:
+    from sglc.api.function import Function
+    from sglc.api.plan import LoadedPlan
+    from sglc.execution.result import Result
+
+
+def text_of(result: Result, options: argparse.Namespace) -> str:
+    """A result as the options want to see it, with its last line feed; "" for nothing."""
+    # What was compiled ahead has no prompt that a person would want to see.
+    is_plan = options.program.endswith((".json", ".sglir"))
+    if options.json or options.output or (is_plan and not options.stream):
+        indent = None if options.json or options.output or options.batch else 2
+        return json_text(result.as_json(), indent, ascii=not options.output and not _says_all()) + "\n"
+    if options.stream:
+        return ""
+    shown = _shown(result)
+    if options.batch:
+        return f"[{result.row}] {shown}\n"
+    return shown + "\n" if shown else ""
+
+
+def json_text(data: Any, indent: int | None = None, *, ascii: bool = False) -> str:
+    """JSON that every parser takes: no `NaN`, which is `null`, and no half of a surrogate pair as it is."""
+    try:
+        text = json.dumps(data, ensure_ascii=ascii, default=str, indent=indent, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(data, default=str, indent=indent, allow_nan=False)
+    except ValueError:
+        return json_text(_finite(json.loads(json.dumps(data, default=str))), indent, ascii=ascii)
+    return text
+
+
+def _says_all() -> bool:
+    """Whether stdout takes every character."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+
+
+def _finite(data: Any) -> Any:
+    match data:
+        case float():
+            return data if math.isfinite(data) else None
+        case Mapping():
+            return {name: _finite(value) for name, value in data.items()}
+        case list():
+            return [_finite(value) for value in data]
+        case _:
+            return data
+
+
+def _shown(result: Result) -> str:
+    """What a person wants to see first: the return value, else the chat, else the text."""
+    if result.error() is not None:
+        return result.partial_text if result.calls else ""  # a prompt alone is no result
+    if result.ret_value is not None:
+        value = result.ret_value
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    turns = result.messages()
+    lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
+    # What branches stored stands in no text of the prompt itself.
+    lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
+    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
+    return "\n".join(lines)
+
+
+def print_failures(function: Function | LoadedPlan, result: Result, row: str = "") -> None:
+    """The error of a result on stderr, or the failures that its program has caught."""
+    error = result.error()
+    if error is not None:
+        print(row + render(_as_sglc(function, error)), file=sys.stderr)
+        return
+    for failure in result.failures:
+        shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
+        print(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}", file=sys.stderr)
+
+
+def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
+    from sglc.api.function import Function
+    from sglc.frontend.tracing.trace import failed
+
+    if isinstance(error, SglcError):
+        return error
+    if isinstance(function, Function):
+        return failed(function.definition, error)
+    return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
+
+
+@dataclass(slots=True)
+class Totals:
+    """What results add up to. `kept` and `failed` count those of an earlier run, too."""
+
+    kept: int = 0
+    failed: int = 0
+    ended: int = 0  # here
+    used: Usage = field(default_factory=Usage)
+    seed: int | None = None
+    python: int = 0  # runs whose code ran as Python
+    why_python: str = ""
+
+    def add(self, result: Result) -> None:
+        """One more."""
+        self.ended += 1
+        self.failed += result.error() is not None
+        self.used += result.usage
+        self.seed = result.seed
+        if result.why_python:
+            self.python += 1
+            self.why_python = self.why_python or result.why_python
+
+    def print(self, what: str, seconds: float, spent: str = "") -> None:
+        """One line on stderr about all of them, which are `what`."""
+        used = self.used
+        if self.python:
+            rows = "" if self.ended == 1 else f" in {self.python} rows"
+            print(f"sglc: its code ran as Python{rows}: {self.why_python}", file=sys.stderr)
+        tokens = f"{used.prompt} in ({used.cached} cached), {used.completion} out"
+        scored = f", {used.scored} scored" if used.scored else ""
+        seed = "" if self.seed is None else f"; seed {self.seed}"
+        saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
+        hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
+        calls = f"{used.calls} calls{saved}{hits}"
+        line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
+        print(line, file=sys.stderr)
+
+    def rows(self, count: int) -> str:
+        """The rows of a batch of `count`, -1 if nobody knows how many: which have ended how."""
+        total = self.kept + self.ended if count < 0 else count
+        left = self.left(count)
+        if not self.failed and not self.kept and not left:
+            return f"{total} rows"
+        done = self.kept + self.ended - self.failed
+        return f"{total} rows: {done} done, {self.failed} failed, {left} left"
+
+    def left(self, count: int) -> int:
+        """How many rows have no result yet; 0 if nobody knows."""
+        return max(count - self.kept - self.ended, 0)

@@ -1,0 +1,97 @@
+"""A segment of which some answers are known: they are given at once, and only the rest is asked for.
+
+A segment in which nothing is left to ask is not handed over at all, and no back end has the streams that it
+keeps: what goes on with one begins with its whole prompt, as text and ids, and so is given the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+
+from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.dataflow import left_in_prompt
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.rest import Rest, rest_of
+from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
+from sglc.observe.replay.prompts import Followed, Inputs, Streams
+
+# The answer of a generation that is given these inputs, if it is known.
+Known = Callable[[int, GenNode | SelectNode, Inputs], GenDone | SelectDone | None]
+
+
+def submit_unknown(
+    inner: Backend, kept: Streams, followed: Followed, known: Known, *, streams: bool = True
+) -> AsyncIterator[Event]:
+    """As `inner.submit` of the segment that `kept` has followed, but what is `known` is not asked for.
+
+    `known` is called before this returns, for each generation whose inputs are known by then: what reads an
+    answer that is yet to come is asked for together with that. `followed` is told of every answer.
+    """
+    answers: dict[int, GenDone | SelectDone] = {}
+    for index, node in enumerate(followed.segment.nodes):
+        if isinstance(node, GenNode | SelectNode) and followed.may_be_asked(index):
+            done = known(index, node, followed.inputs(index))
+            if done is not None:
+                answers[index] = done
+                followed.answered(index, done, inner.target)
+    return _events(inner, followed, answers, _unknown(inner, kept, followed, answers), streams)
+
+
+def told(done: GenDone | SelectDone, streams: bool) -> list[Event]:
+    """The events of an answer that is there as a whole."""
+    text = done.samples[0].text if isinstance(done, GenDone) else done.text
+    return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
+
+
+def _unknown(
+    inner: Backend, kept: Streams, followed: Followed, answers: Mapping[int, GenDone | SelectDone]
+) -> Rest:
+    """What is left to be handed over."""
+    nodes, unsent = followed.segment.nodes, kept.unsent
+    asked = [i for i, node in enumerate(nodes) if isinstance(node, GenNode | SelectNode) and i not in answers]
+    begun = [i for i, node in enumerate(nodes) if isinstance(node, OpenNode) and node.handle in unsent]
+    gone = [i for i, node in enumerate(nodes) if isinstance(node, ReleaseNode) and node.handle in unsent]
+    keeps = [node for node in nodes if isinstance(node, KeepNode)]
+    unsent.difference_update(node.handle for node in nodes if isinstance(node, ReleaseNode))
+    if not asked and all(followed.is_known(node.stream) for node in keeps):
+        unsent.update(node.handle for node in keeps if isinstance(node.handle, int))
+        left = [i for i, node in enumerate(nodes) if isinstance(node, ReleaseNode) and i not in gone]
+        return Rest(Segment(tuple([nodes[index] for index in left])), {})
+    if not (answers or begun or gone):
+        return Rest(followed.segment, {index: index for index in range(len(nodes))})
+    return rest_of(
+        followed.segment,
+        {index: tuple(followed.prompt(index)) for index in begun},
+        {index: (left_in_prompt(done, inner.target),) for index, done in answers.items()},
+        gone,
+    )
+
+
+async def _events(
+    inner: Backend, followed: Followed, answers: Mapping[int, GenDone | SelectDone], rest: Rest, streams: bool
+) -> AsyncIterator[Event]:
+    for done in answers.values():
+        for event in told(done, streams):
+            yield event
+    if not rest.segment.nodes:
+        return
+    were = {place: index for index, place in rest.places.items()}
+    whole = inner.target.whole_answers
+    events = inner.submit(rest.segment, streams=streams) if whole else inner.submit(rest.segment)
+    try:
+        async for event in events:
+            if event.node not in were:  # a part of a stream that begins anew
+                continue
+            index = were[event.node]
+            if index != event.node:
+                event = replace(event, node=index)
+            match event:
+                case GenDone() | SelectDone():
+                    followed.answered(index, event, inner.target)
+                case NodeFailed(error=error):
+                    followed.failed[index] = error
+            yield event
+    finally:
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
