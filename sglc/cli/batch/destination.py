@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,8 @@ from sglc.cli.batch.reorder_buffer import ReorderBuffer
 from sglc.errors import Loc, UsageError
 
 _T = TypeVar("_T")
+# Errors of rows that have not ended: a person is to answer, or something about the recording is to be mended.
+_WAITING = {"SGLC413", "SGLC420", "SGLC421", "SGLC422", "SGLC424", "SGLC425", "SGLC426", "SGLC432"}
 
 
 class Numbers:
@@ -45,8 +47,10 @@ class Destination:
         ordered: whether those of a file are, too.
         resume, force: as of `OutputFile`.
         retry_failed: rows that failed have no results: they run again.
+        recorded: a recording goes on, too, and with it the rows that wait for something in it.
 
     Attributes:
+        begun: whether there were any, those that run again among them.
         failed: how many of these rows failed.
         resumable: whether a later run can go on with what is there.
 
@@ -63,8 +67,9 @@ class Destination:
         resume: bool,
         retry_failed: bool,
         force: bool,
+        recorded: bool,
     ) -> None:
-        self.failed, self.resumable = 0, False
+        self.begun, self.failed, self.resumable = False, 0, False
         self.file: OutputFile | None = None
         self._there, self._waiting = Numbers(), Numbers()
         if path is None:
@@ -75,7 +80,7 @@ class Destination:
         if resume:
             if not self.file.resumable:
                 raise UsageError("SGLC077", f"`{path}` is no file that a run could go on with")
-            self._read(self.file, retry_failed)
+            self._read(self.file, lambda code: retry_failed or (recorded and code in _WAITING))
         waiting = f"{path}.waiting"
         if self.file.resumable and not (ordered and resume):
             Path(waiting).unlink(missing_ok=True)
@@ -88,15 +93,22 @@ class Destination:
                 for number in self._ordered.restore(lambda line: _read_line(line, Loc(waiting, 1))[0]):
                     self._waiting.add(number)
 
-    def _read(self, file: OutputFile, retry_failed: bool) -> None:
+    def _read(self, file: OutputFile, again: Callable[[str], bool]) -> None:
+        """Take the rows that are there; those whose error is to be had `again` are not any more."""
+        dropped = False
         for place, line in enumerate(file.lines(), 1):
-            number, failed = _read_line(line, Loc(file.path, place))
-            self.failed += failed
-            if not (failed and retry_failed):
-                self._there.add(number)
-        if retry_failed and self.failed:
-            file.keep(line for line in file.lines() if not _read_line(line, Loc(file.path, 1))[1])
-            self.failed = 0
+            self.begun = True
+            number, code = _read_line(line, Loc(file.path, place))
+            if code and again(code):
+                dropped = True
+                continue
+            self.failed += bool(code)
+            self._there.add(number)
+        if dropped:
+            here = Loc(file.path, 1)
+            file.keep(
+                line for line in file.lines() if not ((code := _read_line(line, here)[1]) and again(code))
+            )
 
     def __contains__(self, number: object) -> bool:
         return number in self._there or number in self._waiting
@@ -138,11 +150,11 @@ class Destination:
                 file.close()
 
 
-def _read_line(line: bytes, loc: Loc) -> tuple[int, bool]:
-    """Which row a line is the result of, and whether that failed."""
+def _read_line(line: bytes, loc: Loc) -> tuple[int, str]:
+    """Which row a line is the result of, and the code of its error; "" if it has none."""
     try:
         data = json.loads(line)
-        return int(data["index"]), data["error"] is not None
+        return int(data["index"]), "" if data["error"] is None else str(data["error"]["code"])
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             "SGLC077", "this is no result of a batch", loc, hint="run it anew with `--force`"

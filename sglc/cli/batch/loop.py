@@ -23,6 +23,7 @@ from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
 from sglc.execution.options import random_seed
 from sglc.execution.progress import watched
+from sglc.observe.replay.tape import recorded_seed
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -50,12 +51,14 @@ def run_rows(
     """
     to = Destination(
         options.output, rows.path, ordered=options.ordered, resume=options.resume,
-        retry_failed=options.retry_failed, force=options.force,
+        retry_failed=options.retry_failed, force=options.force, recorded=options.record is not None,
     )  # fmt: skip
     try:
         seed = options.seed
         if to.resumable and options.replay is None:
-            known = read_manifest(options.output) if options.resume and len(to) else None
+            known = read_manifest(options.output) if options.resume and to.begun else None
+            if seed is None and options.resume and options.record:
+                seed = recorded_seed(options.record)
             if seed is None:
                 seed = random_seed() if known is None else known.seed
             decided = {name: getattr(options, name) for name in _DECIDING}
@@ -105,7 +108,7 @@ def _run(
     if problem is not None:
         print(render(problem), file=sys.stderr)
     early = bool(ended_by or problem or (control.draining and (left or count < 0)))
-    if to.resumable and (early or totals.failed):
+    if (to.resumable or options.record) and (early or totals.failed):
         print(f"sglc: go on with: {_again(retry_failed=not early)}", file=sys.stderr)
     if ended_by and ended_by[0]:
         return 128 + ended_by[0]
