@@ -614,6 +614,24 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
 # -- the command line --------------------------------------------------------------------------------
 
 
+def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ask.py").write_text(
+        "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"
+        '    s += q + sgl.gen("a")\n    if q != "easy":\n        s += str(len(s["a"])) + sgl.gen("b")\n'
+    )
+    Path("script.json").write_text('[{"text": "some words"}]')
+    Path("rows.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n{"q": "easy"}\n')
+    run = ["run", "ask.py", "--backend", "scripted:script.json", "--cache", "answers", "--batch", "rows.jsonl"]
+    run += ["-o", "out.jsonl"]  # whose manifest keeps the seed
+    assert main([*run, "--max-calls", "1"]) == 1
+    assert "3 calls; tokens" in capsys.readouterr().err
+    assert main([*run, "--resume", "--retry-failed", "--force"]) == 0
+    assert "2 calls, 2 from the cache; tokens" in capsys.readouterr().err
+
+
 def test_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
