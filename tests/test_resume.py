@@ -655,6 +655,27 @@ def test_a_row_goes_on_in_the_mode_that_it_began_in(tmp_path: Path) -> None:
     assert (again.mode, code_of(again)) == ("python", "NoneType")
 
 
+def test_a_row_goes_on_with_the_arguments_that_it_began_with(tmp_path: Path) -> None:
+    @sgl.function
+    def program(s: Any, q: str, more: float) -> str:
+        s += "x" + sgl.gen("a")
+        if q != "done" and s["a"]:
+            sgl.pause("name")
+        return q.upper()
+
+    def run(*rows: tuple[str, float], **options: Any) -> list[str]:
+        backend = ScriptedBackend(echoing)
+        results = program.run_batch(rows, backend=backend, record=str(tmp_path), mode="python", **options)
+        return [code_of(result) for result in results]
+
+    assert run(("done", 1.0), ("wait", float("nan"))) == ["NoneType", "SGLC413"]
+    assert run(("done", 1.0), ("wait", float("nan")), resume=True) == ["NoneType", "SGLC413"]
+    assert run(("wait", 1.0), ("done", float("nan")), resume=True) == ["SGLC433", "SGLC433"]
+    assert run(("done", 1.0), ("wait", 2.0), resume=True, answers={"name": 1}) == ["NoneType", "SGLC433"]
+    again = run(("done", 1.0), ("wait", float("nan")), resume=True, answers={"name": 1})
+    assert again == ["NoneType", "NoneType"]
+
+
 def test_a_full_disk_ends_rows_and_what_is_there_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
