@@ -8,6 +8,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import BackendError, Paused, SglcError, UsageError
 from sglc.execution.result import Result
+from sglc.ir.plan.events import Usage
 from sglc.observe.replay import calls, tape
 from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
 from sglc.observe.replay.tape import FILE
 from sglc.observe.replay.writer import Writer
 from tests.depth import at_depth, few
+from tests.oracle_backend import OracleBackend
+from tests.random_programs import ARGS
+from tests.test_plan_run import Recorded
+from tests.test_record import ran, random_plan
 
 CALLED: list[tuple[Any, ...]] = []
 MOODS: list[str] = []
@@ -655,6 +661,27 @@ def test_a_row_goes_on_in_the_mode_that_it_began_in(tmp_path: Path) -> None:
     assert (again.mode, code_of(again)) == ("python", "NoneType")
 
 
+def test_a_row_goes_on_with_the_arguments_that_it_began_with(tmp_path: Path) -> None:
+    @sgl.function
+    def program(s: Any, q: str, more: float) -> str:
+        s += "x" + sgl.gen("a")
+        if q != "done" and s["a"]:
+            sgl.pause("name")
+        return q.upper()
+
+    def run(*rows: tuple[str, float], **options: Any) -> list[str]:
+        backend = ScriptedBackend(echoing)
+        results = program.run_batch(rows, backend=backend, record=str(tmp_path), mode="python", **options)
+        return [code_of(result) for result in results]
+
+    assert run(("done", 1.0), ("wait", float("nan"))) == ["NoneType", "SGLC413"]
+    assert run(("done", 1.0), ("wait", float("nan")), resume=True) == ["NoneType", "SGLC413"]
+    assert run(("wait", 1.0), ("done", float("nan")), resume=True) == ["SGLC433", "SGLC433"]
+    assert run(("done", 1.0), ("wait", 2.0), resume=True, answers={"name": 1}) == ["NoneType", "SGLC433"]
+    again = run(("done", 1.0), ("wait", float("nan")), resume=True, answers={"name": 1})
+    assert again == ["NoneType", "NoneType"]
+
+
 def test_a_full_disk_ends_rows_and_what_is_there_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -827,3 +854,51 @@ def test_what_is_done_twice_or_not_at_all_is_found_out(
         mutant(patch)
         with pytest.raises((AssertionError, SglcError)):
             check(tmp_path)
+
+
+# -- random programs -------------------------------------------------------------------------------------
+
+
+def calls_of(result: Result) -> dict[str, Any]:
+    """Its generations with all that is known of them, but for times, and what a cache had."""
+    return {
+        str(call.site): (
+            replace(call, started_s=0.0, first_s=0.0, ended_s=0.0, usage=Usage()),
+            (call.usage.prompt, call.usage.completion),
+        )
+        for call in result.calls
+    }
+
+
+def check_random(seeds: range, folder: Path) -> int:
+    """Random plans on a model of ids, cut at random places; how many answers were served."""
+    backend = OracleBackend()
+    args, served = {**ARGS, "b": "beta"}, 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        plan, tools = random_plan(seed, backend), Recorded()
+        place = folder / f"r{seed}"
+        whole = ran(plan, args, tools, backend=backend, seed=seed, record=str(place))
+        recording = (place / FILE).read_bytes()
+        ends = [at + 1 for at, byte in enumerate(recording) if byte == ord("\n")]
+        for length in chance.sample(ends, min(3, len(ends))):
+            (place / FILE).write_bytes(recording[:length])
+            lines = [json.loads(line) for line in recording[:length].splitlines()]
+            rest = Recorded()
+            again = ran(
+                plan, args, rest, backend=backend, record=str(place), resume=True, seed=seed, redo="all"
+            )
+            if whole.error() is None:
+                assert {**shown(again), "usage": 0} == {**shown(whole), "usage": 0}
+                assert calls_of(again) == calls_of(whole)
+                ended = sum(line.get("is") == "called" for line in lines)
+                assert len(rest.calls) <= len(tools.calls) - ended
+            else:
+                assert str(again.error()) == str(whole.error())
+            served += sum("answer" in line for line in lines)
+    backend.close()
+    return served
+
+
+def test_random_programs_go_on(tmp_path: Path) -> None:
+    assert check_random(range(at_depth(2, 12, 200)), tmp_path) > at_depth(1, 30, 600)

@@ -14,7 +14,7 @@ from sglc.errors import Loc, UsageError
 
 _T = TypeVar("_T")
 # Errors of rows that have not ended: a person is to answer, or something about the recording is to be mended.
-_WAITING = {"SGLC413", "SGLC420", "SGLC421", "SGLC422", "SGLC424", "SGLC425", "SGLC426", "SGLC432"}
+_WAITING = {"SGLC413", "SGLC420", "SGLC421", "SGLC422", "SGLC424", "SGLC425", "SGLC426", "SGLC432", "SGLC433"}
 
 
 class Numbers:
@@ -77,10 +77,14 @@ class Destination:
             return
         self.file = OutputFile(path, source, resume=resume, force=force)
         self.resumable = self.file.resumable
+
+        def again(code: str) -> bool:
+            return bool(code) and (retry_failed or (recorded and code in _WAITING))
+
         if resume:
             if not self.file.resumable:
                 raise UsageError("SGLC077", f"`{path}` is no file that a run could go on with")
-            self._read(self.file, lambda code: retry_failed or (recorded and code in _WAITING))
+            self._read(self.file, again)
         waiting = f"{path}.waiting"
         if self.file.resumable and not (ordered and resume):
             Path(waiting).unlink(missing_ok=True)
@@ -90,7 +94,7 @@ class Destination:
                 self.file.write, waiting if self.file.resumable else None, self._there
             )
             if resume:
-                for number in self._ordered.restore(lambda line: _read_line(line, Loc(waiting, 1))[0]):
+                for number in self._ordered.restore(lambda line: _number_of(line, Loc(waiting, 1), again)):
                     self._waiting.add(number)
 
     def _read(self, file: OutputFile, again: Callable[[str], bool]) -> None:
@@ -99,16 +103,14 @@ class Destination:
         for place, line in enumerate(file.lines(), 1):
             self.begun = True
             number, code = _read_line(line, Loc(file.path, place))
-            if code and again(code):
+            if again(code):
                 dropped = True
                 continue
             self.failed += bool(code)
             self._there.add(number)
         if dropped:
             here = Loc(file.path, 1)
-            file.keep(
-                line for line in file.lines() if not ((code := _read_line(line, here)[1]) and again(code))
-            )
+            file.keep(line for line in file.lines() if _number_of(line, here, again) is not None)
 
     def __contains__(self, number: object) -> bool:
         return number in self._there or number in self._waiting
@@ -148,6 +150,12 @@ class Destination:
         finally:
             if file is not None:
                 file.close()
+
+
+def _number_of(line: bytes, loc: Loc, again: Callable[[str], bool]) -> int | None:
+    """Which row a line is the result of; None if its error is to be had `again`."""
+    number, code = _read_line(line, loc)
+    return None if again(code) else number
 
 
 def _read_line(line: bytes, loc: Loc) -> tuple[int, str]:

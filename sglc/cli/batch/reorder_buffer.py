@@ -42,14 +42,18 @@ class ReorderBuffer:
         self._give(text)
         self._give_what_follows()
 
-    def restore(self, number_of: Callable[[bytes], int]) -> Iterator[int]:
-        """The numbers of what waits since an earlier process; what of it is to be skipped is left out."""
+    def restore(self, number_of: Callable[[bytes], int | None]) -> Iterator[int]:
+        """The numbers of what waits since an earlier process; what of it is to be skipped is left out.
+
+        Args:
+            number_of: None: this is left out, too.
+        """
         assert self._path is not None
         with open(self._path, "rb") as file:
             for line in file:
                 if line.endswith(b"\n"):  # else it was cut short
                     number = number_of(line)
-                    if number not in self._skip:
+                    if number is not None and number not in self._skip:
                         self._waiting[number] = self._end, len(line)
                         self._held += len(line)
                         yield number

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglc.errors import Paused, RecordingError
 from sglc.execution.tasks import task_path
-from sglc.observe.replay.tape import Answered, Json, TapeRow, given_json, occurrence_of, value_of
+from sglc.observe.replay.tape import Answered, Json, TapeRow, alike, given_json, occurrence_of, value_of
 
 PAUSES = "sglc.pause/"  # stands before the name of a pause in a recording
 AGAIN = "record it again"
@@ -66,7 +66,7 @@ class Calls:
             return None
         answered.used = True
         line = answered.line
-        if (line["args"], line["named"]) != (call["args"], call["named"]):
+        if not alike([line["args"], line["named"]], [call["args"], call["named"]]):
             raise RecordingError(
                 "SGLC425", f"`{call['function']}` is given something else than in the recording "
                 f"(row {self.number})",

@@ -24,12 +24,16 @@ from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept
 from sglc.observe.replay.known_answers import told
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
+    Json,
     TapeRow,
+    alike,
     error_of,
+    given_json,
     read_tape,
 )
 from sglc.observe.replay.target import target_of
 
+_SHOWN = 300  # characters of arguments
 # Stops, budgets, deadlines, and what a person is waited for.
 STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}
 
@@ -95,6 +99,7 @@ class RowPlayer:
     number: int
     within: str
     recorded: TapeRow
+    arguments: Mapping[str, Any] | None = None  # that are to be the recorded ones
     _times: dict[Site, Sequence[float | None]] = field(default_factory=dict)
     _calls: Calls = field(init=False)
 
@@ -126,8 +131,11 @@ class RowPlayer:
 
         Raises:
             SglcError: it had none: the error that ended the row.
+            RecordingError: SGLC433, it is given other arguments.
         """
         begin = self.recorded.begins.get(self.within)
+        if self.arguments is not None:
+            check_arguments(begin, self.arguments, self.number)
         ended = self.end_error()
         if begin is not None and begin["target"] is None and ended is not None:
             raise ended
@@ -295,6 +303,25 @@ def _text(done: GenDone | SelectDone) -> str:
 
 def _of(backend: Backend) -> Target | None:
     return backend.known if isinstance(backend, ReplayBackend) else None
+
+
+def check_arguments(begin: Json | None, arguments: Mapping[str, Any], number: int) -> None:
+    """See that a row which goes on is the one that began.
+
+    Raises:
+        RecordingError: SGLC433, it is given other arguments.
+    """
+    if begin is None:
+        return
+    (given,), _ = given_json([dict(arguments)], {})
+    recorded = begin["args"]
+    differs = [name for name in {**recorded, **given} if not alike(recorded.get(name), given.get(name))]
+    if differs:
+        note = "; ".join(f"`{name}` was {recorded.get(name)!r} and is {given.get(name)!r}" for name in differs)
+        raise RecordingError(
+            "SGLC433", f"row {number} is given other arguments than in the recording",
+            note=note if len(note) < _SHOWN else note[:_SHOWN] + "...", hint="give it the same rows",
+        )  # fmt: skip
 
 
 def not_asked_for(row: TapeRow, number: int) -> RecordingError | None:

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,16 +16,15 @@ from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.frontend.values.symbolic import END_RUN
 from sglc.ir.core import Program, Site
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.dataflow import failed_before
-from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
-from sglc.ir.plan.segment import GenNode, Segment, SelectNode
+from sglc.ir.plan.events import GenDone, SelectDone
+from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
-from sglc.observe.replay.known_answers import submit_unknown
-from sglc.observe.replay.player import STOPS, Player, RowPlayer, not_asked_for
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
+from sglc.observe.replay.player import STOPS, Player, RowPlayer, check_arguments, not_asked_for
+from sglc.observe.replay.prompts import Inputs, Streams
+from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.tape import (
     NOTHING_AGAIN,
     Json,
@@ -75,7 +74,7 @@ class TapeRecorder:
 
     def backend(self, backend: Backend) -> Backend:
         """`backend` for what is done once for all rows: streams that it keeps are followed."""
-        return RecordingBackend(_inner(backend), self, None, "")
+        return RecordingBackend(inner_of(backend), self.streams)
 
     def mode(self, number: int, within: str) -> str | None:
         """Whether a row that goes on began as a plan or as Python; None: it may do what it likes."""
@@ -87,7 +86,7 @@ class TapeRecorder:
         if self.played is not None:
             recorded = self.played.tape.rows.setdefault(number, recorded)
             if self.goes_on.is_over(recorded, within):
-                return self.played.row(number, within, arguments)
+                return RowPlayer(self.played, number, within, recorded, arguments)
         return RowRecorder(self, number, within, arguments, recorded)
 
     def described(self, target: Target) -> str:
@@ -138,8 +137,9 @@ class RowRecorder:
 
     def backend(self, backend: Backend) -> RecordingBackend:
         """`backend`, with what it answers noted."""
-        inner = _inner(backend)
-        return RecordingBackend(inner, self.recorder, self, self.recorder.described(inner.target))
+        inner, recorder = inner_of(backend), self.recorder
+        name = recorder.described(inner.target)
+        return RecordingBackend(inner, recorder.streams, self, name, goes_on=recorder.played is not None)
 
     def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
         """Another back end that a call of the row names."""
@@ -150,7 +150,7 @@ class RowRecorder:
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
-            RecordingError: SGLC432, it goes on in another mode than it began in.
+            RecordingError: SGLC432, it goes on in another mode than it began in; SGLC433, with other arguments.
         """
         self._end_run = END_RUN.get()
         self.recorder.going(1)
@@ -160,6 +160,7 @@ class RowRecorder:
                 "SGLC432", f"row {self.number} began as {_MODES[before]}, and would go on as {_MODES[mode]}",
                 hint=f'give the options that it began with, or `mode="{before}"`',
             )  # fmt: skip
+        check_arguments(self.recorded.begins.get(self.within), self.arguments, self.number)
         self._again = self.recorder.goes_on.again(self.recorded, self.within)
         again = {} if self._again is NOTHING_AGAIN else {"again": self._again}
         self.recorded.forget(self.within, self._again)
@@ -337,79 +338,6 @@ class Call:
     line: Json
     known: Json | None = None
     pure: bool = False
-
-
-class RecordingBackend:
-    """A back end whose answers are noted for one row; `row` None: only its streams are followed."""
-
-    def __init__(
-        self, inner: Backend, recorder: TapeRecorder, row: RowRecorder | None, target_name: str
-    ) -> None:
-        self.inner = inner
-        self.target_name = target_name
-        self._recorder = recorder
-        self._row = row
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # whatever else this back end can do
-
-    @property
-    def target(self) -> Target:
-        return self.inner.target
-
-    def start(self) -> None:
-        self.inner.start()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As that of the back end."""
-        followed = self._recorder.streams.follow(segment)
-        if self._row is not None and self._recorder.played is not None:
-            kept = self._recorder.streams
-            events = submit_unknown(self.inner, kept, followed, self._row.known, streams=streams)
-            return self._noting(followed, events)
-        if self.inner.target.whole_answers:
-            return self._noting(followed, self.inner.submit(segment, streams=streams))
-        return self._noting(followed, self.inner.submit(segment))
-
-    async def _noting(self, followed: Followed, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        try:
-            async for event in events:
-                self._note(followed, event)
-                yield event
-        finally:
-            if (close := getattr(events, "aclose", None)) is not None:
-                await close()
-
-    def _note(self, followed: Followed, event: Event) -> None:
-        match event:
-            case GenDone(node=index):
-                followed.texts[index] = event.samples[0].text
-            case SelectDone(node=index):
-                followed.texts[index] = event.text
-            case NodeFailed(index, error):
-                followed.failed[index] = error
-                if failed_before(followed.segment.nodes[index], followed.failed) is not None:
-                    return  # it was never asked for
-            case _:
-                return
-        node = followed.segment.nodes[index]
-        if self._row is None or not isinstance(node, GenNode | SelectNode):
-            return
-        try:
-            self._row.note(node, followed.inputs(index), self.target_name)
-        except KeyError:  # what it reads failed in an earlier segment
-            if not isinstance(event, NodeFailed):
-                raise
-            return
-        if isinstance(event, NodeFailed):
-            self._row.failed(node, event.error)
-
-
-def _inner(backend: Backend) -> Backend:
-    return backend.inner if isinstance(backend, RecordingBackend) else backend
 
 
 def _data(args: tuple[Any, ...]) -> Any:

@@ -145,6 +145,11 @@ def _enter(row: TapeRow, number: int, line: Json) -> None:
             raise ValueError(f"`{other}`")
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Whether two pieces of data are the same; a NaN is one."""
+    return bool(one == other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
 def occurrence_of(line: Json) -> Occurrence:
     """Which call of its function a line is of."""
     return line.get("task", ""), line["occurrence"]
