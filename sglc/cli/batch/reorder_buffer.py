@@ -83,6 +83,7 @@ class ReorderBuffer:
             while written < len(text):  # a disk that is full takes what it can
                 written += self._file.write(text[written:])
         except OSError as error:
+            self._file.truncate(self._end)
             raise cannot_write(self._path or tempfile.gettempdir(), error) from None
         self._end += len(text)
         self._held += len(text)
