@@ -476,6 +476,44 @@ def test_a_damaged_file_is_noticed_put_aside_and_rebuilt(
     assert ResponseCache(tmp_path).info().entries == len(keys)
 
 
+def damaged(data: bytearray, random: Random) -> bytearray:
+    at = random.randrange(len(data))
+    match random.randrange(4):
+        case 0:
+            for _ in range(random.choice((1, 3, 30))):
+                data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        case 1:
+            del data[at:]
+        case 2:
+            data[at : at + 6000] = random.randbytes(len(data[at : at + 6000]))
+        case _:
+            data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+    return data
+
+
+def test_no_damage_makes_a_wrong_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And it is over when all has been asked again, once or twice."""
+    for seed in range(at_depth(20, 80, 2000)):
+        place, random = tmp_path / str(seed), Random(seed)
+        keys = filled(place, 100)
+        (file,) = place.glob("*.sqlite")
+        file.write_bytes(damaged(bytearray(file.read_bytes()), random))
+        missing = 1
+        for _ in range(4):
+            cache = ResponseCache(place)
+            found = {key: cache.get(key) for key in keys}
+            assert all(answer in (None, {"text": key.hex() * 8}) for key, answer in found.items())
+            missing = sum(answer is None for answer in found.values())
+            for key, answer in found.items():
+                if answer is None:
+                    cache.put(key, "model", {"text": key.hex() * 8})
+                    if random.random() < 0.2:
+                        cache.flush()
+            cache.close()
+        assert not missing, seed
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_a_damaged_row_is_noticed_and_asked_for_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
