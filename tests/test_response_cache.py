@@ -386,6 +386,29 @@ def test_a_run_with_a_cache_is_recorded_as_a_whole_and_replayed(tmp_path: Path) 
         looping.run("Tea?", replay=str(tmp_path / "r1"), cache=place)
 
 
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_a_recording_goes_on_with_a_cache(mode: str, tmp_path: Path) -> None:
+    """What it holds is not looked up, what it lacks is, and the whole replays."""
+    fails = [True]
+    backend = ScriptedBackend(lambda a: None if fails[0] and "2 " in a.prompt[-20:] else echoing(a))
+    options: dict[str, Any] = {"backend": backend, "mode": mode, "seed": 1}
+    place, tape = str(tmp_path / "cache"), str(tmp_path / "tape")
+    cut = looping.run("Tea?", record=tape, cache=place, **options).sync()
+    assert cut.error() is not None
+    fails[0] = False
+    whole = looping.run("Tea?", **options).sync()
+    chat.run("Tea?", cache=place, **options).sync()
+    filled_by_another = looping.run("Tea?", cache=place, **options).sync()
+    assert filled_by_another.usage.cache_hits == 2
+    calls = backend.calls
+    again: dict[str, Any] = {"record": tape, "resume": True, "retry_failed": True}
+    gone_on = looping.run("Tea?", **again, cache=place, **options).sync()
+    assert backend.calls == calls
+    assert gone_on.usage.cache_hits == len(whole.calls) - 2
+    replayed = looping.run("Tea?", replay=tape, **options).sync()
+    assert shown(replayed) == shown(gone_on) == shown(whole)
+
+
 # -- the file ----------------------------------------------------------------------------------------
 
 
