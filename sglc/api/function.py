@@ -331,7 +331,7 @@ class Function:
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
-            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC070, a row or option that does not fit; nothing
+            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC079, a row or option that does not fit; nothing
                 has run then.
         """
         from sglc.execution.batch.runner import delivery_of

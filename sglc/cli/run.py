@@ -66,6 +66,9 @@ def add_run(commands: Commands) -> None:
         help="with `--resume`: what a run goes on with that waits for a person",
     )  # fmt: skip
     run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument(
+        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+    )
     run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
@@ -128,6 +131,7 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sglc.cli.batch.journal import journal_of, remove_journal
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
@@ -171,12 +175,20 @@ def _run(options: argparse.Namespace) -> int:
         rows = open_rows(options.batch, _kinds(function)) if options.batch else None
         backend = connect(options)
     given = arguments(options, _kinds(function))
+    journal = journal_of(function, options)
+    if journal is not None:
+        options.record = journal
+        if not options.resume and options.force:
+            remove_journal(journal)
     watches = _watches(options)
     mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if mode and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     if rows is not None:
-        return run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+        if journal is not None and code == 0:
+            remove_journal(journal)
+        return code
     on_text = _Streamer().write if options.stream else None
     limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
     out = None if options.output is None else OutputFile(options.output, force=options.force)
@@ -204,10 +216,8 @@ def _check_resume(options: argparse.Namespace) -> None:
     if options.retry_failed and not options.resume:
         raise UsageError("SGLC078", "`--retry-failed` is for `--resume`")
     for name in ("redo", "answer"):
-        if getattr(options, name) and not (options.resume and options.record):
-            raise UsageError(
-                "SGLC078", f"`--{name}` is for `--resume` of a recording", hint="add `--record DIR`"
-            )
+        if getattr(options, name) and not options.resume:
+            raise UsageError("SGLC078", f"`--{name}` is for `--resume`")
 
 
 def _answer(text: str) -> tuple[int | None, str, Any]:
@@ -249,7 +259,7 @@ def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
 def _watches(options: argparse.Namespace) -> dict[str, Any]:
     from sglc.execution.options import watches_of
 
-    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
+    asked = {name: getattr(options, name) for name in ("record", "replay", "trace", "cache")}
     watches: dict[str, Any] = {name: path for name, path in asked.items() if path is not None}
     if not (options.resume and options.record):
         return watches

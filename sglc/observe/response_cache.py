@@ -73,6 +73,7 @@ class ResponseCache:
         self._stored: dict[bytes, tuple[str, str]] = {}  # what waits: model, answer
         self._used: dict[bytes, int] = {}  # hits that wait
         self._told = False
+        self._given_up = False
         self.users = 0  # calls that `close` ends
 
     @property
@@ -163,12 +164,15 @@ class ResponseCache:
     def _safely(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """What `work` gives on the connection; None where the file cannot be used."""
         for _ in range(2):
+            if self._given_up:
+                return None
             try:
                 return work(self._open())
             except sqlite3.Error as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
-                    # It is full, or locked for very long: what a model says does not depend on it.
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code not in _DAMAGE:  # what a model says does not depend on it
                     self._tell(f"the cache in `{self.folder}` cannot be used: {error}")
+                    self._given_up = code == sqlite3.SQLITE_BUSY  # for very long: nobody waits again
                     return None
                 self._put_aside(error)
         return None
@@ -211,6 +215,11 @@ class ResponseCache:
 
 _OPENING = threading.Lock()
 _OPEN: dict[str, ResponseCache] = {}
+
+
+def is_cache(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is a cache in `folder`."""
+    return any(Path(folder).glob(f"{_FORM}.*.sqlite"))
 
 
 def open_cache(folder: str | os.PathLike[str]) -> ResponseCache:

@@ -160,6 +160,11 @@ def pure(function: _F) -> _F:
     return cast(_F, _declare(function, effects=False))
 
 
+def declared_tools() -> set[str]:
+    """The names of the declared functions that have effects."""
+    return {name for name, declared in _DECLARED.items() if declared.effects}
+
+
 def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     """The declared functions by their names in a plan: all, or those that `program` calls."""
     if program is None:
