@@ -1,4 +1,4 @@
-"""Runs that are killed (-9) at random points and go on, until they are done, end as those that are not.
+"""Runs that are ended at random points (mostly by kill -9) and go on end as those that nothing ended.
 
 `python -m tests.soak_resume --kills 200 --seed 0`. Each run is a process of its own; how long its recording is
 says when it is killed, so kills fall on every part of it.
@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,11 +126,11 @@ def finished(run: subprocess.Popen[bytes], folder: Path) -> Any:
     return json.loads((folder / "results.json").read_text())
 
 
-def kill_at(run: subprocess.Popen[bytes], recording: Path, length: int) -> bool:
-    """Kill a run as soon as its recording is so long; whether it was killed."""
+def kill_at(run: subprocess.Popen[bytes], recording: Path, length: int, number: int = signal.SIGKILL) -> bool:
+    """Send a run a signal as soon as its recording is so long; whether that ended it."""
     while run.poll() is None:
         if recording.exists() and recording.stat().st_size >= length:
-            run.kill()
+            run.send_signal(number)
             break
         time.sleep(0.0005)
     run.communicate()
@@ -146,7 +147,8 @@ def check(setting: Setting, kills: int, seed: int, folder: Path) -> int:
     killed_folder, recording, killed = folder / "killed", folder / "killed" / "r" / FILE, 0
     points = sorted(chance.randrange(1, length) for _ in range(kills))
     for point in points:
-        killed += kill_at(setting.start(killed_folder, chance.choice(("", "all"))), recording, point)
+        number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM))
+        killed += kill_at(setting.start(killed_folder, chance.choice(("", "all"))), recording, point, number)
     results = finished(setting.start(killed_folder), killed_folder)
     for row, known in zip(results, expected, strict=True):  # what may be done is not done again unasked
         assert row == known or row["error"]["code"] == "SGLC426", row
@@ -164,7 +166,7 @@ def _look(setting: Setting, folder: Path, whole: Path, killed: int) -> None:
 
     begun = Counter(key(line) for line in lines if line.get("is") == "call")
     ended = Counter(key(line) for line in lines if line.get("is") == "called")
-    answers = Counter((line["row"], line["site"]) for line in lines if line.get("is") == "answer")
+    answers = Counter((line["row"], line["site"]) for line in lines if "answer" in line)
     assert set(ended.values()) == set(answers.values()) == {1}
     assert ended.keys() == begun.keys()
     done = Counter(map(tuple, lines_of(folder / "effects")))

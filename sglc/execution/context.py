@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sglc.errors import Loc, RunError, UsageError
+from sglc.execution.tasks import in_task
 from sglc.frontend.locate import here
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
@@ -149,13 +150,14 @@ class RunContext:
         """Where the next call of the program `name` stands; None if that is no part of the body itself."""
         if self.reserve is None or self.outputs is None or IN_FUNCTION.get():
             return None
-        site = self.reserve(name).inside(self.call, ())
+        site = self.reserve(in_task(name)).inside(self.call, ())
         return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget)
 
     def seed_of(self, name: str) -> int:
         """The seed of the next run of `name` that has no place; the same in every run with this run's seed."""
         from sglc.execution.bind import site_seed  # what only a run needs
 
+        name = in_task(name)
         count = self.called.get(name, 0)
         self.called[name] = count + 1
         return site_seed(self.seed, self.row, Site("call", (), name, count)) % 2**53

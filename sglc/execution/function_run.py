@@ -187,7 +187,7 @@ class PythonPart(Part):
             return value
         if self._running is not None:
             self._running.coroutine = value
-        return asyncio.run(value if self._run.observer is None else numbered(value))
+        return asyncio.run(numbered(value))
 
     def _safe_outcome(
         self, instance: Instance, state: State, value: Any, error: BaseException | None

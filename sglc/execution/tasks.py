@@ -36,6 +36,12 @@ def task_path() -> str:
     return "" if task is None else task.path
 
 
+def in_task(name: str) -> str:
+    """The name of what this task calls: what different tasks call is counted apart."""
+    task = task_path()
+    return f"{name}:{task}" if task else name
+
+
 async def numbered(body: Coroutine[Any, Any, Any]) -> Any:
     """What `body` gives; the tasks that it begins are numbered."""
     _TASK.set(_Task())

@@ -18,7 +18,7 @@ from sglc.execution.context import RUN_CONTEXT, nobody
 from sglc.execution.observer import Observer
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.execution.plan.prepare import function_steps
-from sglc.execution.tasks import task_path
+from sglc.execution.tasks import in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import AROUND, PAUSE, is_idempotent, paused_in_function
@@ -156,8 +156,7 @@ class RowObserver:
 
     def call_path(self, name: str) -> str:
         """Where the next call of the program `name` stands."""
-        task = task_path()
-        name = f"{task}:{name}" if task else name
+        name = in_task(name)
         count = self._called.get(name, 0)
         self._called[name] = count + 1
         return f"{self.path}/{name}#{count}" if self.path else f"{name}#{count}"

@@ -183,7 +183,10 @@ class RowRecorder:
             SglcError: it failed.
         """
         answered = self.recorded.answers.get((self.within, str(node.site)))
-        if answered is None or answered.line.get("error", {}).get("code") in STOPS:
+        if answered is None:
+            return None
+        answered.used = True
+        if answered.line.get("error", {}).get("code") in STOPS:  # the run was stopped, and not the generation
             return None
         try:
             done = given_to(answered, node, index, inputs)
