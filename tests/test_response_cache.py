@@ -26,6 +26,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.execution.result import Result
+from sglc.frontend.tracing import tools
 from sglc.observe import response_cache
 from sglc.observe.response_cache import ResponseCache
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
@@ -677,6 +678,7 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
 def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(tools, "_DECLARED", {})  # no tools, no journal
     monkeypatch.chdir(tmp_path)
     Path("ask.py").write_text(
         "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"

@@ -187,9 +187,10 @@ class ResponseCache:
             self._connection = sqlite3.connect(
                 self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(_TABLES)
+            with _alone(self.folder):  # two that begin a file at once do not wait for each other by themselves
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=NORMAL")
+                self._connection.executescript(_TABLES)
         return self._connection
 
     def _drop(self, key: bytes) -> None:
