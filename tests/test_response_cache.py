@@ -26,6 +26,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.execution.result import Result
+from sglc.frontend.tracing import tools
 from sglc.observe import response_cache
 from sglc.observe.response_cache import ResponseCache
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
@@ -678,6 +679,7 @@ def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tools, "_DECLARED", {})  # with tools it would keep a journal
     Path("ask.py").write_text(
         "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"
         '    s += q + sgl.gen("a")\n    if q != "easy":\n        s += str(len(s["a"])) + sgl.gen("b")\n'
