@@ -680,6 +680,7 @@ def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
 ) -> None:
     monkeypatch.setattr(tools, "_DECLARED", {})  # no tools, no journal
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tools, "_DECLARED", {})  # with tools it would keep a journal
     Path("ask.py").write_text(
         "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"
         '    s += q + sgl.gen("a")\n    if q != "easy":\n        s += str(len(s["a"])) + sgl.gen("b")\n'
