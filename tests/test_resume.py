@@ -479,6 +479,30 @@ def test_rows_that_were_stopped_go_on(tmp_path: Path) -> None:
     assert shown(late) == shown(whole[0])
 
 
+def test_a_row_that_was_interrupted_in_a_function_goes_on(tmp_path: Path) -> None:
+    """By Ctrl-C, where the program runs in this thread."""
+
+    @sgl.tool(idempotent=True)
+    def patient(q: str) -> str:
+        CALLED.append(("patient", q))
+        if len(CALLED) == 1:
+            raise KeyboardInterrupt
+        return q
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        s += patient(s["a"]) + sgl.gen("b")
+
+    CALLED.clear()
+    backend = ScriptedBackend(echoing)
+    first = program.run("q", backend=backend, record=str(tmp_path), use_thread=False)
+    assert isinstance(first.error(), KeyboardInterrupt)
+    again = program.run("q", backend=backend, record=str(tmp_path), resume=True).sync()
+    assert again["b"]
+    assert (len(CALLED), backend.calls) == (2, 2)
+
+
 def test_a_plan_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     shop.compile(ScriptedBackend(echoing)).save(path)
