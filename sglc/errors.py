@@ -20,6 +20,8 @@ from typing import Any, TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound="SglcError")
 
+_LONGEST = 400  # characters of a source line that an error shows
+
 
 @dataclass(frozen=True, slots=True)
 class Loc:
@@ -147,6 +149,8 @@ def _excerpt(loc: Loc) -> list[str]:
         return head
     gutter = " " * len(str(loc.line))
     body = [f"{gutter} |", f"{loc.line} | {source}"]
+    if len(source) > _LONGEST:  # a row with a document, or code that a program has written
+        return head
     if loc.column:
         end = loc.end_column if loc.end_column > loc.column else loc.column + 1
         width = max(1, min(end, len(source) + 1) - loc.column)

@@ -15,6 +15,7 @@ from sglc.cli.cache import add_cache
 from sglc.cli.compile import add_compile
 from sglc.cli.explain import add_explain
 from sglc.cli.models import add_models
+from sglc.cli.options import say
 from sglc.cli.run import add_run
 from sglc.cli.serve import add_serve
 from sglc.errors import SglcError, UsageError, render
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    for name in ("stdin", "stdout", "stderr"):  # in this order: a file takes the lowest number that is free
+        if getattr(sys, name) is None:  # it is closed, and results would get its number
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
     try:
@@ -40,11 +44,11 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code
     except SglcError as error:
-        print(render(error), file=sys.stderr)
+        say(render(error))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough; the process is ending
-        print("sglc: interrupted", file=sys.stderr)
+        say("sglc: interrupted")
         number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
         return 128 + number
     except BrokenPipeError:  # `sglc ... | head`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,6 +140,14 @@ def connect(options: argparse.Namespace) -> Backend:
     from sglc.backends import registry
 
     return registry.connect(options.backend, device=options.device, dtype=options.dtype)
+
+
+def say(text: str) -> None:
+    """One more line on stderr. Where nobody reads that any more, or nothing fits, a run goes on without."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def output(path: str | None) -> Any:

@@ -127,6 +127,10 @@ def parse_json(text: str, name: str, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         loc = Loc(name, line + error.lineno - 1, error.colno)
         raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None
+    except ValueError:  # Python reads numbers up to 4,300 digits
+        raise UsageError("SGLC008", "this is no JSON: a number is too long", Loc(name, line)) from None
+    except RecursionError:
+        raise UsageError("SGLC008", "this is no JSON: it is nested too deeply", Loc(name, line)) from None
 
 
 def _split(spec: str) -> tuple[Path, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
 from sglc.ir.plan.events import Usage
 
@@ -82,11 +83,11 @@ def print_failures(function: Function | LoadedPlan, result: Result, row: str = "
     """The error of a result on stderr, or the failures that its program has caught."""
     error = result.error()
     if error is not None:
-        print(row + render(_as_sglc(function, error)), file=sys.stderr)
+        say(row + render(_as_sglc(function, error)))
         return
     for failure in result.failures:
         shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
-        print(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}", file=sys.stderr)
+        say(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
 
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
@@ -127,7 +128,7 @@ class Totals:
         used = self.used
         if self.python:
             rows = "" if self.ended == 1 else f" in {self.python} rows"
-            print(f"sglc: its code ran as Python{rows}: {self.why_python}", file=sys.stderr)
+            say(f"sglc: its code ran as Python{rows}: {self.why_python}")
         tokens = f"{used.prompt} in ({used.cached} cached), {used.completion} out"
         scored = f", {used.scored} scored" if used.scored else ""
         seed = "" if self.seed is None else f"; seed {self.seed}"
@@ -135,17 +136,18 @@ class Totals:
         hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
         calls = f"{used.calls} calls{saved}{hits}"
         line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
-        print(line, file=sys.stderr)
+        say(line)
 
-    def rows(self, count: int) -> str:
+    def rows(self, count: int, *, early: bool = False) -> str:
         """The rows of a batch of `count`, -1 if nobody knows how many: which have ended how."""
-        total = self.kept + self.ended if count < 0 else count
-        left = self.left(count)
-        if not self.failed and not self.kept and not left:
-            return f"{total} rows"
-        done = self.kept + self.ended - self.failed
-        return f"{total} rows: {done} done, {self.failed} failed, {left} left"
+        ended = self.kept + self.ended
+        if not self.failed and not self.kept and not early:
+            return f"{ended} rows"
+        what = f"{ended - self.failed} done, {self.failed} failed"
+        if count < 0:
+            return f"{ended} rows: {what}" + (", others left" if early else "")
+        return f"{count} rows: {what}, {self.left(count)} left"
 
     def left(self, count: int) -> int:
-        """How many rows have no result yet; 0 if nobody knows."""
-        return max(count - self.kept - self.ended, 0)
+        """How many rows have no result yet; -1 if nobody knows."""
+        return -1 if count < 0 else max(count - self.kept - self.ended, 0)

@@ -135,14 +135,14 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
-    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan
+    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan, program_path
     from sglc.cli.report import Totals, print_failures, text_of
     from sglc.execution.start import limits_of_run
 
-    if options.batch and options.stream:
+    if options.batch is not None and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
     for name in _OF_BATCHES:
-        if getattr(options, name) and not options.batch:
+        if getattr(options, name) and options.batch is None:
             raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
     if options.ordered and not options.output:
         raise UsageError("SGLC078", "`--ordered` is for `-o`: stdout is in the order of the rows anyway")
@@ -164,7 +164,7 @@ def _run(options: argparse.Namespace) -> int:
                 "SGLC019", "a program is compiled for its first row here, and stdin is read but once",
                 hint="write the rows to a file",
             )  # fmt: skip
-        rows = open_rows(options.batch) if options.batch else None
+        rows = open_rows(options.batch) if options.batch is not None else None
         backend = connect(options)
         function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
@@ -172,7 +172,7 @@ def _run(options: argparse.Namespace) -> int:
             open_plan(options.program, options.tools) if is_plan
             else open_function(options.program, PROGRAM_OR_PLAN)
         )  # fmt: skip
-        rows = open_rows(options.batch, _kinds(function)) if options.batch else None
+        rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
         backend = connect(options)
     given = arguments(options, _kinds(function))
     journal = journal_of(function, options)
@@ -191,13 +191,18 @@ def _run(options: argparse.Namespace) -> int:
         return code
     on_text = _Streamer().write if options.stream else None
     limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
-    out = None if options.output is None else OutputFile(options.output, force=options.force)
+    out = (
+        None
+        if options.output is None
+        else OutputFile(options.output, [str(program_path(options.program))], force=options.force)
+    )
     began = time.perf_counter()
     result = function.start(given, backend, options.seed, on_text, limits, watches, **mode).sync()
     text = text_of(result, options)
     if out is None:
         print(text, end="")
     else:
+        out.begin()
         out.write(text.encode())
         out.close()
     print_failures(function, result)

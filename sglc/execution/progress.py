@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 from sglc.execution.result import Result
@@ -76,9 +77,14 @@ def _in_lines(results: Iterator[Result], progress: Progress) -> Iterator[Result]
             progress.add(result)
             yield result
             if time.perf_counter() - told_s >= _EACH_S:
-                print(json.dumps(progress.figures()), file=sys.stderr, flush=True)
+                _tell(progress)
                 told_s = time.perf_counter()
     finally:
+        _tell(progress)
+
+
+def _tell(progress: Progress) -> None:
+    with suppress(OSError):  # nobody may read it any more, and the batch goes on
         print(json.dumps(progress.figures()), file=sys.stderr, flush=True)
 
 

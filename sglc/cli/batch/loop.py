@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
-from sglc.cli.batch.manifest import Manifest, digest, keep_manifest, read_manifest
+from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
+from sglc.cli.options import say
 from sglc.cli.program_file import program_path
 from sglc.cli.report import Totals, print_failures, text_of
 from sglc.errors import RunError, SglcError, UsageError, render
@@ -50,40 +52,77 @@ def run_rows(
             run then.
     """
     to = Destination(
-        options.output, rows.path, ordered=options.ordered, resume=options.resume,
+        options.output, _inputs(options, rows), ordered=options.ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=options.record is not None,
     )  # fmt: skip
     try:
-        seed = options.seed
-        if to.resumable and options.replay is None:
-            known = read_manifest(options.output) if options.resume and to.begun else None
-            if seed is None and options.resume and options.record:
-                seed = recorded_seed(options.record)
-            if seed is None:
-                seed = random_seed() if known is None else known.seed
-            decided = {name: getattr(options, name) for name in _DECIDING}
-            source = digest(program_path(options.program))
-            model = backend.target.name
-            asked_for = Manifest(function.__name__, source, given, rows.digest, model, seed, decided)
-            keep_manifest(asked_for, known, options.output, force=options.force)
+        manifest = _manifest(function, options, rows, given, backend, to)
         control = BatchControl(budget.admits if budget.limited else None)
         each = ({**given, **row} for row in rows)
-        stream = function.stream_batch(
-            # Those of a list are looked at before one runs.
-            list(each) if 0 <= rows.count <= LOOKED_AT else to.bounded(each), backend=backend, seed=seed,
-            num_threads=options.concurrency or "auto", timeout=options.timeout, row_timeout=options.row_timeout,
-            max_calls=options.max_calls, max_tokens=options.max_tokens,
-            ordered=False, skip=to, control=control, **asked,
-        )  # fmt: skip
-        return _run(function, stream, control, to, rows.count, options, budget)
+        try:
+            stream = function.stream_batch(
+                # Those of a list are looked at before one runs.
+                list(each) if 0 <= rows.count <= LOOKED_AT else to.bounded(each), backend=backend,
+                seed=options.seed if manifest is None else manifest.seed,
+                num_threads=options.concurrency or "auto", timeout=options.timeout,
+                row_timeout=options.row_timeout, max_calls=options.max_calls, max_tokens=options.max_tokens,
+                ordered=False, skip=to, control=control, **asked,
+            )  # fmt: skip
+        except UsageError as error:
+            raise rows.placed(error) from None
+        to.begin()
+        if manifest is not None:
+            write_manifest(manifest, options.output)
+        return _run(function, stream, control, to, rows, options, budget)
     finally:
         to.close()
 
 
+def _inputs(options: argparse.Namespace, rows: RowFile) -> list[str]:
+    """The files that the run reads."""
+    backend = (options.backend or "").removeprefix("scripted:")
+    named = [
+        str(rows.path or ""),
+        str(program_path(options.program)),
+        options.tools,
+        options.passes_from,
+        backend,
+    ]
+    return [name for name in named if name]
+
+
+def _manifest(
+    function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
+    backend: Backend, to: Destination,
+) -> Manifest | None:  # fmt: skip
+    """That of this batch, whose seed is that of the run with which it goes on; None: it keeps none."""
+    if not to.resumable or options.replay is not None:
+        return None
+    known = None
+    if to.known:
+        try:
+            known = read_manifest(options.output)
+        except UsageError:
+            if not options.force:
+                raise
+    seed = options.seed
+    if seed is None and options.resume and options.record:
+        seed = recorded_seed(options.record)
+    if seed is None:
+        seed = random_seed() if known is None else known.seed
+    decided = {name: getattr(options, name) for name in _DECIDING}
+    source, model = digest(program_path(options.program)), backend.target.name
+    asked = Manifest(function.__name__, source, given, rows.digest, model, seed, decided)
+    if known is not None and not options.force:
+        check_manifest(asked, known, options.output)
+    return asked
+
+
 def _run(
     function: Function | LoadedPlan, stream: Iterator[Result], control: BatchControl, to: Destination,
-    count: int, options: argparse.Namespace, budget: BatchBudget,
+    rows: RowFile, options: argparse.Namespace, budget: BatchBudget,
 ) -> int:  # fmt: skip
+    count = rows.count
     totals = Totals(kept=len(to), failed=to.failed)
     problem: SglcError | None = None
     began = time.perf_counter()
@@ -93,23 +132,29 @@ def _run(
             for result in watched(
                 stream, total=count - len(to), label=function.__name__, style=options.progress, cost=cost
             ):
-                to.put(result.row, text_of(result, options).encode())
+                error = result.error()
+                if isinstance(error, RunError) and error.code == "SGLC423":
+                    raise error  # no other row could be either
+                to.put(result.row, text_of(result, options).encode(errors="backslashreplace"))
                 totals.add(result)
                 print_failures(function, result, f"row {result.row}: ")
                 _spend(budget, result.usage, control)
             to.close()
         except (SglcError, BrokenPipeError) as error:  # a row that is none, or there is no writing any more
-            problem = _told(error)
+            problem = _told(error, rows)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(*ended_by) from None  # its number
         finally:
             stream.close()  # type: ignore[attr-defined]
-    left = totals.left(count)
+    early = problem is not None or bool((ended_by or control.draining) and totals.left(count) != 0)
     spent = "" if budget.price is None else f"; ${budget.price.of(totals.used):.4f}"
-    totals.print(totals.rows(count), time.perf_counter() - began, spent)
+    totals.print(totals.rows(count, early=early), time.perf_counter() - began, spent)
     if problem is not None:
-        print(render(problem), file=sys.stderr)
-    early = bool(ended_by or problem or (control.draining and (left or count < 0)))
+        say(render(problem))
     if (to.resumable or options.record) and (early or totals.failed):
-        print(f"sglc: go on with: {_again(retry_failed=not early)}", file=sys.stderr)
+        changed = isinstance(problem, UsageError) and bool(rows.digest)
+        mended = "mend the rows, and go on" if isinstance(problem, UsageError) else "go on"
+        say(f"sglc: {mended} with: {_again(retry_failed=not early, force=changed)}")
     if ended_by and ended_by[0]:
         return 128 + ended_by[0]
     if isinstance(problem, UsageError):
@@ -125,10 +170,12 @@ def _spend(budget: BatchBudget, usage: Any, control: BatchControl) -> None:
         control.reconsider()
 
 
-def _told(error: SglcError | BrokenPipeError) -> SglcError:
+def _told(error: SglcError | BrokenPipeError, rows: RowFile) -> SglcError:
+    if isinstance(error, UsageError):
+        return rows.placed(error)
     if isinstance(error, SglcError):
         return error
-    sys.stdout = open("/dev/null", "w")  # noqa: SIM115  # what Python writes there at its end goes nowhere
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what Python writes there at its end goes nowhere
     return RunError("SGLC428", "nobody reads stdout any more", note="rows that ran were stopped")
 
 
@@ -167,7 +214,8 @@ def _ending(control: BatchControl, deadline: float | None) -> Iterator[list[int]
             signal.signal(number, handler)
 
 
-def _again(*, retry_failed: bool) -> str:
-    """The command that goes on."""
+def _again(*, retry_failed: bool, force: bool) -> str:
+    """The command that goes on; `force`: although the rows are other ones then."""
     words = ["sglc", *(word for word in sys.argv[1:] if word not in ("--force", "--resume", "--retry-failed"))]
-    return shlex.join([*words, "--resume", *(["--retry-failed"] if retry_failed else [])])
+    more = ["--resume", *(["--retry-failed"] if retry_failed else []), *(["--force"] if force else [])]
+    return shlex.join([*words, *more])

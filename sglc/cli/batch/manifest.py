@@ -10,9 +10,12 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+from sglc.cli.batch.output import write_lines
 from sglc.errors import Loc, UsageError
 
 _VERSION = 1
+_HINT = "go on with its results all the same with `--resume --force`, or anew with `--force`"
+_JSON = {"str": str, "int": int, "Mapping[str, Any]": dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +43,30 @@ def digest(path: str | Path) -> str:
         return file_digest(file, "sha256").hexdigest()[:32]
 
 
-def keep_manifest(asked: Manifest, known: Manifest | None, output: str, *, force: bool) -> None:
-    """Write the manifest of the results in `output`, or go on with those that are `known`.
+def check_manifest(asked: Manifest, known: Manifest, output: str) -> None:
+    """Whether a run may go on with the results in `output`, which are `known`.
 
     Raises:
-        UsageError: SGLC076 they are those of another batch, unless `force`; SGLC009 there is no writing here.
+        UsageError: SGLC076, they are those of another batch.
     """
-    asked = Manifest(**json.loads(json.dumps(asdict(asked), default=str)))
-    differs = [] if known is None else _compared(known, asked)
-    if differs and not force:
+    differs = _compared(known, _plain(asked))
+    if differs:
         raise UsageError(
             "SGLC076", f"`{output}` holds results of another run", note="; ".join(differs),
             hint="give what was given then; `--resume --force` goes on all the same",
         )  # fmt: skip
+
+
+def write_manifest(asked: Manifest, output: str) -> None:
+    """Keep it beside the results in `output`.
+
+    Raises:
+        UsageError: SGLC009, there is no writing here.
+    """
     path = _path_of(output)
     try:
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump({"manifest": _VERSION, **asdict(asked)}, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
+        text = json.dumps({"manifest": _VERSION, **asdict(_plain(asked))}, indent=1)
+        write_lines(f"{path}.new", text.encode().split(b"\n"))
         os.replace(f"{path}.new", path)
     except OSError as error:
         raise UsageError("SGLC009", f"`{path}` cannot be written: {error.strerror or error}") from None
@@ -76,14 +83,25 @@ def read_manifest(output: str) -> Manifest:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data["manifest"] != _VERSION:
             raise ValueError(f"it has version `{data['manifest']}`")
+        for one in fields(Manifest):
+            if not isinstance(data[one.name], _JSON[str(one.type)]):
+                raise TypeError(f"`{one.name}` is `{data[one.name]!r}`")
         return Manifest(**{one.name: data[one.name] for one in fields(Manifest)})
     except FileNotFoundError:
         raise UsageError(
             "SGLC075", f"nobody knows which run made `{output}`: there is no `{path}`",
-            hint="run it anew with `--force`",
+            hint=_HINT,
         ) from None  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError("SGLC075", f"this is no manifest: {error}", Loc(path, 1)) from None
+    except OSError as error:
+        raise UsageError("SGLC075", f"`{path}` cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"it has no `{error.args[0]}`" if isinstance(error, KeyError) else str(error)
+        raise UsageError("SGLC075", f"this is no manifest: {why}", Loc(path, 1), hint=_HINT) from None
+
+
+def _plain(asked: Manifest) -> Manifest:
+    """As it comes back from JSON."""
+    return Manifest(**json.loads(json.dumps(asdict(asked), default=str)))
 
 
 def _path_of(output: str) -> str:

@@ -6,44 +6,46 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
-from sglc.errors import RunError, UsageError
+from sglc.errors import Loc, RunError, UsageError
 
 _SYNC_S = 1.0
+_BEGINS = b'{"index": '  # how the line of a result does
 
 
 class OutputFile:
-    """Appends lines to a file that no other run writes.
+    """Appends lines to a file that no other run writes. What is there stays as it is until `begin`.
 
     What is no regular file (a pipe, `/dev/null`) has nothing that could be kept: `resumable` is false.
 
     Args:
-        source: the file that rows come from.
+        inputs: the files that the run reads.
         resume, force: go on behind the results that are there already, or write over them.
 
     Raises:
         UsageError: SGLC009 it cannot be opened; SGLC072 there are results in it and neither `resume` nor
-            `force`; SGLC073 it is the file that rows come from; SGLC074 another run writes it.
+            `force`; SGLC073 it is one of `inputs`; SGLC074 another run writes it.
     """
 
     def __init__(
-        self, path: str, source: Path | None = None, *, resume: bool = False, force: bool = False
+        self, path: str, inputs: Iterable[str] = (), *, resume: bool = False, force: bool = False
     ) -> None:
         self.path = path
         self._lost: OSError | None = None  # why what was written may not be on the disk
         self._dirty = False
         self._over = threading.Event()
-        if source is not None and source.exists() and Path(path).exists() and os.path.samefile(path, source):
-            raise UsageError(
-                "SGLC073", f"`{path}` is the file that the rows come from", hint="name another one"
-            )
+        self._syncing: threading.Thread | None = None
+        self._stays = 0  # bytes of what is there that do
+        if any(_same(path, one) for one in inputs):
+            raise UsageError("SGLC073", f"`{path}` is a file that this run reads", hint="name another one")
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            # Not for reading, too: then a pipe that nobody reads would take results until it is full.
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            folder = Path(path).parent
-            why = str(error.strerror) if folder.is_dir() else f"there is no folder `{folder}`"
+            folder = os.path.dirname(path) or "."
+            why = error.strerror if os.path.isdir(folder) else f"there is no folder `{folder}`"
             raise UsageError("SGLC009", f"`{path}` cannot be written: {why}") from None
         self.resumable = stat.S_ISREG(os.fstat(self._file).st_mode)
         if self.resumable:
@@ -54,9 +56,6 @@ class OutputFile:
                     "SGLC072", f"`{path}` holds results already",
                     hint="go on with `--resume`, write over it with `--force`, or name another file",
                 )  # fmt: skip
-            if force and not resume:
-                os.ftruncate(self._file, 0)
-            threading.Thread(target=self._sync_each_second, name="sglc-fsync", daemon=True).start()
 
     def _lock(self) -> None:
         try:
@@ -66,24 +65,46 @@ class OutputFile:
             raise UsageError("SGLC074", f"another run writes `{self.path}`") from None
 
     def lines(self) -> Iterator[bytes]:
-        """The whole lines that are there, without their ends. A last one that was cut short is cut off."""
-        whole = 0
-        with open(self.path, "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                yield line[:-1]
-        os.ftruncate(self._file, whole)
+        """The whole lines that are there, without their ends; `begin` lets them stay.
 
-    def keep(self, lines: Iterator[bytes]) -> None:
-        """Have these lines and no others in the file, at once: whatever ends the process, old or new ones."""
+        Raises:
+            UsageError: SGLC009, SGLC077, this cannot be read, or ends in what no run has written.
+        """
+        whole = 0
+        try:
+            with open(self.path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        _check_torn(line, Loc(self.path, number))
+                        break
+                    whole += len(line)
+                    yield line[:-1]
+        except OSError as error:
+            raise UsageError("SGLC009", f"`{self.path}` cannot be read: {error.strerror}") from None
+        self._stays = whole
+
+    def begin(self, lines: Iterator[bytes] | None = None) -> None:
+        """Have those lines in the file that stay, or these: whatever ends the process, old or new ones.
+
+        Raises:
+            RunError: SGLC427, this cannot be written.
+        """
+        if not self.resumable:
+            return
+        try:
+            if lines is None:
+                os.ftruncate(self._file, self._stays)
+            else:
+                self._replace(lines)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._syncing = threading.Thread(target=self._sync_each_second, name="sglc-fsync", daemon=True)
+        self._syncing.start()
+
+    def _replace(self, lines: Iterator[bytes]) -> None:
         other = f"{self.path}.new"
-        with open(other, "wb") as file:
-            file.writelines(line + b"\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        replaced, self._file = self._file, os.open(other, os.O_RDWR | os.O_APPEND)
+        write_lines(other, lines)
+        replaced, self._file = self._file, os.open(other, os.O_WRONLY | os.O_APPEND)
         self._lock()
         os.replace(other, self.path)
         os.close(replaced)
@@ -114,10 +135,9 @@ class OutputFile:
             raise
 
     def _failed(self, error: OSError) -> RunError:
-        return RunError(
-            "SGLC427", f"`{self.path}` cannot be written: {error.strerror or error}",
-            note="the results in it are whole", hint="go on later with `--resume`",
-        )  # fmt: skip
+        if not self.resumable:
+            return cannot_write(self.path, error)
+        return cannot_write(self.path, error, "the results in it are whole", "go on later with `--resume`")
 
     def _sync_each_second(self) -> None:
         while not self._over.wait(_SYNC_S):
@@ -138,8 +158,51 @@ class OutputFile:
             RunError: SGLC427, it is not.
         """
         self._over.set()
-        if self.resumable:
+        if self._syncing is not None:
+            self._syncing.join()
             self._sync()
         os.close(self._file)
         if self._lost is not None:
             raise self._failed(self._lost)
+
+
+def cannot_write(path: str, error: OSError, note: str = "", hint: str = "") -> RunError:
+    """What is said of a file that results cannot be written to."""
+    return RunError("SGLC427", f"`{path}` cannot be written: {error.strerror or error}", note=note, hint=hint)
+
+
+def write_lines(path: str, lines: Iterable[bytes]) -> None:
+    """Have a file with these lines on the disk, or none."""
+    try:
+        with open(path, "wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def _check_torn(line: bytes, loc: Loc) -> None:
+    """Whether a line without an end is the beginning of a result: a disk that lost its power may have zeros."""
+    begins = line.rstrip(b"\0")
+    if not (begins.startswith(_BEGINS) or _BEGINS.startswith(begins)):
+        raise no_result(loc)
+
+
+def no_result(loc: Loc | None) -> UsageError:
+    """What is said of a line that no batch has written."""
+    return UsageError(
+        "SGLC077",
+        "this is no result of a batch",
+        loc,
+        hint="name another file, or write over this one with `--force`",
+    )

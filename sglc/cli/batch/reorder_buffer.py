@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import BinaryIO, TypeVar
 
+from sglc.cli.batch.output import cannot_write
+
 _T = TypeVar("_T")
 MOST_WAITING = 100_000  # rows that may have results before the one that is awaited
 _COMPACTED = 1 << 26  # bytes of a file in which most has been given
@@ -34,20 +36,21 @@ class ReorderBuffer:
         self._pass_by()
 
     def put(self, number: int, text: bytes) -> None:
-        """A text is there. What can be given now is given."""
+        """A text is there. What can be given now is given.
+
+        Raises:
+            RunError: SGLC427, it cannot wait, as there is no writing.
+        """
         if number != self.next:
-            self._waiting[number] = self._end, len(text)
+            begin = self._end
             self._append(text)
+            self._waiting[number] = begin, len(text)
             return
         self._give(text)
         self._give_what_follows()
 
-    def restore(self, number_of: Callable[[bytes], int | None]) -> Iterator[int]:
-        """The numbers of what waits since an earlier process; what of it is to be skipped is left out.
-
-        Args:
-            number_of: None: this is left out, too.
-        """
+    def restore(self, number_of: Callable[[bytes], int | None]) -> None:
+        """Take what waits since an earlier process, but for what is to be skipped, or has no number."""
         assert self._path is not None
         with open(self._path, "rb") as file:
             for line in file:
@@ -56,17 +59,17 @@ class ReorderBuffer:
                     if number is not None and number not in self._skip:
                         self._waiting[number] = self._end, len(line)
                         self._held += len(line)
-                        yield number
                     self._end += len(line)
         self._file.truncate(self._end)
         self._give_what_follows()
 
     def _give_what_follows(self) -> None:
-        while self.next in self._waiting:
-            begin, length = self._waiting.pop(self.next)
-            self._held -= length
+        while (number := self.next) in self._waiting:
+            begin, length = self._waiting[number]
             self._file.seek(begin)
             self._give(self._file.read(length))
+            del self._waiting[number]  # not before: what could not be given waits on
+            self._held -= length
         if not self._waiting and self._end:
             self._file.truncate(0)
             self._end = 0
@@ -74,8 +77,14 @@ class ReorderBuffer:
             self._compact()
 
     def _append(self, text: bytes) -> None:
-        self._file.seek(self._end)
-        self._file.write(text)
+        try:
+            self._file.seek(self._end)
+            written = 0
+            while written < len(text):  # a disk that is full takes what it can
+                written += self._file.write(text[written:])
+        except OSError as error:
+            self._file.truncate(self._end)
+            raise cannot_write(self._path or tempfile.gettempdir(), error) from None
         self._end += len(text)
         self._held += len(text)
 
@@ -115,9 +124,10 @@ class ReorderBuffer:
     def flush(self) -> None:
         """Give what waits for rows that will not come, in order."""
         for number in sorted(self._waiting):
-            begin, length = self._waiting.pop(number)
+            begin, length = self._waiting[number]
             self._file.seek(begin)
             self._write(self._file.read(length))
+            del self._waiting[number]
 
     def close(self) -> None:
         """Nothing more comes. The file goes, unless something waits in it that only a later run can give."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -18,6 +20,7 @@ from sglc.cli.program_file import parse_json
 from sglc.errors import Loc, UsageError
 
 STDIN = "-"
+_LARGEST_CELL = 1 << 30  # of CSV, characters; Python's own limit is shorter than many a document
 LOOKED_AT = 100_000  # rows of a file that are read before one runs: a quarter of a second
 
 
@@ -40,14 +43,32 @@ class RowFile:
         Raises:
             UsageError: SGLC002, SGLC008, with its place, what is no row.
         """
+        try:
+            yield from (row for row, _ in self._with_lines())
+        except OSError as error:
+            raise UsageError("SGLC002", f"`{self.name}` cannot be read: {error.strerror or error}") from None
+
+    def _with_lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Each row and its line."""
         if self.name == STDIN:
-            return _json_rows(sys.stdin.buffer, "stdin")
+            return _json_rows(_stdin(), "stdin")
         suffix = Path(self.name).suffix.lower()
         if suffix == ".parquet":
-            return _parquet_rows(self.name)
+            return zip(_parquet_rows(self.name), count(1))
         if suffix in (".csv", ".tsv"):
             return _csv_rows(self.name, "\t" if suffix == ".tsv" else ",", self.kinds)
         return _json_file(self.name)
+
+    def placed(self, error: UsageError) -> UsageError:
+        """`error` with the place in this file, if it is that of a row of the batch."""
+        row, is_row, _ = error.note.partition(" of the batch")
+        path = self.path
+        if not is_row or path is None or not path.is_file() or path.suffix.lower() == ".parquet":
+            return error
+        number = int(row.removeprefix("row "))
+        line = next((line for _, line in islice(self._with_lines(), number, None)), 0)
+        note = f"{Loc(self.name, line)}: {error.note}"
+        return UsageError(error.code, error.message, error.loc, note=note, hint=error.hint)
 
     @property
     def digest(self) -> str:
@@ -71,17 +92,23 @@ def open_rows(name: str, kinds: Mapping[str, str] = MappingProxyType({})) -> Row
     """
     if name == STDIN:
         return RowFile(name, -1, kinds)
-    path = Path(name)
-    if not path.exists():
-        raise UsageError("SGLC002", f"there is no file `{path}`")
+    if not os.path.exists(name):
+        raise UsageError("SGLC002", f"there is no file `{name}`")
+    if os.path.isdir(name):
+        raise UsageError("SGLC002", f"`{name}` is a folder", hint="name a file with rows")
     rows = RowFile(name, -1, kinds)
+    if not os.path.isfile(name):  # a pipe is read but once
+        return rows
+    seen = sum(1 for _ in islice(rows, LOOKED_AT))
+    return replace(rows, count=seen if seen < LOOKED_AT else _count(Path(name)))
+
+
+def _stdin() -> BinaryIO:
+    """Another buffer than Python's own: at its end Python waits for a thread that reads from that one."""
     try:
-        if not path.is_file():  # a pipe is read but once
-            return rows
-        seen = sum(1 for _ in islice(rows, LOOKED_AT))
-        return replace(rows, count=seen if seen < LOOKED_AT else _count(path))
-    except OSError as error:
-        raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror or error}") from None
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # somebody has put something else there
+        return sys.stdin.buffer
 
 
 def _count(path: Path) -> int:
@@ -97,21 +124,15 @@ def _count(path: Path) -> int:
                 return sum(1 for line in file if not line.isspace())
 
 
-def _json_file(name: str) -> Iterator[dict[str, Any]]:
+def _json_file(name: str) -> Iterator[tuple[dict[str, Any], int]]:
     with open(name, "rb") as file:
         yield from _json_rows(file, name)
 
 
-def _json_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
+def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple[dict[str, Any], int]]:
     """Lines end at line feeds alone: what else Unicode calls a line separator is text."""
-    for number, line in enumerate(file, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                "SGLC008", f"this is no UTF-8: {error.reason}", Loc(name, number, error.start + 1)
-            ) from None
-        text = text.rstrip(" \t\r\n")
+    for number, line in enumerate(_decoded(file, name), 1):
+        text = line.rstrip(" \t\r\n")
         if not text:
             continue
         row = (
@@ -120,8 +141,10 @@ def _json_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
             else parse_json(text, name, number)
         )
         if not isinstance(row, dict):
-            raise UsageError("SGLC008", "a row is a JSON object", Loc(name, number))
-        yield row
+            raise UsageError(
+                "SGLC008", "a row is a JSON object", Loc(name, number), hint='one a line: `{"name": "text"}`'
+            )
+        yield row, number
 
 
 def _no_nan(text: str, name: str, number: int) -> Any:
@@ -138,22 +161,39 @@ def _no_nan(text: str, name: str, number: int) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def _csv_rows(name: str, delimiter: str, kinds: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    with open(name, encoding="utf-8-sig", newline="") as file:
-        lines = csv.reader(file, delimiter=delimiter, strict=True)
+def _csv_rows(name: str, delimiter: str, kinds: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], int]]:
+    csv.field_size_limit(_LARGEST_CELL)
+    with open(name, "rb") as file:
+        lines = csv.reader(_decoded(file, name), delimiter=delimiter, strict=True)
         header: list[str] | None = None
         while True:
             try:
                 cells = next(lines)
             except StopIteration:
                 return
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise UsageError("SGLC008", f"this is no CSV: {error}", Loc(name, lines.line_num + 1)) from None
+            except csv.Error as error:
+                raise UsageError("SGLC008", f"this is no CSV: {error}", Loc(name, lines.line_num)) from None
             loc = Loc(name, lines.line_num)
             if header is None:
                 header = _header(cells, loc)
             elif cells:
-                yield _csv_row(header, cells, kinds, loc)
+                yield _csv_row(header, cells, kinds, loc), lines.line_num
+
+
+def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a file of texts. They end at line feeds alone.
+
+    Raises:
+        UsageError: SGLC008, one is no UTF-8.
+    """
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                "SGLC008", f"this is no UTF-8: {error.reason}", Loc(name, number, error.start + 1),
+                hint="save the file as UTF-8",
+            ) from None  # fmt: skip
 
 
 def _header(cells: list[str], loc: Loc) -> list[str]:
@@ -181,8 +221,11 @@ def _csv_row(header: list[str], cells: list[str], kinds: Mapping[str, str], loc:
 
 
 def _parquet_rows(name: str) -> Iterator[dict[str, Any]]:
-    for batch in _parquet(name).iter_batches(1024):
-        yield from batch.to_pylist()
+    try:
+        for batch in _parquet(name).iter_batches(1024):
+            yield from batch.to_pylist()
+    except ValueError as error:  # pyarrow's own error is one
+        raise UsageError("SGLC008", f"this is no Parquet: {error}", Loc(name, 1)) from None
 
 
 def _parquet(name: str) -> Any:
