@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import random
@@ -616,7 +617,9 @@ def test_other_rows_go_on_and_answers_are_for_rows(tmp_path: Path) -> None:
     assert run(resume=True, answers={"name#1": None})[0].ret_value == ["all", None]
 
 
-def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
+def test_a_pause_of_a_called_program_ends_those_around(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     @sgl.function
     def inner(s: Any, q: str) -> Any:
         s += q + sgl.gen("h")
@@ -625,6 +628,8 @@ def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
     @sgl.function
     def outer(s: Any, q: str) -> Any:
         called = inner.run(q)
+        if q == "unread":
+            return called.sync() and charge(1)
         try:
             s += str(called.ret_value)
         except Exception:
@@ -638,6 +643,10 @@ def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
     again = outer.run("q", backend=backend, record=str(tmp_path), resume=True, answers={"inner#0/name": "Ada"})
     assert again.ret_value == "Adacharged 1"
     assert backend.calls == 1
+    unread: Any = outer.run("unread", backend=backend, record=str(tmp_path / "unread")).error()
+    assert unread.code == "SGLC413"
+    gc.collect()
+    assert "never read" not in capsys.readouterr().err
 
 
 def test_where_nothing_is_recorded_a_pause_says_so(tmp_path: Path) -> None:
