@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import BackendError, Paused, SglcError, UsageError
 from sglc.execution.result import Result
+from sglc.execution.unread import UNREAD
 from sglc.ir.plan.events import Usage
 from sglc.observe.replay import calls, tape
 from sglc.observe.replay.going_on import GoingOn
@@ -478,6 +480,30 @@ def test_rows_that_were_stopped_go_on(tmp_path: Path) -> None:
     assert shown(late) == shown(whole[0])
 
 
+def test_a_row_that_was_interrupted_in_a_function_goes_on(tmp_path: Path) -> None:
+    """By Ctrl-C, where the program runs in this thread."""
+
+    @sgl.tool(idempotent=True)
+    def patient(q: str) -> str:
+        CALLED.append(("patient", q))
+        if len(CALLED) == 1:
+            raise KeyboardInterrupt
+        return q
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        s += patient(s["a"]) + sgl.gen("b")
+
+    CALLED.clear()
+    backend = ScriptedBackend(echoing)
+    first = program.run("q", backend=backend, record=str(tmp_path), use_thread=False)
+    assert isinstance(first.error(), KeyboardInterrupt)
+    again = program.run("q", backend=backend, record=str(tmp_path), resume=True).sync()
+    assert again["b"]
+    assert (len(CALLED), backend.calls) == (2, 2)
+
+
 def test_a_plan_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     shop.compile(ScriptedBackend(echoing)).save(path)
@@ -600,6 +626,8 @@ def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
     @sgl.function
     def outer(s: Any, q: str) -> Any:
         called = inner.run(q)
+        if q == "unread":
+            return called.sync() and charge(1)
         try:
             s += str(called.ret_value)
         except Exception:
@@ -613,6 +641,10 @@ def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
     again = outer.run("q", backend=backend, record=str(tmp_path), resume=True, answers={"inner#0/name": "Ada"})
     assert again.ret_value == "Adacharged 1"
     assert backend.calls == 1
+    unread: Any = outer.run("unread", backend=backend, record=str(tmp_path / "unread")).error()
+    assert unread.code == "SGLC413"
+    told = [one.unread_error() for one in tuple(UNREAD) if one.name == "inner"]
+    assert [error for error in told if error is not None] == []
 
 
 def test_where_nothing_is_recorded_a_pause_says_so(tmp_path: Path) -> None:
@@ -790,7 +822,8 @@ def test_one_run_goes_on_at_the_command_line(mails: list[str], capsys: pytest.Ca
 def test_that_a_function_is_called_is_written_before_it_is(tmp_path: Path) -> None:
     @sgl.tool
     def looking(q: str) -> str:
-        CALLED.append(("looking", (tmp_path / FILE).read_bytes()))
+        file = tmp_path / FILE
+        CALLED.append(("looking", file.read_bytes() if file.exists() else b""))
         return q
 
     @sgl.function
@@ -829,6 +862,15 @@ def any_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TapeRecorder, "row", lambda self, number, *rest: row(self, number // 2, *rest))
 
 
+def begun_late(patch: pytest.MonkeyPatch) -> None:
+    write = Writer.write
+    patch.setattr(
+        Writer,
+        "write",
+        lambda self, line, *, later=False: write(self, line, later=later or line.get("is") == "call"),
+    )
+
+
 def torn_lines(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "ftruncate", lambda file, length: None)
 
@@ -855,6 +897,8 @@ MUTANTS = [
     (no_ends, cutting(shop, 0)),
     (no_tasks, cutting(tasks, 0)),
     (one_occurrence, cutting(shop, 0)),
+    (one_occurrence, cutting(forked, 0)),
+    (begun_late, test_that_a_function_is_called_is_written_before_it_is),
     (any_row, cutting(chain, 0)),
     (torn_lines, cutting(chain, 3)),
     (twice_served, cutting(chain, 0)),
@@ -870,6 +914,33 @@ def test_what_is_done_twice_or_not_at_all_is_found_out(
         mutant(patch)
         with pytest.raises((AssertionError, SglcError)):
             check(tmp_path)
+
+
+def test_a_function_that_comes_back_too_late_is_in_doubt(tmp_path: Path) -> None:
+    """Nobody waited for it any more when it did, and nothing is written behind the end of a recording."""
+    back = threading.Event()
+
+    @sgl.tool
+    def slow(q: str) -> str:
+        CALLED.append(("slow", q))
+        back.wait(30)
+        return q
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += slow(q) + sgl.gen("a")
+
+    CALLED.clear()
+    backend = ScriptedBackend(echoing)
+    error: Any = program.run("q", backend=backend, record=str(tmp_path), timeout=0.2).error()
+    assert error.code == "SGLC411"
+    written = (tmp_path / FILE).read_bytes()
+    back.set()
+    assert code_of(program.run("q", backend=backend, record=str(tmp_path), resume=True)) == "SGLC426"
+    assert (tmp_path / FILE).read_bytes()[: len(written)] == written
+    assert CALLED == [("slow", "q")]
+    assert program.run("q", backend=backend, record=str(tmp_path), resume=True, redo="slow")["a"]
+    assert CALLED == [("slow", "q")] * 2
 
 
 # -- random programs -------------------------------------------------------------------------------------

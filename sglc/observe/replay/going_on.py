@@ -34,13 +34,12 @@ class GoingOn:
         end = row.ends.get(path)
         if end is None:
             return False
-        error = end["error"]
-        return error is None or (error.get("code") not in STOPS and not self.retry_failed)
+        return end["error"] is None or not (_from_outside(end["error"]) or self.retry_failed)
 
     def again(self, row: TapeRow, path: str) -> Json:
         """What is not taken from a row that goes on: what failed in it, if it ended with that."""
         end = row.ends.get(path)
-        if end is None or end["error"] is None or end["error"].get("code") in STOPS:
+        if end is None or end["error"] is None or _from_outside(end["error"]):
             return NOTHING_AGAIN
         again: Json = end.get("failed", NOTHING_AGAIN)
         return again
@@ -58,6 +57,12 @@ class GoingOn:
 
 
 FROM_ANEW = GoingOn()
+_INTERRUPTIONS = ("KeyboardInterrupt", "SystemExit", "CancelledError")
+
+
+def _from_outside(error: Json) -> bool:
+    """Whether a row ended with an error that is no failure of its own."""
+    return error.get("code") in STOPS or ("code" not in error and error["class"] in _INTERRUPTIONS)
 
 
 def going_on(asked: Mapping[str, Any]) -> GoingOn | None:

@@ -94,11 +94,15 @@ class Writer:
     def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
         """Append one line: at once and whole, or together with the next one that is.
 
+        What comes behind the end is not kept, such as the value of a function that nobody waited for any more.
+
         Raises:
             RunError: SGLC423, it cannot be written, or one before it could not.
         """
         text = json.dumps(line, ensure_ascii=False) + "\n"
         with self._lock:
+            if self._closed.is_set():
+                return
             self._waiting.append(text)
             if not later:
                 self._flush()
@@ -148,9 +152,10 @@ class Writer:
         Raises:
             RunError: SGLC423, what waited cannot be written, and that shows only now.
         """
-        if self._closed.is_set():
-            return
-        self._closed.set()
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
         try:
             with self._lock:
                 if self._waiting and self._problem is None:
