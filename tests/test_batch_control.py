@@ -158,7 +158,7 @@ def wrong(made: Played) -> str:
 
 
 def test_no_result_is_lost_whenever_a_batch_ends() -> None:
-    found = {seed: said for seed in range(at_depth(60, 150, 5_000)) if (said := wrong(play(seed)))}
+    found = {seed: said for seed in range(at_depth(25, 150, 5_000)) if (said := wrong(play(seed)))}
     assert not found
 
 
@@ -176,6 +176,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_batch_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = FAULTS[fault]
