@@ -1,6 +1,6 @@
 # Every target sets up what it needs in .venv, from nothing but Python 3.11+ with pip.
 # Variables to override: PYTHON (interpreter for .venv), QUESTION (for `make run`), WORKERS and ORDER (for the tests),
-# STEPS, PROGRAMS, STREAM_S and SEED (for `make soak`).
+# STEPS, PROGRAMS, KILLS, STREAM_S and SEED (for `make soak`).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -10,6 +10,7 @@ PYTHON ?=
 QUESTION ?= What is the capital of France?
 STEPS ?= 1000000
 PROGRAMS ?= 2000
+KILLS ?= 200
 STREAM_S ?= 600
 SEED ?= 0
 # Processes that run tests; the tests of one file stay together as long as no worker is idle.
@@ -34,7 +35,7 @@ help:
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
-	@echo "make soak    fuzz runtime and compiler for long, check constrained texts (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) STREAM_S=$(STREAM_S) SEED=$(SEED))"
+	@echo "make soak    fuzz runtime and compiler for long, check constrained texts, kill batches (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) KILLS=$(KILLS) STREAM_S=$(STREAM_S) SEED=$(SEED))"
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/sglc models pull smollm2
@@ -90,6 +91,7 @@ soak: $(VENV)/.stamp-test
 	$(PY) -m tests.source_fuzz --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.serve_fuzz --requests $(PROGRAMS) --kills 50 --seed $(SEED)
 	$(PY) -m tests.soak_resume --kills 200 --seed $(SEED)
+	$(PY) -m tests.soak_batches --kills $(KILLS) --seed $(SEED)
 	$(PY) -m tests.soak_http --seconds $(STREAM_S) --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,

@@ -306,6 +306,16 @@ def test_rows_from_a_named_pipe(folder: Path) -> None:
     assert numbers() == [0]
 
 
+def test_a_mode_that_no_row_can_have(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which shows when the first row is to begin."""
+    text = (folder / "prog.py").read_text()
+    (folder / "prog.py").write_text(text + "\n@sgl.function\ndef reads(s, q):\n    s += q + open(q).read()\n")
+    write_rows([{"q": "prog.py"}])
+    assert main(command("-o", "out.jsonl", "--mode", "plan", program="reads")) == 2
+    assert "error[SGLC058]" in capsys.readouterr().err
+    assert numbers() == []
+
+
 # -- what is there ---------------------------------------------------------------------------------
 
 

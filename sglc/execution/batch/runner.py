@@ -153,6 +153,7 @@ def run_batch(
     size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
     backend.start()
     batch = _Batch(make, rows, size, order, delivery)
+    del rows  # whoever takes them ends them
     if clock is not None:
         clock.begin()
     threading.Thread(target=batch.feed, name=f"sglc-{name}", daemon=True).start()
@@ -218,9 +219,7 @@ class _Batch(Generic[_Row]):
                     self._first = chunk[0][0]
                     self._turns.extend([chunk[turn] for turn in turns])
                 while (turn := self._turn()) is not None:
-                    run = self._make(*turn, False)
-                    assert run is not None
-                    self._begin(turn[0], run)
+                    self._begin(turn[0], self._made(*turn))
         except BaseException as problem:
             self._problem = problem
         finally:
@@ -230,6 +229,19 @@ class _Batch(Generic[_Row]):
                     self._room.wait()
                 self._fed = True
                 self._come.notify_all()
+            self._rows = enumerate(())  # an event loop that rows come from is to end in this thread
+
+    def _made(self, number: int, row: _Row) -> Run:
+        """The run of a row, which has its place already."""
+        try:
+            run = self._make(number, row, False)
+            assert run is not None
+        except BaseException:
+            with self._room:
+                self._live -= 1
+                self.begun -= 1
+            raise
+        return run
 
     def _taken(self) -> list[tuple[int, _Row]]:
         """The next rows: as many as are looked at together, but no more than come before there is a place."""
