@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sglc.errors import BackendError, Paused, SglcError, UsageError
 from sglc.execution.result import Result
 from sglc.execution.unread import UNREAD
 from sglc.ir.plan.events import Usage
+from sglc.ir.target import Target
 from sglc.observe.replay import calls, tape
 from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
@@ -695,6 +697,21 @@ def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r" / FILE).write_bytes(lines)
     assert chain.run("q", backend=ScriptedBackend(echoing), record=folder, resume=True).error() is None
     assert (tmp_path / "r" / FILE).read_bytes() == lines
+
+
+def test_a_row_goes_on_with_the_model_that_it_began_with(tmp_path: Path) -> None:
+    class Other(ScriptedBackend):
+        @cached_property
+        def target(self) -> Target:
+            return replace(ScriptedBackend(echoing).target, name="other")
+
+    folder = str(tmp_path)
+    shop.run("q", backend=ScriptedBackend(echoing), record=folder, mode="python").sync()
+    without(tmp_path, lambda line: line.get("occurrence") == 1)
+    CALLED.clear()
+    assert code_of(shop.run("q", backend=Other(echoing), record=folder, resume=True)) == "SGLC434"
+    assert CALLED == []
+    assert code_of(shop.run("q", backend=ScriptedBackend(echoing), record=folder, resume=True)) == "NoneType"
 
 
 def test_a_row_goes_on_in_the_mode_that_it_began_in(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sglc.errors import Loc, UsageError
 _T = TypeVar("_T")
 _MOST_ROWS = 1_000_000_000
 # Errors of rows that have not ended: a person is to answer, or something about the recording is to be mended.
-_WAITING = {"SGLC413", "SGLC420", "SGLC421", "SGLC422", "SGLC424", "SGLC425", "SGLC426", "SGLC432", "SGLC433"}
+_WAITING = {"SGLC413", *(f"SGLC{code}" for code in (420, 421, 422, 424, 425, 426, 432, 433, 434))}
 
 
 class Numbers:

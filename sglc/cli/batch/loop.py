@@ -111,7 +111,10 @@ def _manifest(
     if seed is None:
         seed = random_seed() if known is None else known.seed
     decided = {name: getattr(options, name) for name in _DECIDING}
-    source, model = digest(program_path(options.program)), backend.target.name
+    source = digest(program_path(options.program))
+    # A script of answers is no model: one that is mended goes on with what there is.
+    identity = "" if getattr(backend, "answers_by_site", False) else getattr(backend, "identity", "")
+    model = f"{backend.target.name} {identity}".strip()
     asked = Manifest(function.__name__, source, given, rows.digest, model, seed, decided)
     if known is not None and not options.force:
         check_manifest(asked, known, options.output)

@@ -150,7 +150,8 @@ class RowRecorder:
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
-            RecordingError: SGLC432, it goes on in another mode than it began in; SGLC433, with other arguments.
+            RecordingError: SGLC432, it goes on in another mode than it began in; SGLC433, with other arguments;
+                SGLC434, on another model.
         """
         self._end_run = END_RUN.get()
         self.recorder.going(1)
@@ -163,6 +164,9 @@ class RowRecorder:
         check_arguments(self.recorded.begins.get(self.within), self.arguments, self.number)
         self._again = self.recorder.goes_on.again(self.recorded, self.within)
         again = {} if self._again is NOTHING_AGAIN else {"again": self._again}
+        began_on = (self.recorded.begins.get(self.within) or {}).get("target")
+        if began_on is not None:
+            self._check_model(began_on, inner_of(backend).target)
         self.recorded.forget(self.within, self._again)
         (args,), _ = given_json([dict(self.arguments)], {})
         made: RecordingBackend | None = None
@@ -172,6 +176,15 @@ class RowRecorder:
             name = None if made is None else made.target_name
             self._write("begin", args=args, target=name, mode=mode, **again)
         return made
+
+    def _check_model(self, began_on: str, target: Target) -> None:
+        assert self.recorder.played is not None
+        before, now = self.recorder.played.target(began_on), target
+        if (before.name, _vocabulary(before)) != (now.name, _vocabulary(now)):
+            raise RecordingError(
+                "SGLC434", f"row {self.number} began on `{before.name}`, and would go on with another model",
+                hint="give the back end that it began with",
+            )  # fmt: skip
 
     # -- generations -----------------------------------------------------------------------------
 
@@ -341,6 +354,10 @@ class Call:
     line: Json
     known: Json | None = None
     pure: bool = False
+
+
+def _vocabulary(target: Target) -> str:
+    return "" if target.tokenizer is None else target.tokenizer.hash
 
 
 def _data(args: tuple[Any, ...]) -> Any:
