@@ -355,6 +355,22 @@ def test_failed_rows_stay_when_the_run_may_not_go_on(folder: Path, capsys: pytes
     assert Path("out.jsonl").read_bytes() == before
 
 
+def test_a_link_to_results_stays_one(folder: Path) -> None:
+    Path("real.jsonl").touch(mode=0o600)
+    os.symlink("real.jsonl", "out.jsonl")
+    assert main(command("-o", "out.jsonl", program="fails")) == 1
+    again = command("-o", "out.jsonl", "--resume", "--retry-failed", program="fails")
+    assert main(again) == 1
+    assert Path("out.jsonl").is_symlink()
+    assert sorted(numbers("real.jsonl")) == list(range(ROWS))
+    assert Path("real.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_results_and_a_trace_in_one_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command("-o", "out.json", "--trace", "./out.json")) == 2
+    assert "error[SGLC073]: `out.json` is another file of this run" in capsys.readouterr().err
+
+
 def test_a_lost_manifest(folder: Path) -> None:
     assert main(command("-o", "out.jsonl")) == 0
     kept = Path("out.jsonl").read_bytes().splitlines(keepends=True)[:7]
