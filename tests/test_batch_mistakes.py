@@ -432,6 +432,18 @@ def test_a_result_that_waits_and_cannot_be_given_waits_on(tmp_path: Path) -> Non
     assert (tmp_path / "w").read_bytes() == b"1\n"
 
 
+@pytest.mark.parametrize("order", [[], ["--ordered"]])
+def test_a_program_that_goes_into_another_folder(
+    folder: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "import os\nimport sglc as sgl\n\n@sgl.function\ndef goes(s, q):\n    s += q\n    os.chdir('/')\n"
+    (folder / "prog.py").write_text(body)
+    assert main(command("-o", "out.jsonl", *order, program="goes")) == 0
+    monkeypatch.chdir(folder)
+    assert sorted(numbers()) == list(range(ROWS))
+    assert not Path("out.jsonl.waiting").exists()
+
+
 def test_a_row_that_fails_says_which(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command("-o", "out.jsonl", program="fails")) == 1
     told = capsys.readouterr().err
