@@ -91,6 +91,7 @@ soak: $(VENV)/.stamp-test
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.source_fuzz --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.serve_fuzz --requests $(PROGRAMS) --kills 50 --seed $(SEED)
+	$(PY) -m tests.soak_resume --kills 200 --seed $(SEED)
 	$(PY) -m tests.soak_batches --kills $(KILLS) --seed $(SEED)
 	$(PY) -m tests.soak_http --seconds $(STREAM_S) --seed $(SEED)
 

@@ -1,4 +1,4 @@
-"""What recording, replaying and tracing cost: programs on instant scripted answers, watched and not.
+"""What recording, replaying, a cache and tracing cost: programs on instant scripted answers, watched and not.
 
 Instant answers, so all the time is sglc's own; a model's comes on top, the same in every column. Also: how
 large a recording and a trace are.
@@ -24,7 +24,7 @@ ROUNDS = 5
 ROWS = 1_000
 GENERATIONS = 3
 PREFIX = "You answer questions about the world, shortly and well. " * 20  # 1,140 characters
-MODES = ("nothing", "record", "replay", "trace", "spans")
+MODES = ("nothing", "record", "replay", "cache", "cached", "trace", "spans")  # `cached`: all answers are there
 
 
 def program() -> Any:
@@ -66,6 +66,10 @@ def measure(mode: str) -> dict[str, float]:
             watched = {"replay": str(record)}
         elif mode == "record":
             watched = {"record": str(record)}
+        elif mode in ("cache", "cached"):
+            watched = {"cache": str(record), "seed": 1}
+            if mode == "cached":
+                ask.run_batch(rows, backend=backend, **watched)
         elif mode == "trace":
             watched = {"trace": str(trace)}
         cpu_s, begin_s = time.process_time(), time.perf_counter()
@@ -77,7 +81,7 @@ def measure(mode: str) -> dict[str, float]:
     return {
         "cpu_us_per_gen": 1e6 * cpu_s / count,
         "wall_us_per_gen": 1e6 * wall_s / count,
-        "bytes_per_gen": 0.0 if mode == "replay" else written / count,
+        "bytes_per_gen": 0.0 if mode in ("replay", "cached") else written / count,
     }
 
 

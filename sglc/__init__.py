@@ -34,7 +34,7 @@ _LAZY = {"Result": "sglc.execution.result", "load_plan": "sglc.api.plan", "run_t
 _STRUCTURED = {
     **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.tracing.control"),
     **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.tracing.control"),
-    **dict.fromkeys(("pure", "tool"), "sglc.frontend.tracing.tools"),
+    **dict.fromkeys(("pause", "pure", "tool"), "sglc.frontend.tracing.tools"),
 }
 
 # ... and for programs that were written for SGLang.

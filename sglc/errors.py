@@ -14,7 +14,11 @@ Warnings (SGLC6xx, `sglc.frontend.analysis.lint`) look the same and stop nothing
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeGuard, TypeVar
+
+_Error = TypeVar("_Error", bound="SglcError")
 
 _LONGEST = 400  # characters of a source line that an error shows
 
@@ -85,15 +89,39 @@ class RecordingError(RunError):
     """A run and its recording do not go together."""
 
 
+class Paused(RunError):
+    """A run has stopped for a person, and goes on with an answer under `name`.
+
+    `question` and `data` are what the program says about it.
+    """
+
+    def __init__(
+        self, code: str, message: str, loc: Loc | None = None, *, note: str = "", hint: str = "",
+        name: str = "", question: str | None = None, data: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(code, message, loc, note=note, hint=hint)
+        self.name = name
+        self.question = question
+        self.data = dict(data or {})
+
+
 class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 
 
-def located(error: SglcError, loc: Loc | None) -> SglcError:
+def located(error: _Error, loc: Loc | None) -> _Error:
     """`error` with a place, if it has none."""
     if error.loc is not None or loc is None:
         return error
-    return type(error)(error.code, error.message, loc, note=error.note, hint=error.hint)
+    made = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    made.loc = loc
+    return made
+
+
+def ends_run(error: BaseException | None) -> TypeGuard[RunError]:
+    """Whether a run ends with an error even if its program catches it: it has no more to go on with."""
+    return isinstance(error, Paused | RecordingError)
 
 
 def render(error: SglcError) -> str:

@@ -41,8 +41,9 @@ class Characters:
     named: Mapping[str, str] = {"bos_token": "", "eos_token": "<eos>"}
     control: Mapping[int, str] = dict(enumerate(_CONTROL))
 
+    _template = ChatTemplate(CHATML, named)  # compiled once
+
     def __init__(self) -> None:
-        self._template = ChatTemplate(CHATML, self.named)
         self._bytes = [b""] * len(_CONTROL) + [character.encode() for character in _CHARACTERS]
 
     def encode(self, text: str) -> list[int]:

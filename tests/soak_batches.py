@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,11 +68,14 @@ def in_child(arguments: Sequence[str], first: Callable[[], None] = lambda: None)
     code = 70
     try:
         quiet = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(quiet, stream)
+        told = os.open("told", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for stream, to in enumerate((quiet, quiet, told)):
+            os.dup2(to, stream)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
         first()
         code = sglc(arguments)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
@@ -132,7 +136,7 @@ def interrupted(arguments: Sequence[str], draw: random.Random) -> str:
         code = wait(child)
         allowed = (0, 1, -number, 128 + number)
     if code not in allowed:
-        raise AssertionError(f"{how}: exit {code} of {' '.join(arguments)}")
+        raise AssertionError(f"{how}: exit {code} of {' '.join(arguments)}\n{Path('told').read_text()}")
     return f"{how} {code}"
 
 
@@ -193,7 +197,7 @@ def _one(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
         counts[interrupted(asked("out.jsonl", draw.choice(("slow", "instant")), *more), draw)] += 1
         counts["ends"] += 1
     if code := wait(in_child(asked("out.jsonl", "instant", *more))):
-        raise AssertionError(f"it does not go on: exit {code}, seed of the moment {draw.getstate()[1][:2]}")
+        raise AssertionError(f"it does not go on: exit {code}\n{Path('told').read_text()}")
     made, whole = results(out), results(folder / "whole.jsonl")
     order = [one["index"] for one in made]
     assert len(set(order)) == len(order) == ROWS, f"rows are lost or doubled: {sorted(order)}"

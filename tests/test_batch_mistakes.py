@@ -56,6 +56,8 @@ def number(s, q):
     return float("nan")
 """
 ROWS = 20
+# Python before 3.12 leaves a torn one where the disk is full.
+WITHOUT_PYC = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture
@@ -222,9 +224,9 @@ def test_a_disk_that_is_full_while_results_wait(folder: Path, most: int) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     more = ["-o", "out.jsonl", "--ordered"]
-    code, told = ended(start(command(*more, script="slow.json"), preexec_fn=small))
+    code, told = ended(start(command(*more, script="slow.json"), preexec_fn=small, env=WITHOUT_PYC))
     assert code == (2 if most == 100 else 1)
-    assert ("SGLC009" if most == 100 else "SGLC427") in told
+    assert any(known in told for known in (["SGLC009"] if most == 100 else ["SGLC427", "SGLC423"]))
     kept = sum(len(numbers(name)) for name in ("out.jsonl", "out.jsonl.waiting") if os.path.exists(name))
     assert f"{kept} done" in told or not kept
     assert main(command(*more, "--resume")) == 0

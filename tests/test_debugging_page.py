@@ -36,7 +36,7 @@ def test_every_example_prints_what_stands_below_it(
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text()
     examples = _EXAMPLE.findall(page)
-    assert len(examples) == page.count("```python") == 4
+    assert len(examples) == page.count("```python") == 6
     names: dict[str, Any] = {"__name__": "trip"}
     for number, (code, expected) in enumerate(examples):
         name = f"<debugging.md {number}>"
@@ -54,8 +54,8 @@ def test_every_example_prints_what_stands_below_it(
 def test_every_code_is_named() -> None:
     page = PAGE.read_text()
     sources = "".join(path.read_text() for path in (ROOT / "sglc" / "observe").rglob("*.py"))
-    codes = set(re.findall(r'"(SGLC(?:05|42)\d)"', sources))
-    assert len(codes) == 14
+    codes = set(re.findall(r'"(SGLC(?:(?:05|08|42|43)\d|06[56]|413))"', sources))
+    assert len(codes) == 22
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
 
 
@@ -63,5 +63,5 @@ def test_figures_are_those_that_are_stored() -> None:
     (path,) = (ROOT / "benchmarks" / "results").glob("watching-*.json")
     found = json.loads(path.read_text())["median"]
     page = PAGE.read_text().split("## What it costs")[1]
-    for mode in ("nothing", "record", "replay", "trace", "spans"):
+    for mode in ("nothing", "record", "replay", "cache", "cached", "trace", "spans"):
         assert f"{found[mode]['cpu_us_per_gen']:.0f}" in page, mode

@@ -17,7 +17,7 @@ from sglc.execution.batch.runner import Interrupted
 from tests.depth import at_depth
 
 AHEAD = 4096  # rows that are looked at together
-ROWS = at_depth(9_000, 20_000, 100_000)
+ROWS = at_depth(9_000, 9_000, 100_000)
 
 
 @sgl.function

@@ -76,18 +76,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compiled_in(folder: Path, name: str) -> Path:
+def compile_line(folder: Path, name: str) -> list[str]:
+    """The command that writes the plan of a program."""
+    program, target = f"{folder / 'agent.py'}:{name}", f"scripted:{folder / 'answers.json'}"
+    return ["compile", program, "--target", target, "--emit", "json", "-o", str(folder / "plan.json")]
+
+
+def compiled(folder: Path, name: str) -> Path:
+    """The plan of a program."""
+    assert main(compile_line(folder, name)) == 0
+    return folder / "plan.json"
+
+
+def compiled_apart(folder: Path, name: str) -> Path:
     """The plan of a program, compiled in a process of its own."""
-    plan = folder / "plan.json"
-    compile_line = [
-        "compile",
-        f"{folder / 'agent.py'}:{name}",
-        "--target",
-        f"scripted:{folder / 'answers.json'}",
-    ]
-    done = sglc([*compile_line, "--emit", "json", "-o", str(plan)], folder)
+    done = sglc(compile_line(folder, name), folder)
     assert done.returncode == 0, done.stderr
-    return plan
+    return folder / "plan.json"
 
 
 def sglc(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -101,9 +106,8 @@ def sglc(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, target = folder / "short.sglir", f"scripted:{folder / 'answers.json'}"
-    compiled = ["compile", f"{folder / 'agent.py'}:short", "--target", target, "--passes", ""]
-    done = sglc([*compiled, "--emit", "ir", "-o", str(program)], folder)
-    assert done.returncode == 0, done.stderr
+    asked = ["compile", f"{folder / 'agent.py'}:short", "--target", target, "--passes", ""]
+    assert main([*asked, "--emit", "ir", "-o", str(program)]) == 0
     assert main(["run", str(program), "--backend", target, "--arg", "question=Why?", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == "yes"
 
@@ -246,7 +250,7 @@ def test_what_the_errors_say() -> None:
 
 
 def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    plan = compiled_in(folder, "short")
+    plan = compiled_apart(folder, "short")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for name in ("plan.json", "answers.json"):
         (folder / name).rename(elsewhere / name)
@@ -263,7 +267,7 @@ def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: py
 
 @pytest.mark.slow
 def test_a_plan_with_a_tool_wants_a_file_that_declares_it(folder: Path) -> None:
-    compiled_in(folder, "agent")
+    compiled_apart(folder, "agent")
     tools = AGENT.partition("@sgl.function")[0]
     (folder / "agent.py").unlink()
     line = ["run", "plan.json", "--backend", "scripted:answers.json", "--arg", "question=Tea?", "--json"]
@@ -434,7 +438,7 @@ def test_a_plan_for_an_api_runs_on_no_other_back_end() -> None:
 def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = compiled_in(folder, "short")
+    plan = compiled(folder, "short")
     (folder / "rows.jsonl").write_text("".join(f'{{"question": "Tea {i}?"}}\n' for i in range(20)))
     line = ["--backend", f"scripted:{folder / 'answers.json'}", "--batch", str(folder / "rows.jsonl")]
     shown = []
@@ -455,7 +459,7 @@ def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
 
 
 def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = compiled_in(folder, "short")
+    plan = compiled(folder, "short")
     line = ["run", str(plan), "--backend", f"scripted:{folder / 'answers.json'}", "--arg", "question=Tea?"]
     assert main([*line, "--stream"]) == 0
     assert capsys.readouterr().out == "[tip]  first\n[tip]  second\n[verdict] yes\n"

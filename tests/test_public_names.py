@@ -38,6 +38,7 @@ STRUCTURED = (
     "map",
     "not_",
     "parse_json",
+    "pause",
     "pure",
     "switch",
     "tool",

@@ -27,7 +27,7 @@ from sglc.execution.result import Result
 from sglc.ir.plan.segment import Segment
 from sglc.ir.text.printer import from_text, to_text
 from sglc.observe.observer import open_observer
-from sglc.observe.replay import player, prompts, tape
+from sglc.observe.replay import calls, player, prompts, tape
 from sglc.observe.replay.tape import FILE, read_tape
 from sglc.passes.compile import compile_program
 from tests.depth import at_depth, few
@@ -450,7 +450,7 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_before_anything_runs(tmp
     assert refused(replayed(good, record=other)) == "SGLC056"
     lines = (tmp_path / "good" / FILE).read_text().splitlines()
     for code, text in (
-        ("SGLC053", "\n".join([lines[0].replace('"recording": 1', '"recording": 9'), *lines[1:], ""])),
+        ("SGLC053", "\n".join([lines[0].replace('"recording": 2', '"recording": 1'), *lines[1:], ""])),
         ("SGLC052", "\n".join([*lines[:2], "{", *lines[2:], ""])),
         ("SGLC052", "\n".join([*lines[:2], '{"row": 0}', ""])),
         ("SGLC052", ""),
@@ -756,11 +756,10 @@ def sha256_of(text: bytes) -> Any:
 
 
 def any_arguments(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(player, "given_json", lambda args, named: None)
+    patch.setattr(calls, "given_json", lambda args, named: (None, None))
     patch.setattr(
-        player.RowPlayer, "_returned",
-        lambda self, name, answered, *_: tape.value_of(answered.line.get("value")),
-    )  # fmt: skip
+        calls.Calls, "recorded_of", lambda self, call: self.recorded.calls["", call["function"]]["", 0]
+    )
 
 
 def first_sample(patch: pytest.MonkeyPatch) -> None:

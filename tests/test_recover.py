@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.cli import main
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
@@ -462,23 +461,17 @@ def answer(s):
 """
 
 
-def test_the_command_line_shows_what_was_caught(tmp_path: Path) -> None:
+def test_the_command_line_shows_what_was_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "prog.py").write_text(PROGRAM)
     (tmp_path / "script.json").write_text(json.dumps([{"name": "after", "text": " yes"}]))
-    command = [
-        sys.executable,
-        "-m",
-        "sglc.cli",
-        "run",
-        "prog.py",
-        "--backend",
-        "scripted:script.json",
-        "--json",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    shown = json.loads(done.stdout)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "prog.py", "--backend", "scripted:script.json", "--json"]) == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
     assert (shown["error"], shown["value"], shown["vars"]) == (None, "none", {"after": " yes"})
     (failure,) = shown["failures"]
     assert (failure["site"], failure["code"]) == ("answer.bad#0", "SGLC521")
-    assert "`answer.bad#0` failed, and the program went on:\nerror[SGLC521]" in done.stderr
-    assert '6 |     s += "A" + sgl.gen("bad")\n  |                ^^^^^^^^^^^^^^' in done.stderr
+    assert "`answer.bad#0` failed, and the program went on:\nerror[SGLC521]" in err
+    assert '6 |     s += "A" + sgl.gen("bad")\n  |                ^^^^^^^^^^^^^^' in err

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sglc.serve.server import bound_socket
+from tests.depth import some_of
 from tests.processes import alive, compilers
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
@@ -144,7 +145,7 @@ def test_what_runs_is_answered_and_nothing_new_begins(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.parametrize("sent", some_of(SIGNALS[::-1], 1, 1))
 def test_what_takes_too_long_is_told_so(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals
 ) -> None:

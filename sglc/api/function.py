@@ -100,6 +100,10 @@ class Function:
         replay: str | None = None,
         trace: str | None = None,
         cache: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         mode: Mode | None = None,
         **kwargs: Any,
     ) -> Result:
@@ -129,6 +133,10 @@ class Function:
                 and keeps what was computed. Python that blocks in its body is abandoned.
             record: a new folder for every answer of the run, from which `replay` repeats it without a model.
             trace: a file for the run's time line, in the form that Perfetto and Chrome open.
+            resume: go on with what `record` holds: that is not done again, and the rest is recorded behind it.
+            retry_failed: a run that ended with an error goes on, too, and what failed is asked again.
+            redo: functions (or "all") that are called again where it is not known how a call of them ended.
+            answers: what a person said, by the names of pauses (`sglc.pause`).
             cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
                 samples. Only what is not there is asked for, and then it is there.
 
@@ -137,9 +145,12 @@ class Function:
                 is no folder for that.
         """
         own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
-        given = dict(zip(OPTIONS, (*own, record, replay, trace, cache), strict=True))
-        given = {name: value for name, value in given.items() if value is not None}
-        return self._run(args, {**given, **kwargs})
+        given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
+        return self._run(args, {**given, **watches, **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         parameters = not_by_position(self.definition, args)
@@ -289,6 +300,10 @@ class Function:
         replay: str | None = None,
         trace: str | None = None,
         cache: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         mode: Mode = "auto",
         ordered: bool = True,
         skip: Container[int] = (),
@@ -307,7 +322,8 @@ class Function:
             row_timeout: seconds of each row, as `timeout` of `run`.
             timeout: seconds of all rows together; then those that run end with SGLC411, and those that
                 have not begun with SGLC412.
-            record, replay, trace, cache: as of `run`, of all rows.
+            record, replay, trace, cache, resume, retry_failed, redo: as of `run`, of all rows.
+            answers: as of `run`, of every row; or such dicts by the numbers of rows.
             ordered: each result when it and all before it ended; else each as it ends, whatever its row, which
                 `result.row` tells: no row waits for another one.
             skip: numbers of rows that do not run, and have no results.
@@ -315,7 +331,7 @@ class Function:
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
-            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC070, a row or option that does not fit; nothing
+            UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC079, a row or option that does not fit; nothing
                 has run then.
         """
         from sglc.execution.batch.runner import delivery_of
@@ -326,7 +342,10 @@ class Function:
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
-        watches = watches_of(record, replay, trace, cache)
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
@@ -484,12 +503,15 @@ class Function:
 
         arguments, sampling = fitting
         outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
+        before = None if setup.call.observer is None else setup.call.observer.mode(setup.number)
+        if before == "python" and mode == "auto":
+            mode, why = "python", "it began so"
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
             from sglc.execution.plan.run import GoOn, PlanPart
 
-            now = mode == "plan"
+            now = "plan" in (mode, before)
             choice = self._plans.choose(arguments, sampling, setup.call.backend, now=now, at_once=at_once)
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):

@@ -76,6 +76,10 @@ class LoadedPlan:
         replay: str | None = None,
         trace: str | None = None,
         cache: str | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
         **more: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -84,7 +88,8 @@ class LoadedPlan:
 
         Args:
             arguments: by name; those whose names are no option may be given as keywords.
-            seed, stream, max_calls, max_tokens, timeout, record, replay, trace, cache: as of `Function.run`.
+            seed, stream, max_calls, max_tokens, timeout, record, replay, trace, cache, resume, retry_failed,
+                redo, answers: as of `Function.run`.
 
         Raises:
             UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
@@ -92,7 +97,10 @@ class LoadedPlan:
                 plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
         """
         limits = limits_of_run(max_calls, max_tokens, timeout)
-        watches = watches_of(record, replay, trace, cache)
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
 
     def start(
@@ -146,6 +154,10 @@ class LoadedPlan:
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
+        resume: bool = False,
+        retry_failed: bool = False,
+        redo: str | Sequence[str] = (),
+        answers: Mapping[Any, Any] | None = None,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
 
@@ -160,7 +172,10 @@ class LoadedPlan:
         fitting: Iterable[dict[str, Any]] = starmap(partial(self._row, skip), enumerate(each_row(rows)))
         count = count_of(rows)
         fitting = fitting if count < 0 else list(fitting)
-        watches = watches_of(record, replay, trace, cache)
+        watches = watches_of(
+            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
+            redo=redo or None, answers=answers,
+        )  # fmt: skip
         call = self._set_up(backend, seed, count, limits, watches)
         order = partial(plan_order, self.plan) if hoist_prefix else None
         return run_rows(

@@ -55,7 +55,7 @@ def run_together(
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
-    watches = watches_of(None, None, None, cache)
+    watches = watches_of(cache=cache)
     calls, makers = [], []
     for (function, _), own in zip(programs, fitting, strict=True):
         calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches))

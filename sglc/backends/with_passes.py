@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Event
@@ -18,6 +19,9 @@ class WithPasses:
     def __init__(self, backend: Backend, passes: Sequence[str]) -> None:
         self._backend = backend
         self.target: Target = replace(backend.target, passes=extended(passes, backend.target))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)  # whatever else this back end is
 
     def start(self) -> None:
         """As of `Backend`."""

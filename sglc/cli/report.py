@@ -133,9 +133,9 @@ class Totals:
         scored = f", {used.scored} scored" if used.scored else ""
         seed = "" if self.seed is None else f"; seed {self.seed}"
         saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
-        line = (
-            f"sglc: {what}, {used.calls} calls{saved}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
-        )
+        hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
+        calls = f"{used.calls} calls{saved}{hits}"
+        line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
         say(line)
 
     def rows(self, count: int, *, early: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _OF_BATCHES = (
-    *("row_timeout", "concurrency", "ordered", "resume", "retry_failed", "deadline"),
+    *("row_timeout", "concurrency", "ordered", "deadline"),
     *("max_calls_total", "max_tokens_total", "max_cost", "price"),
 )
 
@@ -51,7 +52,23 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
     run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
+    run.add_argument(
+        "--resume", action="store_true",
+        help="go on with the results that the output of a batch has, and with what `--record` holds",
+    )  # fmt: skip
+    run.add_argument("--retry-failed", action="store_true", help="with `--resume`: what failed runs again")
+    run.add_argument(
+        "--redo", action="append", metavar="NAME|all",
+        help="with `--resume`: a function that is called again where nobody knows how a call of it ended",
+    )  # fmt: skip
+    run.add_argument(
+        "--answer", action="append", type=_answer, metavar="[ROW:]NAME=JSON",
+        help="with `--resume`: what a run goes on with that waits for a person",
+    )  # fmt: skip
     run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument(
+        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+    )
     run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
@@ -77,10 +94,6 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
         help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
     )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
-    batch.add_argument("--resume", action="store_true", help="go on with the results that the output has")
-    batch.add_argument(
-        "--retry-failed", action="store_true", help="with `--resume`: rows that failed run again"
-    )
     batch.add_argument("--deadline", type=_limit(float), metavar="S", help="end after so many seconds")
     batch.add_argument("--max-calls-total", type=_limit(int), metavar="N", help="end after so many generations")
     batch.add_argument("--max-tokens-total", type=_limit(int), metavar="N", help="end after so many tokens")
@@ -118,6 +131,7 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sglc.cli.batch.journal import journal_of, remove_journal
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
@@ -132,12 +146,7 @@ def _run(options: argparse.Namespace) -> int:
             raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
     if options.ordered and not options.output:
         raise UsageError("SGLC078", "`--ordered` is for `-o`: stdout is in the order of the rows anyway")
-    if options.resume and not options.output:
-        raise UsageError(
-            "SGLC078", "`--resume` goes on with the results of an output", hint="name it with `-o`"
-        )
-    if options.retry_failed and not options.resume:
-        raise UsageError("SGLC078", "`--retry-failed` is for `--resume`")
+    _check_resume(options)
     if options.max_cost and not options.price:
         raise UsageError(
             "SGLC078", "`--max-cost` needs the price of the model's tokens", hint="add `--price IN,OUT`"
@@ -166,12 +175,20 @@ def _run(options: argparse.Namespace) -> int:
         rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
         backend = connect(options)
     given = arguments(options, _kinds(function))
+    journal = journal_of(function, options)
+    if journal is not None:
+        options.record = journal
+        if not options.resume and options.force:
+            remove_journal(journal)
     watches = _watches(options)
     mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if mode and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     if rows is not None:
-        return run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+        if journal is not None and code == 0:
+            remove_journal(journal)
+        return code
     on_text = _Streamer().write if options.stream else None
     limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
     out = (
@@ -193,6 +210,34 @@ def _run(options: argparse.Namespace) -> int:
     totals.add(result)
     totals.print("1 run", time.perf_counter() - began)
     return 1 if totals.failed else 0
+
+
+def _check_resume(options: argparse.Namespace) -> None:
+    if options.resume and not options.record and not (options.batch and options.output):
+        raise UsageError(
+            "SGLC078", "`--resume` goes on with the results of a batch, or with a recording",
+            hint="name the results with `-o`, or the recording with `--record`",
+        )  # fmt: skip
+    if options.retry_failed and not options.resume:
+        raise UsageError("SGLC078", "`--retry-failed` is for `--resume`")
+    for name in ("redo", "answer"):
+        if getattr(options, name) and not options.resume:
+            raise UsageError("SGLC078", f"`--{name}` is for `--resume`")
+
+
+def _answer(text: str) -> tuple[int | None, str, Any]:
+    """The argument of `--answer`."""
+    name, sign, value = text.partition("=")
+    row, colon, own = name.partition(":")
+    try:
+        number = int(row) if colon and row.isdecimal() else None
+        if not sign or not name:
+            raise ValueError
+        return number, name if number is None else own, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no answer: write `NAME=JSON`, such as `approve=true`"
+        ) from None
 
 
 def _budget(options: argparse.Namespace) -> BatchBudget:
@@ -217,8 +262,18 @@ def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
 
 
 def _watches(options: argparse.Namespace) -> dict[str, Any]:
-    asked = {name: getattr(options, name) for name in ("record", "replay", "trace")}
-    return {name: path for name, path in asked.items() if path is not None}
+    from sglc.execution.options import watches_of
+
+    asked = {name: getattr(options, name) for name in ("record", "replay", "trace", "cache")}
+    watches: dict[str, Any] = {name: path for name, path in asked.items() if path is not None}
+    if not (options.resume and options.record):
+        return watches
+    answers: dict[Any, Any] = {}
+    for row, name, value in options.answer or ():
+        (answers if row is None else answers.setdefault(row, {}))[name] = value
+    return watches | watches_of(
+        resume=True, retry_failed=options.retry_failed, redo=options.redo, answers=answers or None
+    )
 
 
 class _Streamer:

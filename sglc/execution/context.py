@@ -9,8 +9,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sglc.errors import Loc, RunError, UsageError
+from sglc.execution.tasks import in_task
 from sglc.frontend.locate import here
-from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL
+from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def keep_defaults_in(holder: RunDefaults) -> None:
     _defaults = holder
 
 
+def nobody(_: RunError) -> None:
+    """Ends no run."""
+
+
 class Stoppable(Protocol):
     """A run that goes on."""
 
@@ -69,7 +74,8 @@ class CallPlace:
 class RunContext:
     """The run whose body is going on here: programs that it calls run where it runs, and stop when it does.
 
-    `why_over` gives the error of a run that was stopped: it begins nothing any more.
+    `why_over` gives the error of a run that was stopped: it begins nothing any more. `end_with` has it begin
+    nothing any more because of an error, which is then that of the run.
     """
 
     backend: Backend
@@ -88,6 +94,7 @@ class RunContext:
     budget: Budget | None = None
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
     served: Served | None = None  # what a plan has had before the body went on
+    end_with: Callable[[RunError], None] = nobody
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
     lock: Lock = field(default_factory=Lock)
 
@@ -143,13 +150,14 @@ class RunContext:
         """Where the next call of the program `name` stands; None if that is no part of the body itself."""
         if self.reserve is None or self.outputs is None or IN_FUNCTION.get():
             return None
-        site = self.reserve(name).inside(self.call, ())
+        site = self.reserve(in_task(name)).inside(self.call, ())
         return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget)
 
     def seed_of(self, name: str) -> int:
         """The seed of the next run of `name` that has no place; the same in every run with this run's seed."""
         from sglc.execution.bind import site_seed  # what only a run needs
 
+        name = in_task(name)
         count = self.called.get(name, 0)
         self.called[name] = count + 1
         return site_seed(self.seed, self.row, Site("call", (), name, count)) % 2**53
@@ -162,6 +170,7 @@ def enter(context: RunContext) -> None:
     """What is done from here on is done in a run."""
     RUN_CONTEXT.set(context)
     MAY_CALL.set(context.may_call)
+    END_RUN.set(context.end_with)
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
 from sglc.execution.session import Session
+from sglc.execution.tasks import numbered
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
@@ -89,7 +90,7 @@ class PythonPart(Part):
                 raise self._session.why_over or stopped()
             observer = self._run.observer
             if observer is not None and self._served is None:
-                self._session.backend = observer.begin(self._session.backend, self._session.began_s)
+                self._session.backend = observer.begin(self._session.backend, self._session.began_s, "python")
             AROUND.set(None if observer is None else observer.call)
             if self._inside.served is not None:
                 AROUND.set(self._inside.served.around(AROUND.get()))
@@ -154,7 +155,9 @@ class PythonPart(Part):
         """Nothing runs any more: give back what is kept, and fill the result."""
         if "run" in self._over:
             return
-        if error is None or is_budget(error):  # whichever was read, the first that was not begun is told
+        if self._session.ended_by is not None:
+            error = self._session.ended_by
+        elif error is None or is_budget(error):  # whichever was read, the first that was not begun is told
             error = self._session.failure or error
         outcome = self._safe_outcome(instance, state, value, error)
         if error is not None or self._session.stopped:
@@ -184,7 +187,7 @@ class PythonPart(Part):
             return value
         if self._running is not None:
             self._running.coroutine = value
-        return asyncio.run(value)
+        return asyncio.run(numbered(value))
 
     def _safe_outcome(
         self, instance: Instance, state: State, value: Any, error: BaseException | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, RunError, ends_run
 from sglc.execution.budget import Budget
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
@@ -106,7 +106,7 @@ class Run:
             call.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
-            on_text=session.on_text, budget=session.budget, served=session.served,
+            on_text=session.on_text, budget=session.budget, served=session.served, end_with=session.end_with,
         )  # fmt: skip
 
     @cached_property
@@ -155,6 +155,8 @@ class Run:
         if self._alarm is not None:
             self._alarm.off()
         if self._outer is not None:
+            if ends_run(error):
+                self._outer.end_with(error)
             self._outer.end(self)
         if self.observer is None:
             return error, total_s
@@ -168,6 +170,8 @@ class Run:
         if run_defaults().verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
+        if self._outer is not None and ends_run(outcome.error):
+            self.result.unread_error()  # it is told as that of the run around
         self.part = OVER  # the part holds this run: no cycle is left to the garbage collector
         if self.lost and self.abandoned is not None:
             self.abandoned()

@@ -25,8 +25,11 @@ class Observer(Protocol):
     def wants_pieces(self) -> bool:
         """Whether the time of the first text is of interest."""
 
-    def begin(self, backend: Backend, began_s: float) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
         """The run began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
+
+        Args:
+            mode: "plan" or "python".
 
         Raises:
             SglcError: the back end cannot be used.
@@ -63,6 +66,9 @@ class CallObserver(Protocol):
 
     def functions(self, tools: Tools, plan: Plan) -> Tools:
         """The functions that a plan finds here."""
+
+    def mode(self, number: int) -> Any:
+        """In which mode one of the runs is to run, because it did before: "plan" or "python"; else None."""
 
     def row(self, number: int, arguments: Mapping[str, Any]) -> Observer:
         """Who observes one of the runs."""

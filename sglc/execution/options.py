@@ -29,7 +29,7 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-WATCHES = ("record", "replay", "trace", "cache")
+WATCHES = ("record", "replay", "trace", "cache", "resume", "retry_failed", "redo", "answers")
 OPTIONS = (
     *("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode"),
     *WATCHES,
@@ -131,10 +131,9 @@ def in_row(number: int, error: SglcError) -> SglcError:
     return type(error)(error.code, error.message, error.loc, note=note, hint=error.hint)
 
 
-def watches_of(record: str | None, replay: str | None, trace: str | None, cache: str | None) -> dict[str, str]:
+def watches_of(**given: Any) -> dict[str, Any]:
     """What was asked for of the ways to watch a run."""
-    given = zip(WATCHES, (record, replay, trace, cache), strict=True)
-    return {name: value for name, value in given if value is not None}
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def random_seed() -> int:

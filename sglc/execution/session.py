@@ -76,6 +76,7 @@ class Session:
     served: Served | None = None  # what is there already
     submits: int = 0
     stopped: bool = False
+    ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
     seeds: blake2b = field(init=False)
     _began: float = field(default_factory=time.perf_counter)
@@ -291,8 +292,8 @@ class Session:
         told: Told | None = None,
     ) -> None:  # fmt: skip
         with self.outputs.change:
-            if self.stopped:
-                raise self._reason or stopped()
+            if self.why_over is not None:
+                raise self.why_over
             over: Sequence[GenNode | SelectNode] = ()
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
@@ -350,8 +351,12 @@ class Session:
 
     @property
     def why_over(self) -> RunError | None:
-        """Why nothing begins any more: the run was stopped; else None."""
-        return (self._reason or stopped()) if self.stopped else None
+        """Why nothing begins any more: the run was stopped, or an error is its end; else None."""
+        return (self._reason or stopped()) if self.stopped else self.ended_by
+
+    def end_with(self, error: RunError) -> None:
+        """Let nothing begin any more: this error is that of the run, whether the program catches it or not."""
+        self.ended_by = self.ended_by or error
 
     @property
     def failure(self) -> BaseException | None:
@@ -482,15 +487,16 @@ class Session:
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
+        came_whole = output.first_s is None  # before who observes says when it came the first time
         output.ended_s, output.event = self.elapsed_s, event
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
-            if output.first_s is None and isinstance(event, GenDone):
-                self.on_text(output.site, first(text))  # it came whole
+            if came_whole and isinstance(event, GenDone):
+                self.on_text(output.site, first(text))
             self.on_text(output.site, None)
         with self.outputs.change:
-            if self.outputs.heard and output.first_s is None and first(text):
+            if self.outputs.heard and came_whole and first(text):
                 self.outputs.add(output, first(text))
             output.text = text
             self.outputs.finish(output)

@@ -14,7 +14,8 @@ from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
-from sglc.errors import Loc, RecordingError, RunError, SglcError, located
+from sglc.errors import Loc, RunError, SglcError, ends_run, located
+from sglc.frontend.values.symbolic import IN_FUNCTION
 from sglc.ir.values import placed
 
 Tools = Mapping[str, Callable[..., Any]]  # by their names in a plan
@@ -92,12 +93,13 @@ def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
 
 
 def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    IN_FUNCTION.set(True)
     made = function(*args, **named)
     return asyncio.run(made) if inspect.iscoroutine(made) else made
 
 
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
-    if isinstance(error, RecordingError):
+    if ends_run(error):
         return located(error, placed(loc))
     if isinstance(error, SglcError):  # what reads a typed value has said all
         return error

@@ -20,7 +20,7 @@ from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.known_answers import submit_unknown
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
-from sglc.observe.replay.recorder import RecordingBackend
+from sglc.observe.replay.recording_backend import RecordingBackend
 from sglc.observe.replay.tape import answer_json, answer_of
 from sglc.observe.response_cache import ResponseCache
 

@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sglc.errors import Loc, RecordingError, UsageError, located
-from sglc.execution.context import RUN_CONTEXT
+from sglc.errors import Loc, Paused, RecordingError, UsageError, located
+from sglc.execution.context import RUN_CONTEXT, nobody
 from sglc.execution.observer import Observer
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.execution.plan.prepare import function_steps
+from sglc.execution.tasks import in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
-from sglc.frontend.tracing.tools import AROUND
+from sglc.frontend.tracing.tools import AROUND, PAUSE, is_idempotent, paused_in_function
 from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
 from sglc.observe.cached_backend import CallCache
 from sglc.observe.otel import RowSpan, Spans
+from sglc.observe.replay.calls import given_by
+from sglc.observe.replay.going_on import going_on
 from sglc.observe.replay.player import Player, RowPlayer
-from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
+from sglc.observe.replay.recorder import Call, RowRecorder, TapeRecorder
 from sglc.observe.response_cache import open_cache
 from sglc.observe.timeline import RowTimeline, Timeline, Wait
 
@@ -59,13 +62,19 @@ class RunObserver:
             return tools
         return {step.function: tools.get(step.function, _gone) for step in function_steps(plan)}
 
+    def mode(self, number: int) -> Any:
+        """In which mode a row is to run, because it did before: "plan" or "python"; None: that is not known."""
+        return None if self.tape is None else self.tape.mode(*self._place(number))
+
+    def _place(self, number: int) -> tuple[int, str]:
+        """The outermost row that a row is or stands in, and where."""
+        if self.outer is None:
+            return number, ""
+        return self.outer.number, self.path if self.single else f"{self.path}[{number}]"
+
     def row(self, number: int, arguments: Mapping[str, Any]) -> RowObserver:
         """Who observes one row."""
-        path = self.path if self.single else f"{self.path}[{number}]"
-        if self.outer is None:
-            path = ""
-        else:
-            number = self.outer.number
+        number, path = self._place(number)
         tape = None if self.tape is None else self.tape.row(number, path, arguments)
         timeline = None if self.timeline is None else self.timeline.row(self.name, number, path)
         return RowObserver(self, number, path, tape, timeline)
@@ -94,16 +103,18 @@ def open_observer(
         draw: gives a seed where neither the call nor a recording has one.
         rows: of a batch.
         outer: who observes the row that the call stands in.
-        asked: `record` or `replay`, and `cache`, folders; `trace`, a file.
+        asked: `record` or `replay`, and `cache`, folders; `trace`, a file; `resume`, and what `going_on` takes.
 
     Raises:
-        UsageError: SGLC050, SGLC051 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`; SGLC056
-            both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a replay.
+        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`;
+            SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a
+            replay; SGLC081 as of `going_on`.
     """
     single = rows is None
     record, replay = asked.get("record"), asked.get("replay")
     if record is not None and replay is not None:
         raise UsageError("SGLC056", "a run is recorded or replayed, not both")
+    goes_on = going_on(asked)
     if replay is not None and "cache" in asked:
         raise UsageError(
             "SGLC066", "a run that is replayed asks no model, so there is nothing to cache",
@@ -120,9 +131,10 @@ def open_observer(
         tape = Player(replay, name, seed)
         seed = tape.seed
     seeded = seed is not None
-    seed = draw() if seed is None else seed
     if record is not None:
-        tape = TapeRecorder(record, name, seed, rows)
+        tape = TapeRecorder(record, name, seed, rows, draw, goes_on)
+        seed = tape.seed
+    seed = draw() if seed is None else seed
     cache = CallCache(open_cache(asked["cache"]), seeded=seeded) if "cache" in asked else None
     spans = Spans.begun(name, rows)
     if tape is None and timeline is None and spans is None and cache is None:
@@ -144,6 +156,7 @@ class RowObserver:
 
     def call_path(self, name: str) -> str:
         """Where the next call of the program `name` stands."""
+        name = in_task(name)
         count = self._called.get(name, 0)
         self._called[name] = count + 1
         return f"{self.path}/{name}#{count}" if self.path else f"{name}#{count}"
@@ -153,8 +166,11 @@ class RowObserver:
         """Whether the time of the first text is of interest."""
         return self.timeline is not None
 
-    def begin(self, backend: Backend, began_s: float) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
         """The row began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
+
+        Args:
+            mode: "plan" or "python".
 
         Raises:
             SglcError: the back end cannot be used.
@@ -164,7 +180,7 @@ class RowObserver:
         if self.run.spans is not None:
             self.span = self.run.spans.row(self.number, self.path, began_s)
         if self.tape is not None:
-            backend = self.tape.begin(backend)
+            backend = self.tape.begin(backend, mode)
         if self.span is not None:
             self.span.on(backend.target)
         return backend
@@ -192,16 +208,18 @@ class RowObserver:
         self, outputs: RunOutputs, error: BaseException | None, total_s: float
     ) -> tuple[BaseException | None, float]:
         """The row has ended; gives its error, and how long it took."""
-        if self.tape is not None:
-            error, total_s = self.tape.end(outputs, error, total_s)
-        if self.timeline is not None:
-            self.timeline.end(outputs, error)
-        if self.span is not None:
-            self.span.end(outputs, error)
-        if self.run.cache is not None:
-            self.run.cache.answers.flush()
-        if self.run.single:
-            self.run.close()
+        try:
+            if self.tape is not None:
+                error, total_s = self.tape.end(outputs, error, total_s)
+            if self.timeline is not None:
+                self.timeline.end(outputs, error)
+            if self.span is not None:
+                self.span.end(outputs, error)
+            if self.run.cache is not None:
+                self.run.cache.answers.flush()
+        finally:
+            if self.run.single:
+                self.run.close()
         return error, total_s
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
@@ -221,7 +239,7 @@ class RowObserver:
         loc = here()
         try:
             return self._call(name, function, pure, args, named, loc)
-        except RecordingError as error:
+        except (RecordingError, Paused) as error:
             raise located(error, loc) from None
 
     def _call(
@@ -231,14 +249,24 @@ class RowObserver:
         """What happens inside of a function that is called is nobody's affair."""
         waits = inspect.iscoroutinefunction(function)
         tape = self.tape
+        if name == PAUSE and tape is not None:
+            try:
+                return function(*args, **named)
+            except Paused as pause:
+                return tape.paused(pause)
         if isinstance(tape, RowPlayer):
-            if waits:
-                return _later(lambda: tape.called(name, args, named, pure=pure))
-            return tape.called(name, args, named, pure=pure)
-        calling = _RunningTool(self, name, args, named, loc)
+            answer = partial(tape.called, name, args, named, pure=pure)
+            return _awaited(answer) if waits else answer()
+        call: Call | None = None
+        if tape is not None:
+            call = tape.called(name, args, named, pure=pure, idempotent=is_idempotent(name))
+            if (known := call.known) is not None:
+                answer = partial(given_by, known)
+                return _awaited(answer) if waits else answer()
+        calling = _RunningTool(self, name, args, named, loc, call)
         if waits:
             return _waiting(calling, function)
-        with _unobserved(), calling:
+        with calling, _unobserved():
             calling.value = function(*args, **named)
         return calling.value
 
@@ -263,15 +291,16 @@ class _RunningTool:
     """A declared function that is being called: how it ends is recorded."""
 
     def __init__(
-        self, observer: RowObserver, name: str, args: Sequence[Any], named: Mapping[str, Any], loc: Loc
-    ) -> None:
+        self, observer: RowObserver, name: str, args: Sequence[Any], named: Mapping[str, Any], loc: Loc,
+        call: Call | None,
+    ) -> None:  # fmt: skip
         self.value: Any = None
         self.args, self.named = args, named
         self._observer, self._name = observer, name
         self._loc = loc
         self._began_s = time.perf_counter()
         self._tape = observer.tape if isinstance(observer.tape, RowRecorder) else None
-        self._call = {} if self._tape is None else self._tape.called(name, args, named)
+        self._call = call
         self._span: Any = None
 
     def __enter__(self) -> None:
@@ -284,7 +313,7 @@ class _RunningTool:
             self._span.__exit__(kind, error, trace)
         if self._observer.timeline is not None:
             self._observer.timeline.called(self._name, self._loc, self._began_s, error)
-        if self._tape is None:
+        if self._tape is None or self._call is None:
             return
         if error is None:
             self._tape.returned(self._call, self.value)
@@ -293,22 +322,36 @@ class _RunningTool:
 
 
 async def _waiting(calling: _RunningTool, function: Callable[..., Any]) -> Any:
-    with _unobserved(), calling:
+    with calling, _unobserved():
         calling.value = await function(*calling.args, **calling.named)
     return calling.value
 
 
-async def _later(answer: Callable[[], Any]) -> Any:
-    return answer()
+def _awaited(answer: Callable[[], Any]) -> Awaitable[Any]:
+    """What a coroutine function gives that is not called; it is asked for now, in the task that calls it."""
+    value, problem = None, None
+    try:
+        value = answer()
+    except Exception as error:
+        problem = error
+
+    async def given() -> Any:
+        if problem is not None:
+            raise problem
+        return value
+
+    return given()
 
 
 @contextmanager
 def _unobserved() -> Iterator[None]:
     around = AROUND.set(None)
     enclosing = RUN_CONTEXT.get()
-    outer = None if enclosing is None else RUN_CONTEXT.set(replace(enclosing, observer=None))
+    outer = None if enclosing is None else RUN_CONTEXT.set(replace(enclosing, observer=None, end_with=nobody))
     try:
         yield
+    except Paused as pause:  # of a program that it runs, which nobody observes
+        raise paused_in_function(pause) from None
     finally:
         AROUND.reset(around)
         if outer is not None:

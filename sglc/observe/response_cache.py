@@ -26,11 +26,15 @@ from sglc.errors import UsageError
 _FORM = "answers-1"  # counted up with the form of what is in it
 _BUSY_S = 10.0
 _WAITING = 256  # answers that are written together at the latest
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# What ails the place and not the file. Of a sound file its statements ask nothing that could go wrong.
+_OUTSIDE = (
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM),
+)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS models (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS answers (
-    key BLOB PRIMARY KEY, model INTEGER NOT NULL, answer TEXT NOT NULL, sum INTEGER NOT NULL,
+    key BLOB PRIMARY KEY, model INTEGER NOT NULL, answer BLOB NOT NULL, sum INTEGER NOT NULL,
     created REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS by_use ON answers (used);
@@ -70,9 +74,10 @@ class ResponseCache:
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
         self._inherited: list[sqlite3.Connection] = []  # of the process that this one was forked from
-        self._stored: dict[bytes, tuple[str, str]] = {}  # what waits: model, answer
+        self._stored: dict[bytes, tuple[str, bytes]] = {}  # what waits: model, answer
         self._used: dict[bytes, int] = {}  # hits that wait
         self._told = False
+        self._given_up = False
         self.users = 0  # calls that `close` ends
 
     @property
@@ -91,7 +96,7 @@ class ResponseCache:
                 if row is None:
                     return None
                 text = row[0]
-                if not isinstance(text, str) or _sum(key, text) != row[1]:
+                if not isinstance(text, bytes) or _sum(key, text) != row[1]:
                     self._drop(key)
                     return None
             self._used[key] = self._used.get(key, 0) + 1
@@ -100,7 +105,7 @@ class ResponseCache:
 
     def put(self, key: bytes, model: str, answer: Json) -> None:
         """Store an answer of `model`, by `flush` at the latest."""
-        text = json.dumps(answer, separators=(",", ":"))
+        text = json.dumps(answer, separators=(",", ":")).encode()
         with self._mine():
             self._stored[key] = model, text
             if len(self._stored) >= _WAITING:
@@ -163,12 +168,15 @@ class ResponseCache:
     def _safely(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """What `work` gives on the connection; None where the file cannot be used."""
         for _ in range(2):
+            if self._given_up:
+                return None
             try:
                 return work(self._open())
-            except sqlite3.Error as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
-                    # It is full, or locked for very long: what a model says does not depend on it.
+            except (sqlite3.Error, UnicodeError) as error:  # that too is said by damaged files
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code in _OUTSIDE:  # what a model says does not depend on it
                     self._tell(f"the cache in `{self.folder}` cannot be used: {error}")
+                    self._given_up = code == sqlite3.SQLITE_BUSY  # for very long: nobody waits again
                     return None
                 self._put_aside(error)
         return None
@@ -179,16 +187,17 @@ class ResponseCache:
             self._connection = sqlite3.connect(
                 self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(_TABLES)
+            with _alone(self.folder):  # two that begin a file at once do not wait for each other by themselves
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=NORMAL")
+                self._connection.executescript(_TABLES)
         return self._connection
 
     def _drop(self, key: bytes) -> None:
         self._tell(f"an answer in the cache in `{self.folder}` is damaged, and is asked for again")
         self._safely(lambda db: db.execute("DELETE FROM answers WHERE key = ?", (key,)))
 
-    def _put_aside(self, error: sqlite3.Error) -> None:
+    def _put_aside(self, error: Exception) -> None:
         """Begin the next file, unless another process has done that."""
         if self._connection is not None:
             self._connection.close()
@@ -211,6 +220,11 @@ class ResponseCache:
 
 _OPENING = threading.Lock()
 _OPEN: dict[str, ResponseCache] = {}
+
+
+def is_cache(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is a cache in `folder`."""
+    return any(Path(folder).glob(f"{_FORM}.*.sqlite"))
 
 
 def open_cache(folder: str | os.PathLike[str]) -> ResponseCache:
@@ -237,7 +251,7 @@ _PUT = """INSERT INTO answers (key, model, answer, sum, created, used)
     ON CONFLICT (key) DO UPDATE SET answer = ?3, sum = ?4, used = ?5"""
 
 
-def _write(db: sqlite3.Connection, stored: dict[bytes, tuple[str, str]]) -> None:
+def _write(db: sqlite3.Connection, stored: dict[bytes, tuple[str, bytes]]) -> None:
     now = time.time()
     with _transaction(db):
         names = dict.fromkeys(model for model, _ in stored.values())
@@ -292,8 +306,8 @@ def _newest(folder: Path) -> int:
     return max(numbers, default=1)
 
 
-def _sum(key: bytes, text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "surrogatepass"), zlib.crc32(key))
+def _sum(key: bytes, text: bytes) -> int:
+    return zlib.crc32(text, zlib.crc32(key))
 
 
 def _unusable(folder: str | os.PathLike[str], why: str) -> UsageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.depth import with_room
@@ -18,6 +19,7 @@ from sglc.passes.prompt.turns import with_turns
 
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, Compiled] = {}
+_ADDING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,14 @@ def cached(program: Program, target: Target) -> Compiled:
     capabilities = replace(target, tokenizer=None)
     key = (program.name, program.params, program.ops, repr(program.returns), _unlike(program), capabilities,
            tokenizer)  # fmt: skip
-    if key not in _CACHE:
-        if len(_CACHE) >= _CACHE_SIZE:
-            del _CACHE[next(iter(_CACHE))]  # the oldest
-        _CACHE[key] = compile_program(program, target)
-    return _CACHE[key]
+    known = _CACHE.get(key)
+    if known is None:
+        known = compile_program(program, target)
+        with _ADDING:  # rows compile in threads of their own
+            while len(_CACHE) >= _CACHE_SIZE:
+                del _CACHE[next(iter(_CACHE))]  # the oldest
+            _CACHE[key] = known
+    return known
 
 
 def _unlike(program: Program) -> tuple[Hashable, ...]:

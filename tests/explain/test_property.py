@@ -102,6 +102,14 @@ MUTANTS = (
     literals_one_by_one, prefixes_of_forks_twice, both_arms, first_arm, loops_once, silent, half_the_limit,
     no_room_at_joints,
 )  # fmt: skip
+# The program that showed it the last time is looked at first.
+SHOWN_BY = {
+    "both_arms": 18,
+    "first_arm": 18,
+    "literals_one_by_one": 4,
+    "loops_once": 7,
+    "no_room_at_joints": 48,
+}
 
 
 @pytest.mark.parametrize("mutant", some_of(MUTANTS, 1, 4), ids=lambda mutant: mutant.__name__)
@@ -109,7 +117,7 @@ def test_broken_estimates_are_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    for seed in range(100):
+    for seed in (SHOWN_BY.get(mutant.__name__, 0), *range(100)):
         try:
             check(seed)
         except AssertionError:

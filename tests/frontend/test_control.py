@@ -553,7 +553,7 @@ def test_a_name_is_declared_once() -> None:
 
 def test_a_tool_is_a_function() -> None:
     with pytest.raises(TraceError, match="`@tool` wants a function, not `int`"):
-        tool(3)  # type: ignore[type-var]
+        tool(3)  # type: ignore[call-overload]
 
 
 def test_result_types_come_from_annotations() -> None:

@@ -1215,3 +1215,40 @@ def test_a_list_is_extended_by_branches() -> None:
     backend = ScriptedBackend(lambda asked: str(asked.site))
     assert len(program.run(backend=backend).ret_value) == 3
     assert not breaks_of(program)
+
+
+@tool
+def billed(text: str) -> str:
+    ASKED.append("billed")
+    return text
+
+
+@sgl.function
+def billing(s: Any, text: str) -> None:
+    s += billed(text) + sgl.gen("b")
+
+
+@sgl.function
+def in_a_batch(s: Any, q: str) -> None:
+    s += q + "".join(result["b"] for result in billing.run_batch([{"text": q}, {"text": "x"}]))
+
+
+@sgl.function
+def together(s: Any, q: str) -> None:
+    s += q + str(len(sgl.run_together([(billing, [{"text": "x"}])])))
+
+
+@sgl.function
+def emptying(s: Any, q: str) -> None:
+    s += q + str(BACKEND.flush_cache())
+
+
+@pytest.mark.parametrize("program", [in_a_batch, together, emptying], ids=lambda program: program.__name__)
+def test_what_a_body_runs_is_not_run_while_it_is_compiled(program: sgl.Function) -> None:
+    calls = BACKEND.calls
+    sgl.set_default_backend(BACKEND)
+    ASKED.clear()
+    broken = [op for op in walk(program.trace().ops) if isinstance(op, HostCall)]
+    sgl.set_default_backend(None)
+    assert "is ordinary Python" in broken[0].reason
+    assert (BACKEND.calls, ASKED) == (calls, [])

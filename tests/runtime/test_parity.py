@@ -179,13 +179,13 @@ def test_default_model(
     default_tokenizer: LocalTokenizer, default_reference: PreTrainedModel, default_executor: TorchExecutor
 ) -> None:
     encode = default_tokenizer.encode
-    length = at_depth(16, 24, 64)
-    prompts = [encode(text) for text in PROMPTS]
-    assert len(prompts) == 32
+    length = at_depth(12, 16, 64)
+    assert len(PROMPTS) == 32
+    prompts = [encode(text) for text in some_of(PROMPTS, 32, 16)]
     expected = references(default_reference, prompts, length)
     engine = Engine(default_executor, EngineConfig(token_budget=256, max_rows=32))
     samples, _ = generate(engine, prompts, length, at_once=32)
-    assert compare(expected, samples) > 0.9 * 32 * length
+    assert compare(expected, samples) > 0.9 * len(prompts) * length
 
 
 def test_default_model_scores(

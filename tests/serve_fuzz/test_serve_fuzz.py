@@ -18,7 +18,7 @@ from tests.serve_fuzz.kills import kill_at_random
 pytestmark = pytest.mark.slow
 
 SEED = 0
-REQUESTS = at_depth(30, 60, 2_000)
+REQUESTS = at_depth(30, 30, 2_000)
 
 
 def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
@@ -29,7 +29,7 @@ def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
     assert summary.wrong == []
 
 
-@pytest.mark.parametrize("kills", [at_depth(2, 4, 50)])
+@pytest.mark.parametrize("kills", [at_depth(2, 2, 50)])
 def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_path: Path) -> None:
     with tiny_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
         summary = kill_at_random(server, kills, SEED)

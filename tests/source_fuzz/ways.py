@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ from tests.source_fuzz.observe import (
 
 WITH_A_BREAK = "SGLC016"
 EVERYTHING = (*RESULT, *ASKED, *OUTSIDE)
+_BUT_USAGE = (*(aspect for aspect in RESULT if aspect not in ("meta data", "calls", "usage")), *OUTSIDE)
 
 # What is only looked at, run through the function, and run as a plan.
 NO_EFFECTS, FUNCTION, PLAN = "no effects", "function", "plan"
@@ -178,6 +180,21 @@ def _through_the_function(
 
     if not any(found.aspect == "state" for found in report.differences):
         _compiled_in_between(report, expected, fresh, rows)
+        _with_a_cache(report, expected, fresh, rows)
+
+
+def _with_a_cache(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+    """A cache changes nothing that is asked while it is empty, and asks for nothing when it is full."""
+    with TemporaryDirectory() as folder:
+        for way in ("empty cache", "full cache"):
+            module = fresh()
+            (row,) = rows(module, 0)
+            run = partial(module.program.run, **row, seed=SEED, cache=folder)
+            found = seen(lambda backend, run=run: [run(backend=backend)], module, row)  # type: ignore[misc]
+            if way == "empty cache":
+                report.compare(FUNCTION, way, expected, found)
+            else:
+                report.compare(FUNCTION, way, {**expected, "sites": []}, found, (*_BUT_USAGE, "sites"))
 
 
 def _compiled_in_between(

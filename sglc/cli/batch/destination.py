@@ -15,6 +15,8 @@ from sglc.errors import Loc, UsageError
 
 _T = TypeVar("_T")
 _MOST_ROWS = 1_000_000_000
+# Errors of rows that have not ended: a person is to answer, or something about the recording is to be mended.
+_WAITING = {"SGLC413", "SGLC420", "SGLC421", "SGLC422", "SGLC424", "SGLC425", "SGLC426", "SGLC432", "SGLC433"}
 
 
 class Numbers:
@@ -49,6 +51,7 @@ class Destination:
         ordered: whether those of a file are, too.
         resume, force: as of `OutputFile`.
         retry_failed: rows that failed have no results: they run again.
+        recorded: a recording goes on, too, and with it the rows that wait for something in it.
 
     Attributes:
         failed: how many of these rows failed.
@@ -68,10 +71,11 @@ class Destination:
         resume: bool,
         retry_failed: bool,
         force: bool,
+        recorded: bool,
     ) -> None:
         self.failed, self.resumable, self.known = 0, False, False
         self._there, self._waiting = Numbers(), Numbers()
-        self._resume, self._retry_failed = resume, retry_failed
+        self._resume, self._retry_failed, self._recorded = resume, retry_failed, recorded
         self._ordered = ordered or path is None
         self._buffer: ReorderBuffer | None = None
         self._rewritten = False  # whether some of what is there does not stay where it is
@@ -93,19 +97,23 @@ class Destination:
     def _read(self, file: OutputFile) -> None:
         for place, line in enumerate(file.lines(), 1):
             self.known = True
-            number, failed = _read_line(line, Loc(file.path, place))
-            if failed and self._retry_failed:
+            number, code = _read_line(line, Loc(file.path, place))
+            if self._again(code):
                 self._rewritten = True
                 continue
             # In order only what has no gap before it can stay; the rest waits.
             stays = not self._ordered or number == len(self._there)
             self._rewritten |= not stays
-            self._count(number, failed, self._there if stays else self._waiting)
+            self._count(number, bool(code), self._there if stays else self._waiting)
         for place, line in enumerate(self._waiting_lines(), 1):
             self.known = True
-            number, failed = _read_line(line, Loc(self._wait_file, place))
-            if not (failed and self._retry_failed):
-                self._count(number, failed, self._waiting)
+            number, code = _read_line(line, Loc(self._wait_file, place))
+            if not self._again(code):
+                self._count(number, bool(code), self._waiting)
+
+    def _again(self, code: str) -> bool:
+        """Whether a row with an error of this code, "" for none, runs again."""
+        return bool(code) and (self._retry_failed or (self._recorded and code in _WAITING))
 
     def _count(self, number: int, failed: bool, where: Numbers) -> None:
         self.failed += failed and number not in self
@@ -171,8 +179,8 @@ class Destination:
 
     def _number_of(self, line: bytes) -> int | None:
         """The row of a result that is kept."""
-        number, failed = _read_line(line, None)
-        return None if failed and self._retry_failed else number
+        number, code = _read_line(line, None)
+        return None if self._again(code) else number
 
     def __contains__(self, number: object) -> bool:
         return number in self._there or number in self._waiting
@@ -214,16 +222,16 @@ class Destination:
                 file.close()
 
 
-def _read_line(line: bytes, loc: Loc | None) -> tuple[int, bool]:
-    """Which row a line is the result of, and whether that failed."""
+def _read_line(line: bytes, loc: Loc | None) -> tuple[int, str]:
+    """Which row a line is the result of, and the code of its error; "" if it has none."""
     try:
         data = json.loads(line)
-        number, failed = data["index"], data["error"] is not None
+        number, code = data["index"], "" if data["error"] is None else str(data["error"]["code"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        number, failed = None, False
+        number, code = None, ""
     if type(number) is not int or not 0 <= number < _MOST_ROWS:
         raise no_result(loc)
-    return number, failed
+    return number, code
 
 
 def _to_stdout(text: bytes) -> None:

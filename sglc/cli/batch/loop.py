@@ -25,6 +25,7 @@ from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
 from sglc.execution.options import random_seed
 from sglc.execution.progress import watched
+from sglc.observe.replay.tape import recorded_seed
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -52,7 +53,7 @@ def run_rows(
     """
     to = Destination(
         options.output, _others(options, rows), ordered=options.ordered, resume=options.resume,
-        retry_failed=options.retry_failed, force=options.force,
+        retry_failed=options.retry_failed, force=options.force, recorded=options.record is not None,
     )  # fmt: skip
     try:
         manifest = _manifest(function, options, rows, given, backend, to)
@@ -100,6 +101,8 @@ def _manifest(
             if not options.force:
                 raise
     seed = options.seed
+    if seed is None and options.resume and options.record:
+        seed = recorded_seed(options.record)
     if seed is None:
         seed = random_seed() if known is None else known.seed
     decided = {name: getattr(options, name) for name in _DECIDING}
@@ -124,6 +127,9 @@ def _run(
             for result in watched(
                 stream, total=count - len(to), label=function.__name__, style=options.progress, cost=cost
             ):
+                error = result.error()
+                if isinstance(error, RunError) and error.code == "SGLC423":
+                    raise error  # no other row could be either
                 to.put(result.row, text_of(result, options).encode(errors="backslashreplace"))
                 totals.add(result)
                 print_failures(function, result, f"row {result.row}: ")
@@ -140,7 +146,7 @@ def _run(
     totals.print(totals.rows(count, early=early), time.perf_counter() - began, spent)
     if problem is not None:
         say(render(problem))
-    if to.resumable and (early or totals.failed):
+    if (to.resumable or options.record) and (early or totals.failed):
         changed = isinstance(problem, UsageError) and bool(rows.digest)
         mended = "mend the rows, and go on" if isinstance(problem, UsageError) else "go on"
         say(f"sglc: {mended} with: {_again(retry_failed=not early, force=changed)}")

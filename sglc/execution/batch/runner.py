@@ -119,10 +119,10 @@ def delivery_of(ordered: bool, skip: Container[int], control: BatchControl | Non
     """What the keywords of `stream_batch` ask for.
 
     Raises:
-        UsageError: SGLC070, a control of a batch whose results are ordered.
+        UsageError: SGLC079, a control of a batch whose results are ordered.
     """
     if control is not None and ordered:
-        raise UsageError("SGLC070", "`control` needs results as they end", here(), hint="add `ordered=False`")
+        raise UsageError("SGLC079", "`control` needs results as they end", here(), hint="add `ordered=False`")
     return Delivery(ordered, skip, control)
 
 

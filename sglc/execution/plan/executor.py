@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any
 
+from sglc.errors import ends_run
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.outputs import stopped
 from sglc.execution.plan.arguments import bound
@@ -283,6 +284,8 @@ class PlanExecutor:
 
     def fail(self, frame: Frame, number: int, error: Exception) -> None:
         """A step that began has failed."""
+        if ends_run(error):
+            self._session.end_with(error)
         step = frame.block.steps[number].step
         if isinstance(step, FunctionStep | ValueStep | SwitchStep | HostStep):
             self.needs_python = self.needs_python or str(getattr(error, "message", error))

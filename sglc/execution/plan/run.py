@@ -190,7 +190,7 @@ class PlanPart(Part):
             try:
                 begin = observer.begin
                 self._session.backend = self._run.context.run(
-                    begin, self._session.backend, self._session.began_s
+                    begin, self._session.backend, self._session.began_s, "plan"
                 )
             except SglcError as error:
                 self._end(error)
@@ -200,6 +200,7 @@ class PlanPart(Part):
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
         """Everything of the plan has ended."""
+        error = self._session.ended_by or error
         if error is None:
             try:
                 self._end_well(value)
@@ -217,7 +218,7 @@ class PlanPart(Part):
 
     def _goes_on(self) -> bool:
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
-        if self._go_on is None or not self._executor.needs_python or self._over or self._session.stopped:
+        if self._go_on is None or not self._executor.needs_python or self._over or self._session.why_over:
             return False
         served = self._executor.served
         again = self._executor.handed_over or not served.tools or not self._go_on.unlike_before()

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -158,19 +159,22 @@ class Memo(Generic[_V]):
 
     made: int = 0
     _entries: dict[Hashable, tuple[Fingerprint, Callable[[], str], _V]] = field(default_factory=dict)
+    _adding: Lock = field(default_factory=Lock)
 
     def get(
         self, function: Callable[..., Any], key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]
     ) -> _V:
         """What `make` gives, now or at an earlier call with the same key; beside it, what says what changed."""
         now = fingerprint(function)
-        if key in self._entries:
-            before, changed_since, value = self._entries[key]
+        known = self._entries.get(key)
+        if known is not None:
+            before, changed_since, value = known
             if not changed(before, now) and not changed_since():
                 return value
-        elif len(self._entries) >= _MOST_ENTRIES:
-            del self._entries[next(iter(self._entries))]  # the oldest
-        self.made += 1
         value, changed_since = make()
-        self._entries[key] = (now, changed_since, value)
+        with self._adding:  # calls may come from several threads
+            self.made += 1
+            while key not in self._entries and len(self._entries) >= _MOST_ENTRIES:
+                del self._entries[next(iter(self._entries))]  # the oldest
+            self._entries[key] = (now, changed_since, value)
         return value

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -45,6 +46,7 @@ _NOTHING = _Stored(frozenset(), frozenset(), frozenset())
 
 # By the id of the code, which is kept alive: looking into byte code takes long, and code does not change.
 _KNOWN: dict[int, tuple[CodeType, _Stored]] = {}
+_ADDING = Lock()
 _MOST = 1 << 16
 
 
@@ -123,10 +125,12 @@ def _stored_by(code: CodeType) -> _Stored:
     """What code stores, that of functions inside too."""
     known = _KNOWN.get(id(code))
     if known is None:
-        if len(_KNOWN) >= _MOST:
-            del _KNOWN[next(iter(_KNOWN))]  # the oldest
         installed = code.co_filename.startswith(_OTHERS)  # it is only imported
-        known = _KNOWN[id(code)] = code, _NOTHING if installed else _looked_up(code)
+        known = code, _NOTHING if installed else _looked_up(code)
+        with _ADDING:
+            while len(_KNOWN) >= _MOST:
+                del _KNOWN[next(iter(_KNOWN))]  # the oldest
+            _KNOWN[id(code)] = known
     return known[1]
 
 

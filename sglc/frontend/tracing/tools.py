@@ -11,15 +11,15 @@ import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import CodeType, FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
-from sglc.errors import Loc, TraceError
+from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
-from sglc.frontend.values.symbolic import IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
+from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 
@@ -33,12 +33,17 @@ AROUND: ContextVar[Callable[..., Any] | None] = ContextVar("sglc_around", defaul
 
 
 class Declared:
-    """A declared function. Calling it calls the function, or records the call."""
+    """A declared function. Calling it calls the function, or records the call.
 
-    def __init__(self, function: FunctionType, *, effects: bool) -> None:
+    Attributes:
+        idempotent: to call it twice does what to call it once does.
+    """
+
+    def __init__(self, function: FunctionType, *, effects: bool, idempotent: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.effects = effects
+        self.idempotent = idempotent
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.gives = _type_of(function)
 
@@ -53,6 +58,13 @@ class Declared:
                 if around is not None:
                     return around(self.name, self.function, not self.effects, args, kwargs)
                 return self.function(*args, **kwargs)
+            except RunError as error:
+                if not ends_run(error):
+                    raise
+                problem = located(error, here())
+                if (end := END_RUN.get()) is not None:
+                    end(problem)
+                raise problem from None
             finally:
                 IN_FUNCTION.reset(inside)
         return self._record(tracer, args, kwargs, here())
@@ -111,16 +123,32 @@ def _is_data(arg: Any) -> bool:
     return isinstance(arg, Symbolic) or type(arg) in (str, int, float, bool, type(None))
 
 
-def tool(function: _F) -> _F:
+@overload
+def tool(function: _F) -> _F: ...
+
+
+@overload
+def tool(*, idempotent: bool = ...) -> Callable[[_F], _F]: ...
+
+
+def tool(function: _F | None = None, *, idempotent: bool = False) -> _F | Callable[[_F], _F]:
     """Declare a function with effects: a compiled program calls it once, in order, when it runs.
 
     What it returns is a text, a truth value or a list of texts if its annotation says so (`-> str`,
     `-> bool`, `-> list[str]`), else a JSON value. It is given texts, truth values, lists and JSON data.
 
+    Args:
+        idempotent: to call it twice does what to call it once does. A run that goes on then calls it again
+            where it was called and its end is not known.
+
     Raises:
         TraceError: SGLC149, no plain function, or another one is declared under its name.
     """
-    return cast(_F, _declare(function, effects=True))
+
+    def declared(function: _F) -> _F:
+        return cast(_F, _declare(function, effects=True, idempotent=idempotent))
+
+    return declared if function is None else declared(function)
 
 
 def pure(function: _F) -> _F:
@@ -130,6 +158,11 @@ def pure(function: _F) -> _F:
         TraceError: SGLC149, as of `tool`.
     """
     return cast(_F, _declare(function, effects=False))
+
+
+def declared_tools() -> set[str]:
+    """The names of the declared functions that have effects."""
+    return {name for name, declared in _DECLARED.items() if declared.effects}
 
 
 def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
@@ -151,14 +184,20 @@ def _called(program: Program) -> list[str]:
     return names
 
 
-def _declare(function: Any, *, effects: bool) -> Any:
+def is_idempotent(name: str) -> bool:
+    """Whether the function that is declared under this name may be called twice."""
+    declared = _DECLARED.get(name)
+    return declared is not None and declared.idempotent
+
+
+def _declare(function: Any, *, effects: bool, idempotent: bool = False) -> Any:
     what = "tool" if effects else "pure"
     if not isinstance(function, FunctionType):
         raise TraceError(
             "SGLC149", f"`@{what}` wants a function, not `{type(function).__name__}`", here(),
             hint=f"write `@{what}` above a `def`",
         )  # fmt: skip
-    declared = Declared(function, effects=effects)
+    declared = Declared(function, effects=effects, idempotent=idempotent)
     other = _DECLARED.get(declared.name)
     if other is not None and _are_apart(other.function.__code__, function.__code__):
         raise TraceError(
@@ -183,3 +222,49 @@ def _type_of(function: FunctionType) -> Type:
         except (NameError, TypeError, AttributeError):  # of some other parameter, perhaps
             return spelt
     return next((kind for form, kind in _TYPES.items() if annotation == form), Type.JSON)
+
+
+# -- stopping for a person ---------------------------------------------------------------------------
+
+PAUSE = "sglc.pause"
+
+
+def _pause(name: str, question: str | None = None, **data: Any) -> Any:
+    """Stop the run for a person; it goes on with what that one answers.
+
+    Without an answer the run ends with an error that has `name`, `question` and `data`. One that is recorded
+    goes on with `run(record=DIR, resume=True, answers={name: value})`, and this gives the value. Where a name
+    is asked for again, the second one is `name#1`.
+
+    Raises:
+        Paused: SGLC413, there is no answer; the program cannot catch it.
+    """
+    raise Paused(
+        "SGLC413", f"the run waits for an answer to `{name}`", note=question or "",
+        hint="nothing is kept that could go on: record the run, with `record=` or `--record DIR`",
+        name=name, question=question, data=data,
+    )  # fmt: skip
+
+
+class _Pause(Declared):
+    """`pause`, in the body of a program."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if IN_FUNCTION.get():
+            raise paused_in_function(None)
+        return super().__call__(*args, **kwargs)
+
+
+def paused_in_function(pause: Paused | None) -> RunError:
+    """The error of a declared function that pauses."""
+    return RunError(
+        "SGLC431", "`pause` is called in a declared function", here() if pause is None else pause.loc,
+        note="what the function has done before would be done once more when the run goes on",
+        hint="pause in the body of the program",
+    )  # fmt: skip
+
+
+_pause.__name__ = _pause.__qualname__ = "pause"
+_pause.__module__ = "sglc"
+pause = _Pause(cast(FunctionType, _pause), effects=True)
+_DECLARED[PAUSE] = pause

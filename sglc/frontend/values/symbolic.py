@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from sglc.errors import Loc
+from sglc.errors import Loc, RunError
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.values.graph_breaks import (
@@ -34,6 +34,7 @@ from sglc.ir.ops import Concat, Lower, Strip
 from sglc.ir.pure import type_name
 
 __all__ = [
+    "END_RUN",
     "IN_FUNCTION",
     "MAY_CALL",
     "TRACING",
@@ -96,6 +97,8 @@ TRACING: ContextVar[Tracing | None] = ContextVar("sglc_recording", default=None)
 IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 # Called before a declared function is, in the body of a run; it raises if the run is over.
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
+# Told why nothing of the run whose body goes on here begins any more.
+END_RUN: ContextVar[Callable[[RunError], None] | None] = ContextVar("sglc_end_run", default=None)
 
 
 class Symbolic(HasKnown):

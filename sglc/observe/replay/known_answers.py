@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
+from sglc.errors import SglcError, located
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.dataflow import left_in_prompt
+from sglc.ir.plan.dataflow import failed_before, left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.rest import Rest, rest_of
 from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 
-# The answer of a generation that is given these inputs, if it is known.
+# The answer of a generation that is given these inputs, if it is known; raises why it failed, if that is.
+Answer = GenDone | SelectDone | NodeFailed
 Known = Callable[[int, GenNode | SelectNode, Inputs], GenDone | SelectDone | None]
 
 
@@ -28,13 +30,21 @@ def submit_unknown(
     `known` is called before this returns, for each generation whose inputs are known by then: what reads an
     answer that is yet to come is asked for together with that. `followed` is told of every answer.
     """
-    answers: dict[int, GenDone | SelectDone] = {}
+    answers: dict[int, GenDone | SelectDone | NodeFailed] = {}
+    failed = followed.failed
     for index, node in enumerate(followed.segment.nodes):
-        if isinstance(node, GenNode | SelectNode) and followed.may_be_asked(index):
-            done = known(index, node, followed.inputs(index))
-            if done is not None:
-                answers[index] = done
-                followed.answered(index, done, inner.target)
+        error = failed_before(node, failed)
+        done: GenDone | SelectDone | None = None
+        if error is None and isinstance(node, GenNode | SelectNode) and followed.may_be_asked(index):
+            try:
+                done = known(index, node, followed.inputs(index))
+            except SglcError as problem:
+                error = located(problem, node.loc)
+        if error is not None:
+            failed[index], answers[index] = error, NodeFailed(index, error)
+        elif done is not None:
+            answers[index] = done
+            followed.answered(index, done, inner.target)
     return _events(inner, followed, answers, _unknown(inner, kept, followed, answers), streams)
 
 
@@ -44,15 +54,14 @@ def told(done: GenDone | SelectDone, streams: bool) -> list[Event]:
     return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
 
 
-def _unknown(
-    inner: Backend, kept: Streams, followed: Followed, answers: Mapping[int, GenDone | SelectDone]
-) -> Rest:
+def _unknown(inner: Backend, kept: Streams, followed: Followed, answers: Mapping[int, Answer]) -> Rest:
     """What is left to be handed over."""
     nodes, unsent = followed.segment.nodes, kept.unsent
     asked = [i for i, node in enumerate(nodes) if isinstance(node, GenNode | SelectNode) and i not in answers]
     begun = [i for i, node in enumerate(nodes) if isinstance(node, OpenNode) and node.handle in unsent]
     gone = [i for i, node in enumerate(nodes) if isinstance(node, ReleaseNode) and node.handle in unsent]
-    keeps = [node for node in nodes if isinstance(node, KeepNode)]
+    gone += followed.failed
+    keeps = [node for i, node in enumerate(nodes) if isinstance(node, KeepNode) and i not in followed.failed]
     unsent.difference_update(node.handle for node in nodes if isinstance(node, ReleaseNode))
     if not asked and all(followed.is_known(node.stream) for node in keeps):
         unsent.update(node.handle for node in keeps if isinstance(node.handle, int))
@@ -63,16 +72,20 @@ def _unknown(
     return rest_of(
         followed.segment,
         {index: tuple(followed.prompt(index)) for index in begun},
-        {index: (left_in_prompt(done, inner.target),) for index, done in answers.items()},
+        {
+            index: (left_in_prompt(done, inner.target),)
+            for index, done in answers.items()
+            if not isinstance(done, NodeFailed)
+        },
         gone,
     )
 
 
 async def _events(
-    inner: Backend, followed: Followed, answers: Mapping[int, GenDone | SelectDone], rest: Rest, streams: bool
+    inner: Backend, followed: Followed, answers: Mapping[int, Answer], rest: Rest, streams: bool
 ) -> AsyncIterator[Event]:
     for done in answers.values():
-        for event in told(done, streams):
+        for event in [done] if isinstance(done, NodeFailed) else told(done, streams):
             yield event
     if not rest.segment.nodes:
         return

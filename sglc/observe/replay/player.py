@@ -6,15 +6,12 @@ asked then. The first one of a row that is asked something else fails with both 
 
 from __future__ import annotations
 
-import builtins
-import json
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglc.errors import Loc, RecordingError, SglcError, UsageError, located
+from sglc.errors import Loc, Paused, RecordingError, SglcError, UsageError, located
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
@@ -22,23 +19,23 @@ from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode
 from sglc.ir.target import Target
+from sglc.observe.replay.answers import given_to
+from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept, shown
 from sglc.observe.replay.known_answers import told
 from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
-    Answered,
     Json,
     TapeRow,
-    answer_of,
+    alike,
     error_of,
     given_json,
     read_tape,
-    value_of,
 )
 from sglc.observe.replay.target import target_of
 
-_SHOWN = 40  # characters before and behind the first difference
-_AGAIN = "record it again"
-_STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}  # stops, budgets, deadlines
+_SHOWN = 300  # characters of arguments
+# Stops, budgets, deadlines, and what a person is waited for.
+STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}
 
 
 class Player:
@@ -48,10 +45,12 @@ class Player:
         UsageError: SGLC052, SGLC053 as of `read_tape`; SGLC055 it is of another program or seed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], name: str | None, seed: int | None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], name: str | None, seed: int | None, streams: Streams | None = None
+    ) -> None:
         self.folder = os.fspath(folder)
         self.tape = read_tape(folder)
-        self.streams = Streams()
+        self.streams = Streams() if streams is None else streams
         self._targets: dict[str, Target] = {}
         recorded, self.seed = self.tape.header["program"], int(self.tape.header["seed"])
         if name is not None and recorded != name:
@@ -70,6 +69,11 @@ class Player:
         name = next((begin["target"] for begin in begins if begin["target"]), None)
         return ReplayBackend(self, None, self.target(name) if name else None)
 
+    def mode(self, number: int, within: str) -> str | None:
+        """Whether a row began as a plan or as Python, or a program that it calls; None: it did not begin."""
+        begin = self.tape.rows.get(number, NO_ROW).begins.get(within)
+        return None if begin is None else begin["mode"]
+
     def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowPlayer:
         """What answers for a row, or for a program that it calls."""
         return RowPlayer(self, number, within, self.tape.rows.get(number, TapeRow()))
@@ -84,6 +88,9 @@ class Player:
         """Nothing is held."""
 
 
+NO_ROW = TapeRow()
+
+
 @dataclass(slots=True)
 class RowPlayer:
     """What one row did, played back."""
@@ -92,8 +99,12 @@ class RowPlayer:
     number: int
     within: str
     recorded: TapeRow
+    arguments: Mapping[str, Any] | None = None  # that are to be the recorded ones
     _times: dict[Site, Sequence[float | None]] = field(default_factory=dict)
-    _called: dict[str, int] = field(default_factory=dict)  # of each tool, how often
+    _calls: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._calls = Calls(self.recorded, self.number, self.within)
 
     def backend(self, backend: Backend) -> Backend:
         """What stands in for the back end of the row."""
@@ -115,13 +126,16 @@ class RowPlayer:
                 return ReplayBackend(self.player, self, self.player.target(answered.line["target"]))
         raise self._missing(sites[0], loc)
 
-    def begin(self, backend: Backend) -> Backend:
+    def begin(self, backend: Backend, mode: str) -> Backend:
         """The row begins; gives what stands in for its back end.
 
         Raises:
             SglcError: it had none: the error that ended the row.
+            RecordingError: SGLC433, it is given other arguments.
         """
         begin = self.recorded.begins.get(self.within)
+        if self.arguments is not None:
+            check_arguments(begin, self.arguments, self.number)
         ended = self.end_error()
         if begin is not None and begin["target"] is None and ended is not None:
             raise ended
@@ -139,14 +153,9 @@ class RowPlayer:
         answered = self.recorded.answers.get((self.within, str(node.site)))
         if answered is None:
             raise self._missing(node.site, node.loc)
-        answered.used = True
-        line = answered.line
-        if line.get("hash", inputs.hash) != inputs.hash:
-            raise _other_inputs(node, line, inputs)
-        if "error" in line:
-            raise error_of(line["error"])
-        self._times[node.site] = line["times"]
-        return answered.number, answer_of(line["answer"], index)
+        done = given_to(answered, node, index, inputs)
+        self._times[node.site] = answered.line["times"]
+        return answered.number, done
 
     def fail(self, node: GenNode | SelectNode) -> None:
         """A generation will not be asked, because what it reads failed."""
@@ -161,42 +170,39 @@ class RowPlayer:
     def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Any:
         """What a declared function returned, or raised; it is not called.
 
-        A pure one is known by its arguments, any other by how often it was called before.
-
         Raises:
-            RecordingError: SGLC425 it is given something else, SGLC421 there was no such call.
+            RecordingError: SGLC425 it is given something else, SGLC421 there was no such call, SGLC426 it is
+                not known what it gave.
         """
-        given, by_name = given_json(args, named)
-        calls = self.recorded.calls.get((self.within, name), {})
-        if pure:
-            same = [one for one in calls.values() if (one.line["args"], one.line["named"]) == (given, by_name)]
-            for one in same:
-                one.used = True
-            answered = same[0] if same else None
-        else:
-            place = self._called.get(name, 0)
-            self._called[name] = place + 1
-            answered = calls.get(place)
+        call = self._calls.next(name, args, named, pure=pure)
+        answered = self._calls.recorded_of(call)
         if answered is None:
-            what = "with these arguments" if pure else f"number {place + 1}"
+            what = "with these arguments" if pure else f"number {call['occurrence'] + 1}"
             raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
-                note=f"it is given {_call(given, by_name)}", hint=_AGAIN,
+                note=f"it is given {shown(call)}", hint=AGAIN,
             )  # fmt: skip
-        return self._returned(name, answered, given, by_name)
+        if is_ended(answered.line):
+            return given_by(answered.line)
+        if "lost" in answered.line:
+            raise not_kept(name, answered.line["lost"])
+        raise self._calls.in_doubt(call)
 
-    def _returned(self, name: str, answered: Answered, given: list[Any], by_name: Json) -> Any:
-        answered.used = True
-        line = answered.line
-        if line["args"] != given or line["named"] != by_name:
-            raise RecordingError(
-                "SGLC425", f"`{name}` is given something else than in the recording (row {self.number})",
-                note=f"recorded: {_call(line['args'], line['named'])}; now: {_call(given, by_name)}",
-                hint=_AGAIN,
+    def paused(self, pause: Paused) -> Any:
+        """What a person answered to a pause.
+
+        Raises:
+            Paused: nobody had.
+            RecordingError: SGLC425 it asked something else, SGLC421 it was not there.
+        """
+        line = self._calls.paused(pause)
+        answered = self._calls.recorded_of(line)
+        if answered is None:
+            raise self._stop() or RecordingError(
+                "SGLC421", f"`{self._calls.name_of(line)}` is not in the recording of row {self.number}",
+                note=self._why_missing(), hint=AGAIN,
             )  # fmt: skip
-        if "raised" in line:
-            raise _raised(line["raised"])
-        return value_of(line["value"])
+        return given_by(answered.line)
 
     def end(
         self, outputs: RunOutputs, error: BaseException | None, total_s: float
@@ -205,18 +211,14 @@ class RowPlayer:
         end = self.recorded.ends.get(self.within)
         if end is not None and not isinstance(error, RecordingError):
             total_s = end["total_s"]
-        if error is None and not self.within and (rest := self.recorded.unused()) is not None:
-            what = rest.line.get("site") or rest.line["function"]
-            error = RecordingError(
-                "SGLC422", f"the program no longer asks for `{what}`, which row {self.number} recorded",
-                note=f"it stood at {rest.line['loc']}" if "loc" in rest.line else "", hint=_AGAIN,
-            )  # fmt: skip
+        if error is None and not self.within:
+            error = not_asked_for(self.recorded, self.number)
         return error, total_s
 
     def _missing(self, site: Site, loc: Loc) -> SglcError:
         return self._stop() or RecordingError(
             "SGLC421", f"`{site}` is not in the recording of row {self.number}", loc,
-            note=self._why_missing(), hint=_AGAIN,
+            note=self._why_missing(), hint=AGAIN,
         )  # fmt: skip
 
     def end_error(self) -> SglcError | None:
@@ -227,7 +229,7 @@ class RowPlayer:
     def _stop(self) -> SglcError | None:
         """What ended this row from outside when it was recorded, so that it came to no further step."""
         ended = self.end_error()
-        return ended if ended is not None and ended.code in _STOPS else None
+        return ended if ended is not None and ended.code in STOPS else None
 
     def _why_missing(self) -> str:
         if self.within not in self.recorded.ends:
@@ -303,55 +305,32 @@ def _of(backend: Backend) -> Target | None:
     return backend.known if isinstance(backend, ReplayBackend) else None
 
 
-def _raised(data: Json) -> BaseException:
-    """An exception of the recorded class, or of one that is called the same."""
-    made = getattr(sys.modules.get(data["module"], builtins), data["class"], None)
-    args = value_of(data["args"])
-    if isinstance(made, type) and issubclass(made, Exception):
-        try:
-            error = made(*args)
-            if str(error) is not None:
-                return error
-        except Exception:  # it wants other arguments than those it keeps
-            pass
-    alike: type[Exception] = type(data["class"], (Exception,), {})
-    return alike(*args)
+def check_arguments(begin: Json | None, arguments: Mapping[str, Any], number: int) -> None:
+    """See that a row which goes on is the one that began.
+
+    Raises:
+        RecordingError: SGLC433, it is given other arguments.
+    """
+    if begin is None:
+        return
+    (given,), _ = given_json([dict(arguments)], {})
+    recorded = begin["args"]
+    differs = [name for name in {**recorded, **given} if not alike(recorded.get(name), given.get(name))]
+    if differs:
+        note = "; ".join(f"`{name}` was {recorded.get(name)!r} and is {given.get(name)!r}" for name in differs)
+        raise RecordingError(
+            "SGLC433", f"row {number} is given other arguments than in the recording",
+            note=note if len(note) < _SHOWN else note[:_SHOWN] + "...", hint="give it the same rows",
+        )  # fmt: skip
 
 
-def _call(args: list[Any], named: Json) -> str:
-    given = [json.dumps(one, ensure_ascii=False) for one in args]
-    given += [f"{name}={json.dumps(one, ensure_ascii=False)}" for name, one in named.items()]
-    text = f"({', '.join(given)})"
-    return text if len(text) <= 4 * _SHOWN else text[: 4 * _SHOWN] + "..."
-
-
-def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> RecordingError:
-    name = node.site.name
-    if line["prompt"] != inputs.prompt:
-        what, difference = "another prompt", _difference(line["prompt"], inputs.prompt)
-    elif line["options"] != inputs.options:
-        what, difference = "other options", _changed(line["options"], inputs.options)
-    else:
-        what, difference = "another prompt", "both read the same: markup in one is ordinary text in the other"
+def not_asked_for(row: TapeRow, number: int) -> RecordingError | None:
+    """Why a row that ended well is not the recorded one; None: it did all that was recorded."""
+    rest = row.unused()
+    if rest is None:
+        return None
+    what = rest.line.get("site") or rest.line["function"]
     return RecordingError(
-        "SGLC420", f"`{name}` is asked with {what} than in the recording", node.loc,
-        note=f"site `{node.site}`, {difference}", hint=_AGAIN,
+        "SGLC422", f"the program no longer asks for `{what}`, which row {number} recorded",
+        note=f"it stood at {rest.line['loc']}" if "loc" in rest.line else "", hint=AGAIN,
     )  # fmt: skip
-
-
-def _difference(old: str, new: str) -> str:
-    """Where two texts begin to differ, and what stands there."""
-    at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    line = old.count("\n", 0, at) + 1
-    before = max(0, at - _SHOWN)
-
-    def shown(text: str) -> str:
-        end = at + _SHOWN
-        return ("..." if before else "") + repr(text[before:end]) + ("..." if end < len(text) else "")
-
-    return f"from character {at} (line {line}) on\n  recorded: {shown(old)}\n  now:      {shown(new)}"
-
-
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-    return "; ".join(f"`{key}` was {old.get(key)!r} and is {new.get(key)!r}" for key in keys)

@@ -168,35 +168,39 @@ def _pieces(prompt: Prompt) -> tuple[list[tuple[str, str]], tuple[tuple[int, tup
     pieces: list[tuple[str, str]] = []
     made: list[tuple[int, tuple[int, ...], str]] = []
     length = 0
+    texts: list[str] = []  # neighbouring ones, not among the pieces yet
 
-    def put(kind: str, text: str) -> None:
+    def other(kind: str, text: str) -> None:
         nonlocal length
-        length += len(text)
-        if kind == "text" and pieces and pieces[-1][0] == "text":
-            pieces[-1] = ("text", pieces[-1][1] + text)
-        elif text:
+        if texts and (before := "".join(texts)):
+            pieces.append(("text", before))
+            length += len(before)
+        texts.clear()
+        if text:
             pieces.append((kind, text))
+            length += len(text)
 
     for item in prompt:
         match item:
             case str():
-                put("text", item)
+                texts.append(item)
             case Made(text, ids, tail):
                 if ids is not None:
-                    made.append((length, ids, tail))
-                put("text", text)
+                    made.append((length + sum(map(len, texts)), ids, tail))
+                texts.append(text)
             case ControlText(text):
                 core = text.strip()
                 begin = text.find(core)
-                put("text", text[:begin])
-                put("control", core)
-                put("text", text[begin + len(core) :])
+                texts.append(text[:begin])
+                other("control", core)
+                texts.append(text[begin + len(core) :])
             case RoleMark():
-                put("role", item.text)
+                other("role", item.text)
             case ImagePart(str() as data):
-                put("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
+                other("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
             case ImagePart():
                 raise AssertionError("a picture whose text is not there")
+    other("text", "")
     return pieces, tuple(made)
 
 

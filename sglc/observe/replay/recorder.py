@@ -6,35 +6,67 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from sglc.errors import Loc, RecordingError
+from sglc.errors import Loc, Paused, RecordingError, RunError, SglcError
 from sglc.execution.outputs import PendingOutput, RunOutputs
+from sglc.frontend.values.symbolic import END_RUN
 from sglc.ir.core import Program, Site
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.dataflow import failed_before
-from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
-from sglc.ir.plan.segment import GenNode, Segment, SelectNode
+from sglc.ir.plan.events import GenDone, SelectDone
+from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Target
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
-from sglc.observe.replay.tape import Writer, answer_json, error_json, given_json, value_json
+from sglc.observe.replay.answers import given_to
+from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
+from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
+from sglc.observe.replay.player import STOPS, Player, RowPlayer, check_arguments, not_asked_for
+from sglc.observe.replay.prompts import Inputs, Streams
+from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
+from sglc.observe.replay.tape import (
+    NOTHING_AGAIN,
+    Json,
+    TapeRow,
+    answer_json,
+    error_json,
+    given_json,
+    value_json,
+)
 from sglc.observe.replay.target import described
+from sglc.observe.replay.writer import Writer
 
 
 class TapeRecorder:
     """One recording. Its rows write from the executor's thread and from those of their bodies.
 
+    Args:
+        seed: None: that of the recording that goes on, or one that `draw` gives.
+        goes_on: what the folder holds is served, and only the rest runs; None: it is to hold nothing.
+
     Raises:
-        UsageError: SGLC050, SGLC051, as of `Writer`.
+        UsageError: SGLC050, SGLC051, SGLC080, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `Player`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], name: str, seed: int, rows: int | None) -> None:
-        header = {"program": name, "seed": seed, "rows": rows, **_versions()}
-        self.writer = Writer(folder, header)
+    def __init__(
+        self, folder: str | os.PathLike[str], name: str, seed: int | None, rows: int | None,
+        draw: Callable[[], int], goes_on: GoingOn | None = None,
+    ) -> None:  # fmt: skip
+        self.writer = Writer(folder, resume=goes_on is not None)
         self.streams = Streams()
+        self.goes_on = goes_on or FROM_ANEW
+        self.played: Player | None = None  # what the folder held
+        if self.writer.resumes:
+            try:
+                self.played = Player(folder, name, seed, self.streams)
+            except BaseException:
+                self.writer.close()
+                raise
+            seed = self.played.seed
+        self.seed = draw() if seed is None else seed
+        self.writer.header = {"program": name, "seed": self.seed, "rows": rows, **_versions()}
+        self._known = set() if self.played is None else set(self.played.tape.targets)
         self._targets: dict[int, tuple[Target, str]] = {}
         self._lock = threading.Lock()
         self._going = 0
@@ -42,11 +74,20 @@ class TapeRecorder:
 
     def backend(self, backend: Backend) -> Backend:
         """`backend` for what is done once for all rows: streams that it keeps are followed."""
-        return RecordingBackend(_inner(backend), self, None, "")
+        return RecordingBackend(inner_of(backend), self.streams)
 
-    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowRecorder:
-        """What records a row, or a program that it calls."""
-        return RowRecorder(self, number, within, arguments)
+    def mode(self, number: int, within: str) -> str | None:
+        """Whether a row that goes on began as a plan or as Python; None: it may do what it likes."""
+        return None if self.played is None else self.played.mode(number, within)
+
+    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowRecorder | RowPlayer:
+        """What records a row, or a program that it calls; or plays it back, if it has ended before."""
+        recorded = TapeRow()
+        if self.played is not None:
+            recorded = self.played.tape.rows.setdefault(number, recorded)
+            if self.goes_on.is_over(recorded, within):
+                return RowPlayer(self.played, number, within, recorded, arguments)
+        return RowRecorder(self, number, within, arguments, recorded)
 
     def described(self, target: Target) -> str:
         """The short name of a target, which is written down once."""
@@ -55,8 +96,9 @@ class TapeRecorder:
             if known is not None:
                 return known[1]
             key, data = described(target)
-            if key not in [name for _, name in self._targets.values()]:
+            if key not in self._known:
                 self.writer.write({"target": key, "described": data}, later=True)
+                self._known.add(key)
             self._targets[id(target)] = target, key  # kept, so that no other target gets its id
             return key
 
@@ -75,42 +117,91 @@ class TapeRecorder:
 
 @dataclass(slots=True)
 class RowRecorder:
-    """What one row does, written down."""
+    """What one row does, written down; what is `recorded` of it is not done again."""
 
     recorder: TapeRecorder
     number: int
     within: str
     arguments: Mapping[str, Any]
+    recorded: TapeRow
+    _calls: Calls = field(init=False)
+    _served: dict[Site, Sequence[float | None]] = field(default_factory=dict)  # their times
     _asked: dict[Site, dict[str, Any]] = field(default_factory=dict)  # of what was not written yet
     _written: set[Site] = field(default_factory=set)
-    _called: dict[str, int] = field(default_factory=dict)  # how often each declared function was
+    _raised: list[tuple[Json, BaseException]] = field(default_factory=list)  # by declared functions
+    _again: Json = field(default_factory=lambda: NOTHING_AGAIN)
+    _end_run: Callable[[RunError], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._calls = Calls(self.recorded, self.number, self.within)
 
     def backend(self, backend: Backend) -> RecordingBackend:
         """`backend`, with what it answers noted."""
-        inner = _inner(backend)
-        return RecordingBackend(inner, self.recorder, self, self.recorder.described(inner.target))
+        inner, recorder = inner_of(backend), self.recorder
+        name = recorder.described(inner.target)
+        return RecordingBackend(inner, recorder.streams, self, name, goes_on=recorder.played is not None)
 
     def other(self, backend: Backend, program: Program, loc: Loc) -> Backend:
         """Another back end that a call of the row names."""
         return self.backend(backend)
 
-    def begin(self, backend: Backend) -> Backend:
+    def begin(self, backend: Backend, mode: str) -> Backend:
         """The row begins on `backend`; gives that with what it answers noted.
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
+            RecordingError: SGLC432, it goes on in another mode than it began in; SGLC433, with other arguments.
         """
+        self._end_run = END_RUN.get()
         self.recorder.going(1)
+        before = self.recorder.mode(self.number, self.within)
+        if before not in (None, mode):
+            raise RecordingError(
+                "SGLC432", f"row {self.number} began as {_MODES[before]}, and would go on as {_MODES[mode]}",
+                hint=f'give the options that it began with, or `mode="{before}"`',
+            )  # fmt: skip
+        check_arguments(self.recorded.begins.get(self.within), self.arguments, self.number)
+        self._again = self.recorder.goes_on.again(self.recorded, self.within)
+        again = {} if self._again is NOTHING_AGAIN else {"again": self._again}
+        self.recorded.forget(self.within, self._again)
         (args,), _ = given_json([dict(self.arguments)], {})
         made: RecordingBackend | None = None
         try:
             made = self.backend(backend)
         finally:
-            self._write("begin", args=args, target=None if made is None else made.target_name)
+            name = None if made is None else made.target_name
+            self._write("begin", args=args, target=name, mode=mode, **again)
         return made
 
+    # -- generations -----------------------------------------------------------------------------
+
+    def known(self, index: int, node: GenNode | SelectNode, inputs: Inputs) -> GenDone | SelectDone | None:
+        """What a generation was answered before the run went on, if it was.
+
+        Raises:
+            RecordingError: SGLC420, it was asked something else: that is the end of the run.
+            SglcError: it failed.
+        """
+        answered = self.recorded.answers.get((self.within, str(node.site)))
+        if answered is None:
+            return None
+        answered.used = True
+        if answered.line.get("error", {}).get("code") in STOPS:  # the run was stopped, and not the generation
+            return None
+        try:
+            done = given_to(answered, node, index, inputs)
+        except SglcError as error:
+            self._written.add(node.site)
+            if isinstance(error, RecordingError) and self._end_run is not None:
+                self._end_run(error)
+            raise
+        self._served[node.site] = answered.line["times"]
+        return done
+
     def note(self, node: GenNode | SelectNode, inputs: Inputs, target: str) -> None:
-        """A generation has its answer; `done` follows, with its times."""
+        """A generation has its answer; `done` follows, with its times, or `failed`."""
+        if node.site in self._served:
+            return
         asked: dict[str, Any] = {"target": target, "prompt": inputs.prompt, "hash": inputs.hash}
         if isinstance(node, GenNode):
             asked["seed"] = node.seed
@@ -118,18 +209,47 @@ class RowRecorder:
 
     def done(self, output: PendingOutput) -> None:
         """A generation has ended well, and its times are known."""
+        if output.site in self._served:
+            output.started_s, output.first_s, output.ended_s = self._served.pop(output.site)  # type: ignore[assignment]
+            return
         assert output.event is not None
         times = [output.started_s, output.first_s, output.ended_s]
-        self._answer(output, answer=answer_json(output.event), times=times)
+        self._answer(output.node, answer=answer_json(output.event), times=times)
 
-    def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """A declared function is called now; `returned` or `raised` follows with what this gives."""
-        given, by_name = given_json(args, named)
-        place = self._called.get(name, 0)
-        self._called[name] = place + 1
-        return {"function": name, "occurrence": place, "args": given, "named": by_name}
+    def failed(self, node: GenNode | SelectNode, error: SglcError) -> None:
+        """A generation has failed by itself."""
+        if node.site not in self._written:
+            self._answer(node, error=error_json(error))
 
-    def returned(self, call: Mapping[str, Any], value: Any) -> None:
+    def _answer(self, node: GenNode | SelectNode, **answer: Any) -> None:
+        self._written.add(node.site)
+        asked = self._asked.pop(node.site, {"target": None})
+        self._write("answer", site=str(node.site), loc=str(node.loc), **asked, **answer)
+
+    # -- declared functions ----------------------------------------------------------------------
+
+    def called(
+        self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool, idempotent: bool = False
+    ) -> Call:
+        """A declared function is to be called now; if what this gives is `known`, it is not.
+
+        Raises:
+            RecordingError: SGLC425 it was given something else before the run went on, SGLC426 it was called
+                then and it is not known what it did, SGLC424 what it gave is not kept.
+        """
+        line = self._calls.next(name, args, named, pure=pure)
+        answered = self._calls.recorded_of(line)
+        if answered is not None:
+            if is_ended(answered.line):
+                return Call(line, answered.line)
+            if not (idempotent or self.recorder.goes_on.redoes(name)):
+                lost = answered.line.get("lost")
+                raise self._calls.in_doubt(line) if lost is None else not_kept(name, lost)
+        if not pure:  # a pure one may be called as often as one likes
+            self._write("call", **line)
+        return Call(line, pure=pure)
+
+    def returned(self, call: Call, value: Any) -> None:
         """It has returned.
 
         Raises:
@@ -138,104 +258,89 @@ class RowRecorder:
         try:
             data = value_json(value)
         except TypeError as error:
-            raise RecordingError(
-                "SGLC424", f"`{call['function']}` returned a `{error}`, which cannot be recorded",
-                note="it holds texts, numbers, truth values, None, and lists, tuples and dicts of them",
-                hint="have it return plain data",
-            ) from None  # fmt: skip
-        self._write("call", **call, value=data)
+            self._ended(call, lost=str(error))
+            raise not_kept(call.line["function"], str(error)) from None
+        self._ended(call, value=data)
 
-    def raised(self, call: Mapping[str, Any], error: BaseException) -> None:
+    def raised(self, call: Call, error: BaseException) -> None:
         """It has raised."""
+        self._raised.append((call.line, error))
         raised = {"class": type(error).__name__, "module": type(error).__module__, "args": _data(error.args)}
-        self._write("call", **call, raised=raised)
+        self._ended(call, raised=raised)
+
+    def _ended(self, call: Call, **given: Any) -> None:
+        if call.pure:
+            self._write("call", **call.line, **given)
+            return
+        keys = {key: call.line[key] for key in ("function", "occurrence", "task") if key in call.line}
+        self._write("called", **keys, **given)
+
+    def paused(self, pause: Paused) -> Any:
+        """What a person answered to a pause.
+
+        Raises:
+            Paused: nobody has.
+            RecordingError: SGLC425, the program asks something else than before.
+        """
+        line = self._calls.paused(pause)
+        answered = self._calls.recorded_of(line)
+        if answered is None:
+            name = self._calls.name_of(line)
+            found = self.recorder.goes_on.answer(self.number, name)
+            if found is None:
+                raise waits_for(name, pause)
+            line = {**line, "value": value_json(found[0])}
+            self._write("call", **line)
+        else:
+            line = answered.line
+        return given_by(line)
+
+    # -- the end ---------------------------------------------------------------------------------
 
     def end(
         self, outputs: RunOutputs, error: BaseException | None, total_s: float
     ) -> tuple[BaseException | None, float]:
         """The row has ended; what failed in it is known."""
-        for output in tuple(outputs.generations.values()):
-            if output.error is not None and output.site not in self._written:
-                self._answer(output, error=error_json(output.error))
-        self._asked.clear()
-        self._write("end", total_s=total_s, error=None if error is None else error_json(error))
-        self.recorder.going(-1)
+        if error is None and not self.within and not self._again["answers"] and not self._again["calls"]:
+            error = not_asked_for(self.recorded, self.number)
+        try:
+            if not isinstance(error, RecordingError):  # else it goes on when program and recording fit again
+                self._end(tuple(outputs.generations.values()), error, total_s)
+        finally:
+            self.recorder.going(-1)
         return error, total_s
 
-    def _answer(self, output: PendingOutput, **answer: Any) -> None:
-        self._written.add(output.site)
-        asked = self._asked.pop(output.site, {"target": None})
-        self._write("answer", site=str(output.site), loc=str(output.node.loc), **asked, **answer)
+    def _end(self, generations: Sequence[PendingOutput], error: BaseException | None, total_s: float) -> None:
+        for output in generations:
+            if output.error is not None and output.site not in self._written:
+                self._answer(output.node, error=error_json(output.error))
+        line: Json = {"total_s": total_s, "error": None if error is None else error_json(error)}
+        if error is not None:
+            # What the program has caught is as it was when it is run once more.
+            failed = [
+                str(output.site)
+                for output in generations
+                if output.error is not None and not (output.caught and not failed_by(error, output.root.error))
+            ]
+            calls = [call for call, raised in self._raised if failed_by(error, raised)]
+            line["failed"] = {"answers": failed, "calls": calls}
+        self._write("end", **line)
 
     def _write(self, what: str, **line: Any) -> None:
         later = what in ("begin", "end")  # nothing is lost with them that was paid for
         self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line}, later=later)
 
 
-class RecordingBackend:
-    """A back end whose answers are noted for one row; `row` None: only its streams are followed."""
-
-    def __init__(
-        self, inner: Backend, recorder: TapeRecorder, row: RowRecorder | None, target_name: str
-    ) -> None:
-        self.inner = inner
-        self.target_name = target_name
-        self._recorder = recorder
-        self._row = row
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # whatever else this back end can do
-
-    @property
-    def target(self) -> Target:
-        return self.inner.target
-
-    def start(self) -> None:
-        self.inner.start()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As that of the back end."""
-        followed = self._recorder.streams.follow(segment)
-        if self.inner.target.whole_answers:
-            return self._noting(followed, self.inner.submit(segment, streams=streams))
-        return self._noting(followed, self.inner.submit(segment))
-
-    async def _noting(self, followed: Followed, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        try:
-            async for event in events:
-                self._note(followed, event)
-                yield event
-        finally:
-            if (close := getattr(events, "aclose", None)) is not None:
-                await close()
-
-    def _note(self, followed: Followed, event: Event) -> None:
-        match event:
-            case GenDone(node=index):
-                followed.texts[index] = event.samples[0].text
-            case SelectDone(node=index):
-                followed.texts[index] = event.text
-            case NodeFailed(index, error):
-                followed.failed[index] = error
-                if failed_before(followed.segment.nodes[index], followed.failed) is not None:
-                    return  # it was never asked for
-            case _:
-                return
-        node = followed.segment.nodes[index]
-        if self._row is None or not isinstance(node, GenNode | SelectNode):
-            return
-        try:
-            self._row.note(node, followed.inputs(index), self.target_name)
-        except KeyError:  # what it reads failed in an earlier segment
-            if not isinstance(event, NodeFailed):
-                raise
+_MODES = {"plan": "a plan", "python": "Python"}
 
 
-def _inner(backend: Backend) -> Backend:
-    return backend.inner if isinstance(backend, RecordingBackend) else backend
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a declared function: the line that says so, and that which says what it gave before."""
+
+    line: Json
+    known: Json | None = None
+    pure: bool = False
 
 
 def _data(args: tuple[Any, ...]) -> Any:

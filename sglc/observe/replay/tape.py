@@ -1,95 +1,34 @@
 """A recording on disk: `recording.jsonl` in a folder of its own, one JSON object a line, only ever appended.
 
 The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of
-a model or of a declared function with everything that was asked, or that it ended. An answer is written as
-soon as it is known (that a row begins or ends, together with the next answer), so whatever ends the process,
-what was answered before can be read; a last line that was cut short is left out. No keys are in it.
+a model with everything that was asked, that a declared function is called, what it gave, or that the row
+ended. An answer is written as soon as it is known, and that a function is called before it is (that a row
+begins or ends, together with the next of these), so whatever ends the process, what was done before can be
+read; a last line that was cut short is left out. Of two lines that say the same of one row, the later one
+holds: a run that goes on appends to what there is. No keys are in it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sglc import errors
-from sglc.errors import BackendError, Loc, RunError, SglcError, UsageError
+from sglc.errors import BackendError, Loc, Paused, RunError, SglcError, UsageError
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
 
 FILE = "recording.jsonl"
-RECORDING_VERSION = 1
+RECORDING_VERSION = 2
 
 Json = dict[str, Any]
-
-
-class Writer:
-    """Appends lines; from any thread. The file is begun with the first one: what never began leaves none.
-
-    Raises:
-        UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
-        self._path = Path(folder) / FILE
-        self._header = header
-        self._file = -1
-        self._waiting: list[str] = []
-        self._lock = threading.Lock()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                "SGLC051", f"nothing can be recorded in `{folder}`: {error.strerror or error}"
-            ) from None
-        if self._path.exists():
-            raise UsageError(
-                "SGLC050", f"`{folder}` holds a recording already", hint="record into a new folder"
-            )
-        if not os.access(self._path.parent, os.W_OK):
-            raise UsageError("SGLC051", f"nothing can be recorded in `{folder}`: it cannot be written")
-
-    def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
-        """Append one line: at once and whole, or together with the next one that is.
-
-        Raises:
-            RunError: SGLC423, it cannot be written.
-        """
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        with self._lock:
-            self._waiting.append(text)
-            if not later:
-                self._flush()
-
-    def _flush(self) -> None:
-        try:
-            if self._file < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-                self._file = os.open(self._path, flags, 0o644)
-                head = json.dumps({"recording": RECORDING_VERSION, **self._header}) + "\n"
-                self._waiting.insert(0, head)
-            rest = memoryview("".join(self._waiting).encode("utf-8", "surrogatepass"))
-            self._waiting.clear()
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        except OSError as error:
-            raise RunError("SGLC423", f"the recording cannot be written: {error.strerror or error}") from None
-
-    def close(self) -> None:
-        """Nothing more is written. Idempotent.
-
-        Raises:
-            RunError: SGLC423, what waited cannot be written.
-        """
-        with self._lock:
-            if self._waiting:
-                self._flush()
-            file, self._file = self._file, -1
-            if file >= 0:
-                os.close(file)
+NOTHING_AGAIN: Json = {"answers": [], "calls": []}
+# The task of an async body that calls, and how often it did before; of a pure function a digest of what it is
+# given.
+Occurrence = tuple[str, int | str]
 
 
 @dataclass(slots=True)
@@ -107,12 +46,20 @@ class TapeRow:
 
     begins: dict[str, Json] = field(default_factory=dict)  # by path; "" is the row's own program
     answers: dict[tuple[str, str], Answered] = field(default_factory=dict)
-    calls: dict[tuple[str, str], dict[int, Answered]] = field(default_factory=dict)  # by occurrence
+    calls: dict[tuple[str, str], dict[Occurrence, Answered]] = field(default_factory=dict)
     ends: dict[str, Json] = field(default_factory=dict)  # by path
 
+    def forget(self, path: str, again: Json) -> None:
+        """What failed there is to be done again: `again` are sites of generations, and calls of functions."""
+        for site in again["answers"]:
+            self.answers.pop((path, site), None)
+        for call in again["calls"]:
+            self.calls.get((path, call["function"]), {}).pop(occurrence_of(call), None)
+
     def unused(self) -> Answered | None:
-        """The first answer that nobody asked for."""
-        every = [*self.answers.values(), *(one for calls in self.calls.values() for one in calls.values())]
+        """The first answer that nobody asked for, and that somebody did before."""
+        asked = [one for one in self.answers.values() if one.line["target"] or "answer" in one.line]
+        every = [*asked, *(one for calls in self.calls.values() for one in calls.values())]
         return min((one for one in every if not one.used), key=lambda one: one.number, default=None)
 
 
@@ -122,7 +69,16 @@ class Tape:
 
     header: Json
     targets: Mapping[str, Json]
-    rows: Mapping[int, TapeRow]
+    rows: dict[int, TapeRow]
+
+
+def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
+    """The seed of the recording in `folder`; None if there is none that anybody could read."""
+    try:
+        with open(Path(folder) / FILE, encoding="utf-8") as file:
+            return int(json.loads(file.readline())["seed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_tape(folder: str | os.PathLike[str]) -> Tape:
@@ -174,14 +130,29 @@ def _enter(row: TapeRow, number: int, line: Json) -> None:
     match line["is"]:
         case "begin":
             row.begins[path] = line
+            row.ends.pop(path, None)
+            row.forget(path, line.get("again", NOTHING_AGAIN))
         case "end":
             row.ends[path] = line
         case "answer":
             row.answers[path, line["site"]] = Answered(number, line)
         case "call":
-            row.calls.setdefault((path, line["function"]), {})[line["occurrence"]] = Answered(number, line)
+            row.calls.setdefault((path, line["function"]), {})[occurrence_of(line)] = Answered(number, line)
+        case "called":
+            begun = row.calls[path, line["function"]][occurrence_of(line)]
+            begun.line = {**begun.line, **line}
         case other:
             raise ValueError(f"`{other}`")
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two pieces of data are the same; a NaN is one."""
+    return bool(one == other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def occurrence_of(line: Json) -> Occurrence:
+    """Which call of its function a line is of."""
+    return line.get("task", ""), line["occurrence"]
 
 
 def _damaged(path: Path, number: int, reason: str) -> UsageError:
@@ -235,10 +206,14 @@ def error_json(error: BaseException) -> Json:
     if not isinstance(error, SglcError):
         return {"class": type(error).__name__, "message": str(error)}
     loc = None if error.loc is None else [getattr(error.loc, one.name) for one in fields(error.loc)]
-    return {
+    data: Json = {
         "class": type(error).__name__, "code": error.code, "message": error.message, "loc": loc,
         "note": error.note, "hint": error.hint,
     }  # fmt: skip
+    if isinstance(error, Paused):
+        (asked,), _ = given_json([error.data], {})
+        data["paused"] = {"name": error.name, "question": error.question, "data": asked}
+    return data
 
 
 def error_of(data: Json) -> SglcError:
@@ -248,7 +223,8 @@ def error_of(data: Json) -> SglcError:
     made = getattr(errors, data["class"], None)
     known: type[SglcError] = made if isinstance(made, type) and issubclass(made, SglcError) else RunError
     loc = None if data["loc"] is None else Loc(*data["loc"])
-    return known(data["code"], data["message"], loc, note=data["note"], hint=data["hint"])
+    more = data.get("paused", {})
+    return known(data["code"], data["message"], loc, note=data["note"], hint=data["hint"], **more)
 
 
 # -- what declared functions are given and return ------------------------------------------------------

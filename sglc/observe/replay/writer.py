@@ -1,0 +1,175 @@
+"""Appending to a recording: whole lines, by one process at a time, on the disk within a second."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sglc.errors import RunError, UsageError
+from sglc.observe.replay.tape import FILE, RECORDING_VERSION
+
+NO_HEADER: Mapping[str, Any] = {}
+_SYNC_S = 1.0
+_TRIES_S, _PATIENCE = 0.01, 100  # between two looks whether another run is over, and how many of them
+
+
+class Writer:
+    """Appends lines; from any thread. The file is begun with the first one: what never began leaves none.
+
+    Args:
+        resume: go on behind what the folder holds; a last line that was cut short is cut off.
+
+    Attributes:
+        header: what the first line says, if it is yet to be written.
+        resumes: whether there is anything to go on behind.
+
+    Raises:
+        UsageError: SGLC050 the folder holds a recording already, SGLC051 it cannot be written, SGLC080 another
+            run writes to it.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], header: Mapping[str, Any] = NO_HEADER, *, resume: bool = False
+    ) -> None:
+        self._path = Path(folder) / FILE
+        self.header = header
+        self._file = -1
+        self._length = 0  # bytes in whole lines
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()
+        self._problem: OSError | None = None
+        self._synced = 0
+        self._closed = threading.Event()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if resume:
+                self._open_again()
+        except OSError as error:
+            raise UsageError(
+                "SGLC051", f"nothing can be recorded in `{folder}`: {error.strerror or error}"
+            ) from None
+        if not resume and self._path.exists():
+            raise UsageError(
+                "SGLC050", f"`{folder}` holds a recording already",
+                hint="record into a new folder, or go on with it: `resume`",
+            )  # fmt: skip
+        if not os.access(self._path.parent, os.W_OK):
+            raise UsageError("SGLC051", f"nothing can be recorded in `{folder}`: it cannot be written")
+        self.resumes = self._length > 0
+
+    def _open_again(self) -> None:
+        self._open(0)
+        try:
+            whole = self._path.read_bytes()
+            self._length = self._synced = whole.rfind(b"\n") + 1
+            if self._length < len(whole):
+                os.ftruncate(self._file, self._length)
+        except OSError:
+            os.close(self._file)
+            raise
+
+    def _open(self, new: int) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | new, 0o644)
+        for _ in range(_PATIENCE):  # rows that were stopped may still be ending
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_TRIES_S)
+        else:
+            os.close(self._file)
+            self._file = -1
+            raise UsageError(
+                "SGLC080", f"another run records in `{self._path.parent}`", hint="wait for its end, or stop it"
+            )
+        threading.Thread(target=self._sync_often, name="sglc-recording", daemon=True).start()
+
+    def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
+        """Append one line: at once and whole, or together with the next one that is.
+
+        What comes behind the end is not kept, such as the value of a function that nobody waited for any more.
+
+        Raises:
+            RunError: SGLC423, it cannot be written, or one before it could not.
+        """
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._waiting.append(text)
+            if not later:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._problem is not None:
+            raise _not_written(self._problem)
+        try:
+            if self._file < 0:
+                self._open(os.O_EXCL)
+            if not self._length:
+                head = json.dumps({"recording": RECORDING_VERSION, **self.header}) + "\n"
+                self._waiting.insert(0, head)
+            whole = "".join(self._waiting).encode("utf-8", "surrogatepass")
+            self._waiting.clear()
+            rest = memoryview(whole)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            self._length += len(whole)
+        except OSError as error:
+            self._problem = error
+            raise _not_written(error) from None
+
+    def _sync_often(self) -> None:
+        while not self._closed.wait(_SYNC_S):
+            self._sync()
+
+    def _sync(self) -> None:
+        """Have all that was written on the disk. The lock is not held meanwhile."""
+        with self._lock:
+            file = -1 if self._synced == self._length or self._file < 0 else os.dup(self._file)
+            length = self._length
+        if file < 0:
+            return
+        try:
+            os.fsync(file)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # it is nothing that has a disk
+                self._problem = error
+        finally:
+            os.close(file)
+        self._synced = length
+
+    def close(self) -> None:
+        """Nothing more is written. Idempotent.
+
+        Raises:
+            RunError: SGLC423, what waited cannot be written, and that shows only now.
+        """
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        try:
+            with self._lock:
+                if self._waiting and self._problem is None:
+                    self._flush()
+            self._sync()
+        finally:
+            with self._lock:
+                file, self._file = self._file, -1
+                if file >= 0:
+                    os.close(file)
+
+
+def _not_written(error: OSError) -> RunError:
+    return RunError(
+        "SGLC423", f"the recording cannot be written: {error.strerror or error}",
+        note="what was recorded before is kept",
+    )  # fmt: skip
