@@ -70,6 +70,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/frontend.py
 	$(PY) benchmarks/plans.py
 	$(PY) benchmarks/long_batch.py
+	$(PY) benchmarks/batch_output.py
 	$(PY) benchmarks/watching.py
 	$(PY) benchmarks/cpu.py
 	$(PY) benchmarks/five_shot.py

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ ROWS = 60
 FAIL = range(3, ROWS, 13)  # rows that fail as long as their answers are not in the script
 CONCURRENCY = (1, 4, 64)
 _CALLS = ("write", "replace", "ftruncate", "unlink", "fsync")  # of `os`, at which a process may be killed
+_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -66,10 +68,14 @@ def in_child(arguments: Sequence[str], first: Callable[[], None] = lambda: None)
     code = 70
     try:
         quiet = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(quiet, stream)
+        told = os.open("told", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for stream, to in enumerate((quiet, quiet, told)):
+            os.dup2(to, stream)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
         first()
         code = sglc(arguments)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
@@ -118,15 +124,25 @@ def interrupted(arguments: Sequence[str], draw: random.Random) -> str:
         code = wait(in_child(arguments, lambda: resource.setrlimit(*limit)))
         allowed = (0, 1, 2)
     else:
-        child = in_child(arguments)
-        time.sleep(draw.random() * draw.choice((0.02, 0.3)))
         number = signal.SIGKILL if how == "kill" else signal.Signals[how]
+        child, before = in_child(arguments), _written()
+        if draw.random() < 0.3:
+            time.sleep(draw.random() * 0.3)
+        else:
+            more = draw.randrange(1, 20_000)
+            while _written() < before + more and os.waitid(os.P_PID, child, _ENDED) is None:
+                time.sleep(0.001)
         os.kill(child, number)
         code = wait(child)
         allowed = (0, 1, -number, 128 + number)
     if code not in allowed:
-        raise AssertionError(f"{how}: exit {code} of {' '.join(arguments)}")
+        raise AssertionError(f"{how}: exit {code} of {' '.join(arguments)}\n{Path('told').read_text()}")
     return f"{how} {code}"
+
+
+def _written() -> int:
+    """Bytes of results that are there."""
+    return sum(os.path.getsize(path) for path in ("out.jsonl", "out.jsonl.waiting") if os.path.exists(path))
 
 
 def results(path: Path) -> list[dict[str, Any]]:
@@ -181,7 +197,7 @@ def _one(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
         counts[interrupted(asked("out.jsonl", draw.choice(("slow", "instant")), *more), draw)] += 1
         counts["ends"] += 1
     if code := wait(in_child(asked("out.jsonl", "instant", *more))):
-        raise AssertionError(f"it does not go on: exit {code}, seed of the moment {draw.getstate()[1][:2]}")
+        raise AssertionError(f"it does not go on: exit {code}\n{Path('told').read_text()}")
     made, whole = results(out), results(folder / "whole.jsonl")
     order = [one["index"] for one in made]
     assert len(set(order)) == len(order) == ROWS, f"rows are lost or doubled: {sorted(order)}"
@@ -243,13 +259,14 @@ def _watched(folder: Path, rows: int, more: Sequence[str], kill_at: int | None) 
 
     until(first_line)
     first_s = _cpu_s(stat)
-    peak, lines, read = 0.0, 0, out.open("rb")
+    peak, lines, mark, read = 0.0, 0, rows // 10, out.open("rb")
     with read:
         while process.poll() is None:
             peak = max(peak, _peak_mb(process.pid))
             while piece := read.read(1 << 20):
                 lines += piece.count(b"\n")
-            if lines >= (len(checkpoints) + 1) * rows // 10:
+            if lines >= mark:
+                mark = (10 * lines // rows + 1) * rows // 10
                 checkpoints.append((lines, round(time.perf_counter() - began, 1), round(peak)))
                 print(f"{lines} lines, {checkpoints[-1][1]} s, {peak:.0f} MB", flush=True)
             if kill_at is not None and lines >= kill_at:

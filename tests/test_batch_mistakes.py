@@ -357,6 +357,22 @@ def test_failed_rows_stay_when_the_run_may_not_go_on(folder: Path, capsys: pytes
     assert Path("out.jsonl").read_bytes() == before
 
 
+def test_a_link_to_results_stays_one(folder: Path) -> None:
+    Path("real.jsonl").touch(mode=0o600)
+    os.symlink("real.jsonl", "out.jsonl")
+    assert main(command("-o", "out.jsonl", program="fails")) == 1
+    again = command("-o", "out.jsonl", "--resume", "--retry-failed", program="fails")
+    assert main(again) == 1
+    assert Path("out.jsonl").is_symlink()
+    assert sorted(numbers("real.jsonl")) == list(range(ROWS))
+    assert Path("real.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_results_and_a_trace_in_one_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command("-o", "out.json", "--trace", "./out.json")) == 2
+    assert "error[SGLC073]: `out.json` is another file of this run" in capsys.readouterr().err
+
+
 def test_a_lost_manifest(folder: Path) -> None:
     assert main(command("-o", "out.jsonl")) == 0
     kept = Path("out.jsonl").read_bytes().splitlines(keepends=True)[:7]
@@ -416,6 +432,18 @@ def test_a_result_that_waits_and_cannot_be_given_waits_on(tmp_path: Path) -> Non
         buffer.put(0, b"0\n")
     buffer.close()
     assert (tmp_path / "w").read_bytes() == b"1\n"
+
+
+@pytest.mark.parametrize("order", [[], ["--ordered"]])
+def test_a_program_that_goes_into_another_folder(
+    folder: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "import os\nimport sglc as sgl\n\n@sgl.function\ndef goes(s, q):\n    s += q\n    os.chdir('/')\n"
+    (folder / "prog.py").write_text(body)
+    assert main(command("-o", "out.jsonl", *order, program="goes")) == 0
+    monkeypatch.chdir(folder)
+    assert sorted(numbers()) == list(range(ROWS))
+    assert not Path("out.jsonl.waiting").exists()
 
 
 def test_a_row_that_fails_says_which(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

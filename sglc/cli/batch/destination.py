@@ -47,7 +47,7 @@ class Destination:
 
     Args:
         path: a file; None: stdout, where results are in the order of their rows.
-        inputs: the files that the run reads.
+        others: the other files of the run.
         ordered: whether those of a file are, too.
         resume, force: as of `OutputFile`.
         retry_failed: rows that failed have no results: they run again.
@@ -65,7 +65,7 @@ class Destination:
     def __init__(
         self,
         path: str | None,
-        inputs: Iterable[str],
+        others: Iterable[str],
         *,
         ordered: bool,
         resume: bool,
@@ -82,7 +82,7 @@ class Destination:
         self.file: OutputFile | None = None
         if path is None:
             return
-        self.file = OutputFile(path, inputs, resume=resume, force=force)
+        self.file = OutputFile(path, others, resume=resume, force=force)
         self.resumable = self.file.resumable
         self._wait_file = f"{path}.waiting"
         if resume:

@@ -7,6 +7,7 @@ What a model alone answers is not: that costs a multiple of writing results, and
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ def journal_of(function: Function | LoadedPlan, options: argparse.Namespace) -> 
         return None
     if Path(options.output).exists() and not Path(options.output).is_file():
         return None
-    return f"{options.output}.journal"
+    return os.path.abspath(f"{options.output}.journal")  # a program may change the folder
 
 
 def remove_journal(folder: str) -> None:

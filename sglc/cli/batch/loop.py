@@ -52,7 +52,7 @@ def run_rows(
             run then.
     """
     to = Destination(
-        options.output, _inputs(options, rows), ordered=options.ordered, resume=options.resume,
+        options.output, _others(options, rows), ordered=options.ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=options.record is not None,
     )  # fmt: skip
     try:
@@ -78,16 +78,11 @@ def run_rows(
         to.close()
 
 
-def _inputs(options: argparse.Namespace, rows: RowFile) -> list[str]:
-    """The files that the run reads."""
+def _others(options: argparse.Namespace, rows: RowFile) -> list[str]:
+    """The other files of the run."""
     backend = (options.backend or "").removeprefix("scripted:")
-    named = [
-        str(rows.path or ""),
-        str(program_path(options.program)),
-        options.tools,
-        options.passes_from,
-        backend,
-    ]
+    paths = [rows.path, program_path(options.program)]
+    named = [options.tools, options.passes_from, options.trace, backend, *(str(path or "") for path in paths)]
     return [name for name in named if name]
 
 
@@ -192,6 +187,7 @@ def _ending(control: BatchControl, deadline: float | None) -> Iterator[list[int]
 
     def come(number: int, frame: FrameType | None) -> None:
         if came or control.batch is None:
+            came[:] = [number]
             raise KeyboardInterrupt(number)
         came.append(number)
         # Not here: this thread may hold the lock that stopping takes.
@@ -204,7 +200,10 @@ def _ending(control: BatchControl, deadline: float | None) -> Iterator[list[int]
     timer = None if deadline is None else threading.Timer(deadline, late)
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, come) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, come) for number in (signal.SIGINT, signal.SIGTERM)
+            if signal.getsignal(number) != signal.SIG_IGN  # as of what runs behind a shell script
+        }  # fmt: skip
     if timer is not None:
         timer.daemon = True
         timer.start()

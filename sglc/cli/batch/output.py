@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,16 +22,16 @@ class OutputFile:
     What is no regular file (a pipe, `/dev/null`) has nothing that could be kept: `resumable` is false.
 
     Args:
-        inputs: the files that the run reads.
+        others: the other files of the run.
         resume, force: go on behind the results that are there already, or write over them.
 
     Raises:
         UsageError: SGLC009 it cannot be opened; SGLC072 there are results in it and neither `resume` nor
-            `force`; SGLC073 it is one of `inputs`; SGLC074 another run writes it.
+            `force`; SGLC073 it is one of `others`; SGLC074 another run writes it.
     """
 
     def __init__(
-        self, path: str, inputs: Iterable[str] = (), *, resume: bool = False, force: bool = False
+        self, path: str, others: Iterable[str] = (), *, resume: bool = False, force: bool = False
     ) -> None:
         self.path = path
         self._lost: OSError | None = None  # why what was written may not be on the disk
@@ -38,8 +39,8 @@ class OutputFile:
         self._over = threading.Event()
         self._syncing: threading.Thread | None = None
         self._stays = 0  # bytes of what is there that do
-        if any(_same(path, one) for one in inputs):
-            raise UsageError("SGLC073", f"`{path}` is a file that this run reads", hint="name another one")
+        if any(_same(path, one) for one in others):
+            raise UsageError("SGLC073", f"`{path}` is another file of this run", hint="name another one")
         try:
             # Not for reading, too: then a pipe that nobody reads would take results until it is full.
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -102,11 +103,13 @@ class OutputFile:
         self._syncing.start()
 
     def _replace(self, lines: Iterator[bytes]) -> None:
-        other = f"{self.path}.new"
+        path = os.path.realpath(self.path)  # a link stays one
+        other = f"{path}.new"
         write_lines(other, lines)
+        shutil.copymode(path, other)
         replaced, self._file = self._file, os.open(other, os.O_WRONLY | os.O_APPEND)
         self._lock()
-        os.replace(other, self.path)
+        os.replace(other, path)
         os.close(replaced)
 
     def write(self, line: bytes) -> None:
@@ -187,8 +190,8 @@ def write_lines(path: str, lines: Iterable[bytes]) -> None:
 def _same(path: str, other: str) -> bool:
     try:
         return os.path.samefile(path, other)
-    except OSError:  # one of them is not there
-        return False
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _check_torn(line: bytes, loc: Loc) -> None:

@@ -25,7 +25,7 @@ class ReorderBuffer:
 
     def __init__(self, write: Callable[[bytes], None], path: str | None, skip: Container[int] = ()) -> None:
         self._write = write
-        self._path = path
+        self._path = None if path is None else os.path.abspath(path)  # a program may change the folder
         self._skip = skip
         self._file = _opened(path)
         self._waiting: dict[int, tuple[int, int]] = {}  # where each text is in the file
