@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,6 @@ class Words:
     def __init__(self) -> None:
         self._ids = {text: i for i, text in enumerate(_CONTROL)}
         self._texts = list(_CONTROL)
-        self._template = ChatTemplate(_TEMPLATE, {})
 
     def encode(self, text: str) -> list[int]:
         return [self._id(word) for word in _WORD.findall(text)]
@@ -169,7 +168,12 @@ class Words:
         return tuple(ControlText(p, (_CONTROL.index(p),)) if p in _CONTROL else p for p in parts if p)
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
-        return self._template.render(messages, generate=generate)
+        return _chat_template().render(messages, generate=generate)
+
+
+@cache
+def _chat_template() -> ChatTemplate:
+    return ChatTemplate(_TEMPLATE, {})
 
 
 class ScriptedBackend:

@@ -178,14 +178,12 @@ def _run(options: argparse.Namespace) -> int:
     journal = journal_of(function, options)
     if journal is not None:
         options.record = journal
-        if not options.resume and options.force:
-            remove_journal(journal)
     watches = _watches(options)
     mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if mode and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     if rows is not None:
-        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode})
+        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode}, journal)
         if journal is not None and code == 0:
             remove_journal(journal)
         return code

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sglc.execution.plan.prepare import function_steps
 from sglc.execution.tool_calls import EFFECTS
 from sglc.frontend.tracing.tools import PAUSE, declared_tools
+from sglc.observe.replay.tape import FILE
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -32,7 +33,9 @@ def journal_of(function: Function | LoadedPlan, options: argparse.Namespace) -> 
 
 def remove_journal(folder: str) -> None:
     """What it holds is over."""
-    shutil.rmtree(folder, ignore_errors=True)
+    Path(folder, FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # there is none, or something else in it
+        os.rmdir(folder)
 
 
 def _acts(function: Function | LoadedPlan) -> bool:

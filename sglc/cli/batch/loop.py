@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
+from sglc.cli.batch.journal import remove_journal
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.options import say
@@ -39,13 +40,14 @@ _DECIDING = ("mode", "passes", "max_calls", "max_tokens", "device", "dtype")
 
 def run_rows(
     function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
-    backend: Backend, budget: BatchBudget, asked: Mapping[str, Any],
+    backend: Backend, budget: BatchBudget, asked: Mapping[str, Any], journal: str | None,
 ) -> int:  # fmt: skip
     """Run every row of `rows` and show its result; gives the exit code.
 
     Args:
         given: arguments of all rows.
         asked: further keywords of `stream_batch`.
+        journal: as of `journal_of`.
 
     Raises:
         UsageError: as of `Destination`, and SGLC075, SGLC076: it is not the batch that is to go on. Nothing has
@@ -57,6 +59,8 @@ def run_rows(
     )  # fmt: skip
     try:
         manifest = _manifest(function, options, rows, given, backend, to)
+        if journal is not None and options.force and not options.resume:
+            remove_journal(journal)
         control = BatchControl(budget.admits if budget.limited else None)
         each = ({**given, **row} for row in rows)
         try:
