@@ -234,7 +234,6 @@ def test_two_runs_do_not_write_one_file(folder: Path, capsys: pytest.CaptureFixt
     assert "SGLC074" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path) -> None:
     """As a disk that is full: the row that did not fit is not there, and the run says how to go on."""
 
@@ -255,7 +254,6 @@ def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path) -> None:
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
-@pytest.mark.slow
 def test_nobody_reads_stdout(folder: Path) -> None:
     process = start(command("--json", script="slow.json"))
     assert process.stdout is not None
@@ -375,7 +373,6 @@ def test_programs_are_told_how_a_batch_goes_on(folder: Path, capsys: pytest.Capt
     assert last["left_s"] == 0.0
 
 
-@pytest.mark.slow
 def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
     """A real one: what the other end of a pseudo-terminal reads."""
     master, terminal = os.openpty()

@@ -455,7 +455,8 @@ def test_a_batch_of_a_plan_gives_lines_as_a_program_s_does(
     assert main(["run", str(plan), *line]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error[SGLC014]: the plan misses `question`\nnote: row 1 of the batch; its arguments")
+    assert err.startswith("error[SGLC014]: the plan misses `question`\nnote: ")
+    assert "rows.jsonl:2: row 1 of the batch; its arguments: question\n" in err
 
 
 def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from sglc.errors import (
     LegalizeError,
     Loc,
     MissingVariable,
+    Paused,
     RecordingError,
     RunError,
     SglcError,
@@ -80,6 +81,7 @@ ERRORS: Mapping[str, type[SglcError]] = {
         VerifyError,
         LegalizeError,
         RunError,
+        Paused,
         RecordingError,
         BackendError,
     )
