@@ -260,7 +260,7 @@ def test_scores_and_log_probabilities_come_back(tmp_path: Path) -> None:
     @sgl.function
     def program(s: Any) -> Any:
         s += "pick" + sgl.select("x", ["yes", "no"])
-        s += sgl.gen("y", max_tokens=4, return_logprob=True, top_logprobs_num=2, n=2)
+        s += sgl.gen("y", max_tokens=4, return_logprob=True, top_logprobs_num=2, n=2, ignore_eos=True)
         return [s.get_meta_info("x"), s.get_meta_info("y")]
 
     first, again = both(program, tmp_path, backend)
