@@ -69,6 +69,7 @@ class GrammarConstraint:
     """A `Constraint` of one request; its states are numbers of token sequences."""
 
     start = 0
+    slow = True
 
     def __init__(
         self, matcher: Callable[[], Matcher], token_bytes: Sequence[bytes], size: int, effort: Effort

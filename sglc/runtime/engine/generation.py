@@ -29,7 +29,7 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.engine.kept_constraints import kept_constraints
-from sglc.runtime.scheduler.requests import Likely
+from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 
