@@ -54,7 +54,7 @@ class MatcherThreads:
         self._given: deque[_Call] = deque()
         self._working: dict[_Thread, None] = {}
         self._resting = 0
-        self._lost = 0
+        self.lost = 0  # threads whose calls were given up, and have not ended yet
         self._waits_for: set[_Call] = set()  # who waits is woken when all of them have ended
         self._waits_for_any = False  # or when a call has
         self._calls: dict[_Call, None] = {}  # begun, and not handed over
@@ -135,7 +135,7 @@ class MatcherThreads:
 
     def _staff(self) -> None:
         """Have threads for what is ready, if there may be more."""
-        most = min(self._threads, self._threads + self._most_lost - self._lost)
+        most = min(self._threads, self._threads + self._most_lost - self.lost)
         if len(self._ready) <= self._resting:
             self._begun.notify()
         elif len(self._working) < most:
@@ -151,7 +151,7 @@ class MatcherThreads:
         for thread in [thread for thread in self._working if thread.overdue]:
             assert thread.call is not None
             del self._working[thread]
-            self._lost += 1
+            self.lost += 1
             thread.lost = True
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _LEAST_PRIORITY)
@@ -203,7 +203,7 @@ class _Thread(threading.Thread):
                 call.bug = error
             with threads._lock:
                 if self.lost:
-                    threads._lost -= 1
+                    threads.lost -= 1
                     return
                 behind = threads._behind[call.key]
                 if behind:
