@@ -138,6 +138,24 @@ def test_others_go_on_while_a_call_runs() -> None:
     assert bench.samples(request) == [truth]
 
 
+def test_every_step_takes_a_free_row_on_while_another_row_is_late() -> None:
+    bench, constraint = Bench(), Stuck("[ab]{20}", 2)
+    bench.held(constraint)
+    try:
+        bench.until(lambda: constraint.left < 0)
+        bench.gen(LONG[:12], Sampling(max_tokens=20, ignore_eos=True))
+        bench.step()
+        for _ in range(18):
+            before = len(bench.oracle.steps)
+            bench.step()
+            assert len(bench.oracle.steps) == before + 1
+            assert bench.oracle.steps[-1].rows.size == 1
+    finally:
+        constraint.released.set()
+    bench.run()
+    assert bench.nothing_left()
+
+
 def test_what_is_aborted_while_it_is_late_gives_its_pages_back_at_once() -> None:
     bench, constraint = Bench(), Stuck("[ab]{20}", 2)
     request = bench.held(constraint)

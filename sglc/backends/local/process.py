@@ -248,7 +248,7 @@ class RuntimeProcess:
                 ],
                 stdin=subprocess.PIPE,  # which closes with the program
                 stdout=2,  # results are the program's alone to print
-                # It imports what the program would. Threads of matchers share their memory, rather than that each
+                # It imports what the program would. Its threads share what memory was given back, or each of them
                 # keeps what it once had.
                 env={
                     "MALLOC_ARENA_MAX": "2",
