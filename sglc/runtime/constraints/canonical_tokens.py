@@ -37,6 +37,11 @@ class CanonicalTokens:
         self._spelled = lru_cache(maxsize=_SPELLINGS)(self._spelling)
 
     @property
+    def slow(self) -> bool:
+        """Whether a call may take long."""
+        return self._inner.slow
+
+    @property
     def start(self) -> int:
         """The state before the first token."""
         return self._inner.start

@@ -151,6 +151,7 @@ class TokenAutomaton:
     """A `Constraint`: the tokens of a vocabulary along a byte automaton."""
 
     start = 0
+    slow = False
 
     def __init__(self, tables: Tables, vocabulary: Vocabulary, pattern: str) -> None:
         """Raises RunError: SGLC454, nothing but the empty text can be written."""
