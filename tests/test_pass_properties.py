@@ -83,8 +83,7 @@ def test_dead_code_takes_what_called_programs_generate_for_nobody() -> None:
     assert sum(map(check_dead_code, programs())) > PROGRAMS * 8 // 100
 
 
-def test_prompts_of_one_cache_key_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
+def test_prompts_of_one_cache_key_begin_alike() -> None:
     assert sum(check_cache_hints(program, 4) for program in programs()) > PROGRAMS // 10
 
 
@@ -364,7 +363,6 @@ def test_broken_sweeping_is_caught(break_it: Callable[[pytest.MonkeyPatch], None
 
 
 def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
     monkeypatch.setattr(cache_hints._Prefix, "closed", lambda self: self)
     assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())  # type: ignore[misc]
 

@@ -16,6 +16,6 @@ import sglc.passes.reorder
 import sglc.passes.share_prefixes
 import sglc.passes.speculate  # noqa: F401
 from sglc.ir.remark import Remark
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
-__all__ = ["Exactness", "Remark", "Rewrite", "register"]
+__all__ = ["Exactness", "Kind", "Remark", "Rewrite", "register"]
