@@ -57,7 +57,7 @@ def judge(s: Any, text: str, aspect: str) -> Any:
 
 @sglc.function
 def reviewed(s: Any, essay: str) -> None:
-    """A chain of calls: a summary, three marks of it, a verdict. Only the scores are read."""
+    """A chain of calls: a summary, three marks of it, a verdict. Only scores are read, and no reason."""
     s += f"Essay: {essay}\nSummary:"
     s += sglc.gen("summary", max_tokens=12, temperature=0, ignore_eos=True)
     for aspect in ("style", "facts", "length"):
@@ -194,7 +194,7 @@ def report() -> dict[str, Any]:
     }
     return {
         "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
-        "dead_code": both(reviewed.trace(), essays, LOCAL, ["+dead_code"]),
+        "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
         "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
@@ -230,7 +230,7 @@ def main() -> int:
     found = report()
     result = {
         "what": "programs with a pass and without it: counts of all rows on the local runtime",
-        "rows": {"inline_calls": 4, "dead_code": 4, "speculate": 1, "reorder": ROWS, "hoist_prefix": 1},
+        "rows": {"inline_calls": 4, "prune": 4, "speculate": 1, "reorder": ROWS, "hoist_prefix": 1},
         "figures": found,
         **setting(),
     }

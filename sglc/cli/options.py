@@ -29,12 +29,16 @@ def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def add_passes(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose passes."""
+    """Add the options that say what is compiled how."""
     parser.add_argument(
         "--passes",
         metavar="A,B{K=V},C",
         help="run these passes instead of the target's; `+A` adds one to the target's, `-A` takes one away",
     )
+    parser.add_argument(
+        "--outputs", metavar="A,B", type=lambda text: [name for name in text.split(",") if name],
+        help="variables that are asked for: what neither they nor the return value need is not generated",
+    )  # fmt: skip
     parser.add_argument("--passes-from", metavar="FILE.py", help="a Python file that registers passes")
 
 

@@ -46,24 +46,24 @@ def ask(s, question):
     [
         (("fold_text",), PLAIN, ("fold_text",)),
         ((), PLAIN, ()),
-        (("+reorder",), PLAIN, (*LOCAL[:2], "reorder", *LOCAL[2:])),
-        (("+dead_code", "+reorder"), PLAIN, (*LOCAL[:2], "dead_code", "reorder", *LOCAL[2:])),
-        (("+reorder",), API, (*CHAT[:5], "reorder", *CHAT[5:])),
+        (("+reorder",), PLAIN, (*LOCAL[:3], "reorder", *LOCAL[3:])),
+        (("+speculate", "+reorder"), PLAIN, (*LOCAL[:3], "speculate", "reorder", *LOCAL[3:])),
+        (("+reorder",), API, (*CHAT[:6], "reorder", *CHAT[6:])),
         (("lower_roles", "+reorder", "fold_text"), PLAIN, ("lower_roles", "reorder", "fold_text")),
         (("lower_roles", "+reorder"), PLAIN, ("lower_roles", "reorder")),
         (("-fold_text", "-speculate"), PLAIN, tuple(name for name in LOCAL if name != "fold_text")),
-        (("-fold_text", "+reorder"), PLAIN, (*LOCAL[:2], "reorder", "share_prefixes", "lower_roles")),
+        (("-fold_text", "+reorder"), PLAIN, (*LOCAL[:3], "reorder", "share_prefixes", "lower_roles")),
         (("fold_text", "lower_roles", "-fold_text"), PLAIN, ("lower_roles",)),
         (("+inline_calls{max_ops=9}",), PLAIN, (LOCAL[0], "inline_calls{max_ops=9}", *LOCAL[2:])),
-        (("+cache_hints{min_tokens=9}",), PLAIN, (*LOCAL[:2], "cache_hints{min_tokens=9}", *LOCAL[2:])),
+        (("+cache_hints{min_tokens=9}",), PLAIN, (*LOCAL[:3], "cache_hints{min_tokens=9}", *LOCAL[3:])),
     ],
 )
 def test_where_a_pass_that_is_asked_for_stands(
     asked: tuple[str, ...], target: Target, expected: tuple[str, ...]
 ) -> None:
     assert extended(asked, target) == expected
-    assert CHAT[5] == "fold_text"
-    assert LOCAL[2] == "fold_text"
+    assert CHAT[6] == "fold_text"
+    assert LOCAL[3] == "fold_text"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,8 @@ def test_reordered_rows_compute_the_rules_once() -> None:
 
 def test_what_nobody_reads_is_not_generated() -> None:
     rows = [{"essay": "Tea is made of leaves."}]
-    off, on = measured(plan(reviewed.trace()), rows), measured(plan(reviewed.trace(), "+dead_code"), rows)
+    program = replace(reviewed.trace(), outputs=("verdict",))
+    off, on = measured(plan(program, "-prune"), rows), measured(plan(program), rows)
     assert (off.generations, on.generations) == (8, 5)  # three reasons
     assert off.generated_tokens - on.generated_tokens == 3 * 16
 
