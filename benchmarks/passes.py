@@ -36,6 +36,7 @@ from sglc.passes.pipelines import LOCAL
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from tests.openai_server import serving
 from tests.reference.oracle import Oracle
 
 ROWS = 16
@@ -56,7 +57,7 @@ def judge(s: Any, text: str, aspect: str) -> Any:
 
 @sglc.function
 def reviewed(s: Any, essay: str) -> None:
-    """A chain of calls: a summary, three marks of it, a verdict. Only the scores are read."""
+    """A chain of calls: a summary, three marks of it, a verdict. Only scores are read, and no reason."""
     s += f"Essay: {essay}\nSummary:"
     s += sglc.gen("summary", max_tokens=12, temperature=0, ignore_eos=True)
     for aspect in ("style", "facts", "length"):
@@ -72,6 +73,12 @@ def answered(s: Any, question: str) -> None:
     s += sglc.section(f"Rules: {RULES}\n", name="rules", movable=True)
     s += "Answer:"
     s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+def extracted(s: Any, essay: str) -> None:
+    """Three fields of one text, each a generation, as the API of another's model is asked for them."""
+    s += f"{essay}\nName:" + sglc.gen("name", stop="\n") + "\nAge:" + sglc.gen("age", stop="\n")
+    s += "\nCity:" + sglc.gen("city", stop="\n")
 
 
 def siblings(shared: bool) -> Program:
@@ -145,6 +152,28 @@ def measured(plan: Plan, rows: Rows) -> Figures:
     return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)
 
 
+def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
+    """Requests and tokens of `extracted`, of a server whose model says the fields as the program has them."""
+    said = "Name: Ann\nAge: 7\nCity: Rome\nThe end."
+
+    def answer(body: dict[str, Any]) -> str:
+        """What is left of `said` behind the prompt, up to the first stop string."""
+        rest = next(said[at:] for at in range(len(said), 0, -1) if body["prompt"].endswith(said[:at]))
+        stops = body.get("stop") or []
+        return min(
+            (rest.split(stop)[0] for stop in ([stops] if isinstance(stops, str) else stops)),
+            key=len,
+            default=rest,
+        )
+
+    with serving(answer) as api:
+        backend = sglc.OpenAI("gpt-3.5-turbo-instruct", base_url=api.url, api_key="none")
+        result = sglc.function(num_api_spec_tokens=guessed_tokens)(extracted).run(essay=ESSAY, backend=backend)
+        assert result["city"] == " Rome", result.text()
+        used = result.usage
+        return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
+
+
 def without(name: str) -> tuple[str, ...]:
     return tuple(other for other in LOCAL if other != name)
 
@@ -165,7 +194,8 @@ def report() -> dict[str, Any]:
     }
     return {
         "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
-        "dead_code": both(reviewed.trace(), essays, LOCAL, ["+dead_code"]),
+        "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
+        "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
             name: asdict(measured(plan, [{}])) for name, plan in hoisted.items()
@@ -200,7 +230,7 @@ def main() -> int:
     found = report()
     result = {
         "what": "programs with a pass and without it: counts of all rows on the local runtime",
-        "rows": {"inline_calls": 4, "dead_code": 4, "reorder": ROWS, "hoist_prefix": 1},
+        "rows": {"inline_calls": 4, "prune": 4, "speculate": 1, "reorder": ROWS, "hoist_prefix": 1},
         "figures": found,
         **setting(),
     }

@@ -185,7 +185,7 @@ def check_mutant(program: Program, random: Random) -> bool:
 def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
     """Check that many programs, a mutant of each among them; yields what each was good for."""
     # They check with what is defined here.
-    from tests.pass_checks import chat_program, check_dead_code, check_ids, check_reorder
+    from tests.pass_checks import chat_program, check_ids, check_prune, check_reorder
 
     tokenizer = load_tokenizer(path("smollm2"))
     for number in range(seed, seed + programs):
@@ -197,7 +197,7 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         found["blocks of plans"] += check_plan(program)
         found["mutants that are programs"] += check_mutant(program, Random(number))
         found["reorder"] += check_reorder(program)
-        found["generations that dead_code took"] += check_dead_code(program)
+        found["generations that prune took"] += check_prune(program, number)
         prompts = check_ids(chat_program(number), tokenizer, PASSES[number % len(PASSES)])
         found["prompts whose ids were compared"] += prompts[0] if prompts is not None else 0
         meant = means(program)

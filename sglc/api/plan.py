@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import importlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -192,7 +193,9 @@ class LoadedPlan:
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,
         watches: Mapping[str, Any],
     ) -> CallSetup:  # fmt: skip
-        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches)
+        call = replace(
+            set_up(self.__name__, resolve(backend), seed, rows, limits, watches), outputs=self.plan.outputs
+        )
         tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
         check_plan_runs(self.plan, call.backend, tools)
         return call

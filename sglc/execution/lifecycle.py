@@ -42,6 +42,7 @@ class CallSetup:
     limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
     place: CallPlace | None = None  # where it stands in another run's body
+    outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Run:
         self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part], why_python: str = ""
     ) -> None:
         call = setup.call
-        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
+        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live, asked=call.outputs)
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
         self.lost = False

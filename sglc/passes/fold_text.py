@@ -25,12 +25,12 @@ from sglc.ir.core import (
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 _Parts = tuple[Value | str, ...]
 
 
-@register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one")
+@register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one", Kind.ENABLING)
 @with_room
 def fold_text(program: Program, _: Target) -> Rewrite:
     """Merge texts that stand beside each other.

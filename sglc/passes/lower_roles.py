@@ -49,13 +49,15 @@ from sglc.ir.ops import (
 )
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target, Tokenizer
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 from sglc.passes.chat.continuations import go_on_alike, joined, taken_over, written_first
 from sglc.passes.chat.conversation import Chat, ChatWriter
 from sglc.passes.chat.markup import ASSISTANT, ChatMarkup
 
 
-@register("lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens")
+@register(
+    "lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens", Kind.LOWERING
+)
 @with_room
 def lower_roles(program: Program, target: Target) -> Rewrite:
     """Replace turns by what the tokenizer's own chat template writes around their contents.

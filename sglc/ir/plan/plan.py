@@ -238,7 +238,8 @@ class Plan:
     `variables` are the named texts (a list for a joined name), `returns` the function's value. Streams
     that it returns are kept under the dotted path of their place in it. `tokenizer` is the hash of the
     tokenizer that control tokens were taken from ("" without one). The prompt prefixes in `leads` tell which
-    runs begin alike. It does what its program does for arguments of which all `guards` hold.
+    runs begin alike. It does what its program does for arguments of which all `guards` hold. `outputs` are the
+    variables that may be read; None: all, and the prompt.
     """
 
     version: int
@@ -253,6 +254,7 @@ class Plan:
     blocks: tuple[Block, ...] = ()
     leads: tuple[PromptPrefix, ...] = ()
     guards: tuple[PlanGuard, ...] = ()
+    outputs: tuple[str, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -60,6 +60,8 @@ def plan_text(plan: Plan) -> str:
     made = f"# for `{plan.target}`" + (f", tokenizer {plan.tokenizer[:12]}" if plan.tokenizer else "")
     printer = _Printer(plan)
     printer.lines.append(f"plan {plan.program}({', '.join(map(_param, plan.params))})  {made}")
+    if plan.outputs is not None:
+        printer.lines.append(f"  outputs {', '.join(map(repr, plan.outputs)) or 'none'}")
     printer.lines += [f"  guard {guard.fact} is {guard.expected}" for guard in plan.guards]
     printer.steps(plan.steps, "  ")
     printer.variables(plan.body, "  ")

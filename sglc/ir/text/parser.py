@@ -198,7 +198,7 @@ class _Builder:
         self.column([*(line.first for line in source.lines), source.end], source.start)
         ops = tuple(self.op(line) for line in source.lines)
         returns = cast(Tree, self.resolve(source.returns, source.end))
-        return Program(source.title, params, ops, returns)
+        return Program(source.title, params, ops, returns, source.outputs)
 
     def param(self, name: Token, call: CallText | None, given: Loc | None) -> Op:
         loc = given or self.loc(name, name)
