@@ -7,7 +7,7 @@ somebody asks for it; by then everything in front of it was made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -62,13 +62,18 @@ class Followed:
     opened: dict[int, tuple[Followed, int]]  # where the streams come from that it opens
     texts: dict[int, str] = field(default_factory=dict)
     failed: dict[int, SglcError] = field(default_factory=dict)
-    _made: dict[int, Made] = field(default_factory=dict)
+    _answers: dict[int, tuple[GenDone | SelectDone, Target]] = field(default_factory=dict)
     _prompts: dict[int, Prompt] = field(default_factory=dict)
 
     def answered(self, index: int, done: GenDone | SelectDone, target: Target) -> None:
         """Generation `index` of a segment for `target` has its answer."""
-        self._made[index] = left_in_prompt(done, target)
-        self.texts[index] = self._made[index].text
+        self._answers[index] = done, target
+        self.texts[index] = done.samples[0].text if isinstance(done, GenDone) else done.text
+
+    def left(self, index: int) -> Made:
+        """What generation `index`, whose text is there, leaves in its prompt."""
+        answer = self._answers.get(index)
+        return Made(self.texts[index]) if answer is None else left_in_prompt(*answer)
 
     def is_known(self, index: int) -> bool:
         """Whether everything is known that the stream behind node `index` is made of."""
@@ -104,6 +109,14 @@ class Followed:
         digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
         return Inputs("".join(text for _, text in pieces), digest[:32], options, made)
 
+    def asked(self, index: int) -> tuple[Hashable, ...]:
+        """What generation `index` is given, to be compared: equal ones have one prompt and ask for the same."""
+        node = self.segment.nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
+        if isinstance(node, GenNode):
+            return (*self.prompt(node.stream), node.sampling)
+        return (*self.prompt(node.stream), choice_texts(node, self.texts), node.method)
+
     def prompt(self, index: int) -> Prompt:
         """The stream behind node `index`."""
         path: list[tuple[Followed, int]] = []
@@ -130,7 +143,7 @@ class Followed:
             case ExtendNode(parts=parts):
                 return tuple([filled(part, self.texts) for part in parts])
             case GenNode() | SelectNode():
-                return (self._made.get(index) or Made(self.texts[index]),)
+                return (self.left(index),)
             case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():
                 return ()
 
