@@ -69,6 +69,10 @@ class SharedCalls:
         self._made.move_to_end(key)
         return found[0]
 
+    def knows(self, key: Hashable) -> bool:
+        """Whether somebody has asked for it, and there is an answer or will be one."""
+        return key in self._going or key in self._made
+
     def going(self, key: Hashable) -> SharedCall | None:
         """The call, if it goes on."""
         return self._going.get(key)
@@ -94,15 +98,19 @@ class SharedCalls:
 def _size(key: Hashable, done: Answer) -> int:
     """About the bytes that an answer takes with its key."""
     assert isinstance(key, tuple)
-    texts = [part.data if isinstance(part, ImagePart) else part for part in key]
-    size = _BYTES_PER_ENTRY + sum([len(text) for text in texts if isinstance(text, str)])
-    tokens = len(done.prompt_ids)
+    size, tokens = _BYTES_PER_ENTRY, len(done.prompt_ids)
+    for part in key:
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, ImagePart):
+            size += len(str(part.data))
     if isinstance(done, GenDone):
-        tokens += len(done.prompt_logprobs) * 4
+        tokens += 4 * len(done.prompt_logprobs)
         for sample in done.samples:
             size += len(sample.text)
-            tokens += len(sample.ids) + len(sample.logprobs) + 4 * len(sample.texts)
-            tokens += 4 * sum(map(len, sample.top_logprobs))
+            tokens += 2 * len(sample.ids) + 4 * len(sample.texts)
+            if sample.top_logprobs:
+                tokens += 4 * sum(map(len, sample.top_logprobs))
     else:
         tokens += 2 * sum(map(len, done.choice_ids))
     return size + _BYTES_PER_TOKEN * tokens

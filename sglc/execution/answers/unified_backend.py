@@ -13,7 +13,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from sglc.errors import SglcError
@@ -28,6 +27,8 @@ from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segme
 from sglc.ir.target import Target
 
 _UNIFIED = Usage(unified=1)
+_ASKED = (GenNode, SelectNode)  # quicker than unions
+_HANDLING = (OpenNode, KeepNode, ReleaseNode)
 
 
 class UnifiedBackend:
@@ -46,7 +47,7 @@ class UnifiedBackend:
         self.unsent = self.streams.unsent
         self.lost: dict[int, SglcError] = {}
         self.held: dict[int, UnifiedSegment] = {}
-        self.tasks: set[asyncio.Task[None]] = set()  # the loop does not hold them
+        self.left: set[asyncio.Task[None]] = set()  # of segments that nobody else holds any more
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)  # whatever else this back end can do
@@ -63,14 +64,15 @@ class UnifiedBackend:
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of the back end."""
-        marked, handles = False, list[int]()
-        for node in segment.nodes:
-            if isinstance(node, GenNode | SelectNode):
+        asked, marked, handles = list[int](), False, list[int]()
+        for index, node in enumerate(segment.nodes):
+            if isinstance(node, _ASKED):
+                asked.append(index)
                 marked = marked or node.unify
-            elif isinstance(node, OpenNode | KeepNode | ReleaseNode) and isinstance(node.handle, int):
+            elif isinstance(node, _HANDLING) and isinstance(node.handle, int):
                 handles.append(node.handle)
         if marked or any(h in self.held or h in self.unsent or h in self.lost for h in handles):
-            return UnifiedSegment(self, segment, handles, streams).events()
+            return UnifiedSegment(self, segment, asked, handles, streams).events()
         if handles:
             self.streams.follow(segment)
         return self.handed_over(segment, streams)
@@ -86,11 +88,17 @@ class UnifiedSegment:
     """One segment of one row, which is handed over as a whole or in parts.
 
     Args:
+        asked: its generations and choices.
         handles: all that it opens, keeps and releases.
     """
 
     def __init__(
-        self, backend: UnifiedBackend, segment: Segment, handles: Sequence[int], streams: bool
+        self,
+        backend: UnifiedBackend,
+        segment: Segment,
+        asked: Sequence[int],
+        handles: Sequence[int],
+        streams: bool,
     ) -> None:
         self._backend = backend
         self._nodes = segment.nodes
@@ -106,17 +114,23 @@ class UnifiedSegment:
         self._blocked = True  # whether something may be left to be handed over
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = False  # nobody wants events any more
+        self._asked = asked
         self._handles = handles
-        self._over = asyncio.Event()  # everything was handed over, or will never be
-        self._before = {id(held): held for h in handles if (held := backend.held.get(h)) is not None}
-        backend.held.update(dict.fromkeys(handles, self))
+        self._before: list[UnifiedSegment] = []
+        self._over: asyncio.Event | None = None  # everything was handed over, or will never be
+        if handles:
+            self._over = asyncio.Event()
+            self._before = [held for h in handles if (held := backend.held.get(h)) is not None]
+            backend.held.update(dict.fromkeys(handles, self))
 
     async def events(self) -> AsyncIterator[Event]:
         """What happens, until everything has ended; closing it early aborts what nobody else waits for."""
         try:
-            for held in self._before.values():
+            for held in self._before:
+                assert held._over is not None
                 await held._over.wait()
-            self._go_on()
+            if not self._leads():
+                self._go_on()
             while True:
                 while self._events:
                     event = self._events.popleft()
@@ -131,6 +145,28 @@ class UnifiedSegment:
             self._leave()
 
     # -- what is handed over -----------------------------------------------------------------------
+
+    def _leads(self) -> bool:
+        """Whether nobody has asked for any of it; then it is handed over as a whole."""
+        backend = self._backend
+        if backend.unsent or backend.lost:
+            return False
+        keys = dict[tuple[Any, ...], int]()
+        for index in self._asked:
+            key = self._key(index)
+            if key is not None:
+                if key in keys or backend.calls.knows(key):
+                    return False
+                keys[key] = index
+        for key, index in keys.items():
+            self._making[index] = backend.calls.begin(key, self._stop_unwanted)
+        self._sent.update(self._asked)
+        self._sent.update(
+            [i for i, node in enumerate(self._nodes) if isinstance(node, KeepNode)] if self._handles else ()
+        )
+        self._blocked = False
+        self._send(Rest(self._followed.segment, {}))
+        return True
 
     def _go_on(self) -> None:
         """Hand over what waits for no answer of another's."""
@@ -148,7 +184,7 @@ class UnifiedSegment:
                 case GenNode() | SelectNode() | KeepNode() if index in self._sent:
                     pass
                 case GenNode() | SelectNode() if behind and index not in self._waiting:
-                    ready[index] = self._asks(index, node)
+                    ready[index] = self._asks(index)
                     self._blocked = self._blocked or not ready[index]
                     if ready[index] and index not in followed.texts:
                         part.append(index)
@@ -177,10 +213,10 @@ class UnifiedSegment:
                 self._backend.lost[node.handle] = error
         return True
 
-    def _asks(self, index: int, node: GenNode | SelectNode) -> bool:
+    def _asks(self, index: int) -> bool:
         """Whether what goes on behind a generation can be handed over: it is there, or is asked for now."""
         calls = self._backend.calls
-        key = self._key(index, node)
+        key = self._key(index)
         if key is None:
             return True
         if (done := calls.answer(key)) is not None:
@@ -195,11 +231,15 @@ class UnifiedSegment:
             self.hear(index, delta)
         return False
 
-    def _key(self, index: int, node: GenNode | SelectNode) -> tuple[Any, ...] | None:
+    def _key(self, index: int) -> tuple[Any, ...] | None:
         """What a generation asks for; None: nobody shares it, or that is not known yet."""
-        if not node.unify or index in self._alone or not self._followed.may_be_asked(index):
+        node = self._nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
+        if not node.unify or index in self._alone:
             return None
         asked = self._followed.asked(index)
+        if asked is None:
+            return None
         by_site = getattr(self._backend.inner, "answers_by_site", False)
         return (*asked, str(node.site)) if by_site else asked
 
@@ -242,25 +282,26 @@ class UnifiedSegment:
             if not self._blocked:
                 self._let_go()
             return
-        task = asyncio.get_running_loop().create_task(self._follow(rest, last=not self._blocked))
-        self._tasks.add(task)
-        self._backend.tasks.add(task)
-        task.add_done_callback(partial(self._ended, rest))
+        self._tasks.add(asyncio.get_running_loop().create_task(self._follow(rest, last=not self._blocked)))
 
     async def _follow(self, rest: Rest, last: bool) -> None:
         were = {place: index for index, place in rest.places.items()}
         events = self._backend.handed_over(rest.segment, self._streams)
         if last and self._handles:
             asyncio.get_running_loop().call_soon(self._let_go)  # behind the back end's first step
+        problem: Exception | None = None
         try:
             async for event in events:
                 if not were:
                     self._came(event)
                 elif event.node in were:  # else it is a part of a stream that begins anew
                     self._came(replace(event, node=were[event.node]))
+        except Exception as error:
+            problem = error
         finally:
             if (close := getattr(events, "aclose", None)) is not None:
                 await close()
+            self._ended(rest, problem)
 
     # -- what comes --------------------------------------------------------------------------------
 
@@ -279,7 +320,8 @@ class UnifiedSegment:
         else:
             self._followed.answered(index, event, self._backend.target)
             done = event if is_whole(event) else None
-            self._share_more()
+            if len(self._asked) > 1:
+                self._share_more()
         if call is not None:
             self._backend.calls.end(call, done)
         self._after()
@@ -287,20 +329,18 @@ class UnifiedSegment:
     def _share_more(self) -> None:
         """Others may wait for generations of which it shows only now what they ask for."""
         calls, followed = self._backend.calls, self._followed
-        for index in self._sent:
-            node = self._nodes[index]
-            if isinstance(node, KeepNode) or index in self._making or index in followed.texts:
-                continue
-            assert isinstance(node, GenNode | SelectNode)
-            key = self._key(index, node)
-            if key is not None and calls.answer(key) is None and calls.going(key) is None:
-                self._making[index] = calls.begin(key, self._stop_unwanted)
+        for index in self._asked:
+            if index in self._sent and index not in self._making and index not in followed.texts:
+                key = self._key(index)
+                if key is not None and not calls.knows(key):
+                    self._making[index] = calls.begin(key, self._stop_unwanted)
 
-    def _ended(self, rest: Rest, task: asyncio.Task[None]) -> None:
+    def _ended(self, rest: Rest, problem: Exception | None) -> None:
         """A part has ended, perhaps without all of its answers."""
+        task = asyncio.current_task()
+        assert task is not None
         self._tasks.discard(task)
-        self._backend.tasks.discard(task)
-        problem = None if task.cancelled() else task.exception()
+        self._backend.left.discard(task)
         for index in [index for index in self._making if not rest.places or index in rest.places]:
             self._backend.calls.end(self._making.pop(index), None)
         if problem is not None:
@@ -361,14 +401,21 @@ class UnifiedSegment:
 
     def _stop_unwanted(self) -> None:
         """Abort what runs for nobody."""
-        if not self._left or any(call.followers for call in self._making.values()):
+        if not self._left:
             return
+        if any(call.followers for call in self._making.values()):
+            self._backend.left |= self._tasks
+            return
+        for call in self._making.values():
+            self._backend.calls.end(call, None)
+        self._making.clear()
         for task in self._tasks:
             task.cancel()
 
     def _let_go(self) -> None:
         """What opens, keeps or releases the same streams goes on."""
-        self._over.set()
+        if self._over is not None:
+            self._over.set()
         for handle in self._handles:
             if self._backend.held.get(handle) is self:
                 del self._backend.held[handle]
