@@ -19,9 +19,12 @@ def set_up(
     name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits, watches: Mapping[str, Any]
 ) -> CallSetup:
     """What all runs of `name` have that one call starts. `rows`: of a batch; `watches`: how it is observed."""
+    from sglc.execution.answers.unified_backend import UnifiedBackend
     from sglc.execution.lifecycle import CallSetup
 
     context = RUN_CONTEXT.get()
+    if context is None or backend is not context.backend:  # that one has it already
+        backend = UnifiedBackend(backend)
     outer = None if context is None else context.observer
     observer: CallObserver | None = None
     if watches or outer is not None or "opentelemetry.trace" in sys.modules:

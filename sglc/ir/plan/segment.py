@@ -90,7 +90,8 @@ class GenNode:
     """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
-    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`.
+    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
+    one answer may be that of all that ask for the same.
     """
 
     stream: int
@@ -100,6 +101,7 @@ class GenNode:
     seed: int | None = None
     ahead: int = 0
     cache_key: str = ""
+    unify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class SelectNode:
     method: str
     loc: Loc
     cache_key: str = ""
+    unify: bool = False
 
 
 @dataclass(frozen=True, slots=True)

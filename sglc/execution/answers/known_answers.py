@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 from sglc.errors import SglcError, located
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before, left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.rest import Rest, rest_of
 from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
 
 # The answer of a generation that is given these inputs, if it is known; raises why it failed, if that is.
 Answer = GenDone | SelectDone | NodeFailed
@@ -52,6 +52,11 @@ def told(done: GenDone | SelectDone, streams: bool) -> list[Event]:
     """The events of an answer that is there as a whole."""
     text = done.samples[0].text if isinstance(done, GenDone) else done.text
     return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
+
+
+def is_whole(done: GenDone | SelectDone) -> bool:
+    """Whether nothing cut it off: the same prompt would have the same answer."""
+    return isinstance(done, SelectDone) or all(sample.finish != "abort" for sample in done.samples)
 
 
 def _unknown(inner: Backend, kept: Streams, followed: Followed, answers: Mapping[int, Answer]) -> Rest:
