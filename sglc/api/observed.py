@@ -19,17 +19,21 @@ def set_up(
     name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits, watches: Mapping[str, Any]
 ) -> CallSetup:
     """What all runs of `name` have that one call starts. `rows`: of a batch; `watches`: how it is observed."""
-    from sglc.execution.answers.unified_backend import UnifiedBackend
+    from sglc.execution.answers.duplicates import Duplicates
     from sglc.execution.lifecycle import CallSetup
 
     context = RUN_CONTEXT.get()
-    if context is None or backend is not context.backend:  # that one has it already
-        backend = UnifiedBackend(backend)
     outer = None if context is None else context.observer
     observer: CallObserver | None = None
     if watches or outer is not None or "opentelemetry.trace" in sys.modules:
         from sglc.observe.observer import open_observer
 
         observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
-        backend = backend if observer is None else observer.backend(backend)
-    return CallSetup(name, backend, random_seed() if seed is None else seed, limits, observer)
+    seed = random_seed() if seed is None else seed
+    if observer is None:
+        return CallSetup(name, backend, seed, limits, duplicates=Duplicates(backend))
+    from sglc.execution.answers.unified_backend import UnifiedBackend
+
+    if context is None or backend is not context.backend:  # else it is unified already
+        backend = UnifiedBackend(backend)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer)

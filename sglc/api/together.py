@@ -8,7 +8,7 @@ from typing import Any
 from sglc.api.function import Function
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
-from sglc.execution.batch.prefixes import batch_order
+from sglc.execution.batch.prefixes import Beginnings, batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
@@ -70,12 +70,14 @@ def run_together(
     def order(ahead: Sequence[tuple[int, int]]) -> Sequence[int]:
         begun = []
         for batch, (function, _) in enumerate(programs):
-            begun.append(function._ahead.beginnings([fitting[batch][n] for own, n in ahead if own == batch]))
+            own = [fitting[batch][n] for batch_of_row, n in ahead if batch_of_row == batch]
+            if (duplicates := calls[batch].duplicates) is not None:
+                duplicates.look([arguments for arguments, _ in own])
+            begun.append(function._ahead.beginnings(own) if hoist_prefix else Beginnings([()] * len(own), None))
         return batch_order(begun, used)
 
     results: list[list[Result]] = [[] for _ in programs]
-    hoisted = order if hoist_prefix else None
-    running = run_batch(make, places, used, limits.window, limits.clock, "together", order=hoisted)
+    running = run_batch(make, places, used, limits.window, limits.clock, "together", order=order)
     try:
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)

@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import Any
 
 from sglc.errors import Loc, RunError, ends_run
+from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.budget import Budget
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
+from sglc.execution.plan.asked import Asked
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.session import Session
 from sglc.ir.core import Site
@@ -41,6 +43,7 @@ class CallSetup:
     seed: int
     limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
+    duplicates: Duplicates | None = None  # who looks for runs that ask for the same
     place: CallPlace | None = None  # where it stands in another run's body
     outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
 
@@ -67,9 +70,12 @@ class Run:
     """
 
     def __init__(
-        self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part], why_python: str = ""
-    ) -> None:
+        self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part],
+        asked: Asked | None = None, why_python: str = "",
+    ) -> None:  # fmt: skip
+        """`asked`: what its plan asks for, if a plan runs it."""
         call = setup.call
+        same = call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live, asked=call.outputs)
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
@@ -82,7 +88,8 @@ class Run:
         outer = setup.context.get(RUN_CONTEXT)
         on_text = outer.on_text if place is not None and outer is not None else setup.on_text
         self.session = session = Session(
-            call.backend, call.seed, row, on_text, result.outputs, budget, observer=self.observer,
+            call.backend if same is None else same.backend(asked, arguments),
+            call.seed, row, on_text, result.outputs, budget, observer=self.observer,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
