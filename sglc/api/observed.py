@@ -23,8 +23,8 @@ def set_up(
     from sglc.execution.lifecycle import CallSetup
 
     context = RUN_CONTEXT.get()
-    if context is None or backend is not context.backend:  # that one has it already
-        backend = UnifiedBackend(backend)
+    if not isinstance(backend, UnifiedBackend) and (context is None or backend is not context.backend):
+        backend = UnifiedBackend(backend)  # else it is inside of one already
     outer = None if context is None else context.observer
     observer: CallObserver | None = None
     if watches or outer is not None or "opentelemetry.trace" in sys.modules:

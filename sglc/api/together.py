@@ -8,6 +8,7 @@ from typing import Any
 from sglc.api.function import Function
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
+from sglc.execution.answers.unified_backend import UnifiedBackend
 from sglc.execution.batch.prefixes import batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
@@ -51,7 +52,7 @@ def run_together(
         )  # fmt: skip
     if not programs:
         return []
-    chosen = resolve(backend, here())
+    chosen = UnifiedBackend(resolve(backend, here()))
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
