@@ -1,5 +1,7 @@
 """What it costs to keep results: CPU of a row with `-o`, beside `--json` into `/dev/null`.
 
+Rows of three calls keep a journal beside the results, rows of one call need none.
+
 Scripted answers that come at once, so all the time is sglc's own. That of a run of one row is taken off: what
 a process needs to begin. Each round runs all ways in turns.
 
@@ -22,9 +24,11 @@ from machine import ROOT, result_path, setting
 ROUNDS = 5
 ROWS = 20_000
 WAYS = {
-    "json to /dev/null": ["--json"],
-    "-o": ["-o", "out.jsonl", "--force"],
-    "-o --ordered": ["-o", "out.jsonl", "--force", "--ordered"],
+    "json to /dev/null": ["prog.py:ask", "--json"],
+    "-o": ["prog.py:ask", "-o", "out.jsonl", "--force"],
+    "-o --ordered": ["prog.py:ask", "-o", "out.jsonl", "--force", "--ordered"],
+    "three calls, json to /dev/null": ["prog.py:three", "--json"],
+    "three calls, -o": ["prog.py:three", "-o", "out.jsonl", "--force"],
 }
 PROGRAM = """
 import sglc as sgl
@@ -33,12 +37,18 @@ import sglc as sgl
 def ask(s, question):
     s += "Question: " + question + "\\n"
     s += "Answer:" + sgl.gen("answer", max_tokens=16, stop="\\n")
+
+@sgl.function
+def three(s, question):
+    s += "Question: " + question + "\\n"
+    for name in ("a", "b", "c"):
+        s += "Answer:" + sgl.gen(name, max_tokens=16, stop="\\n")
 """
 
 
 def cpu_s(folder: Path, rows: str, way: list[str]) -> float:
     """CPU seconds of one process."""
-    command = ["run", "prog.py", "--backend", "scripted:script.json", "--batch", rows, "--seed", "1", *way]
+    command = ["run", *way, "--backend", "scripted:script.json", "--batch", rows, "--seed", "1"]
     with open(os.devnull, "w") as nowhere:
         process = subprocess.Popen(
             [sys.executable, "-m", "sglc.cli", *command], cwd=folder, stdout=nowhere, stderr=nowhere,

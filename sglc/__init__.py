@@ -2,14 +2,13 @@
 
 import typing as _typing
 
-from sglc.api.function import Function, function, set_default_backend
-from sglc.errors import SglcError
-from sglc.frontend.language.expr import assistant, gen, section, select, system, user
-
 if _typing.TYPE_CHECKING:
+    from sglc.api.function import Function, function, set_default_backend
     from sglc.api.plan import load_plan
     from sglc.api.together import run_together
+    from sglc.errors import SglcError
     from sglc.execution.result import Result
+    from sglc.frontend.language.expr import assistant, gen, section, select, system, user
 
 __all__ = [
     "Function",
@@ -27,8 +26,15 @@ __all__ = [
     "user",
 ]
 
-# What is resolved when it is used: what only runs need, ...
-_LAZY = {"Result": "sglc.execution.result", "load_plan": "sglc.api.plan", "run_together": "sglc.api.together"}
+# What is resolved when it is used, so that the command line begins at once: the language and its runs, ...
+_OWN = {
+    **dict.fromkeys(("Function", "function", "set_default_backend"), "sglc.api.function"),
+    **dict.fromkeys(("assistant", "gen", "section", "select", "system", "user"), "sglc.frontend.language.expr"),
+    "Result": "sglc.execution.result",
+    "SglcError": "sglc.errors",
+    "load_plan": "sglc.api.plan",
+    "run_together": "sglc.api.together",
+}
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {
@@ -70,12 +76,13 @@ _SGLANG = {
 
 
 def __getattr__(name: str) -> _typing.Any:
-    module = _SGLANG.get(name) or _STRUCTURED.get(name) or _LAZY.get(name)
+    module = _OWN.get(name) or _SGLANG.get(name) or _STRUCTURED.get(name)
     if module is None:
         raise AttributeError(f"module `sglc` has no `{name}`")
     from importlib import import_module
 
-    return getattr(import_module(module), name)
+    found = globals()[name] = getattr(import_module(module), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,8 @@ def soak(kills: int, seed: int) -> dict[str, int]:
     """So many ends of runs that go on; gives how many there were of each kind.
 
     Raises:
-        AssertionError: a row is lost, comes twice, is another one, or is not in its place.
+        AssertionError: a row is lost, comes twice, is another one, or is not in its place, or a call of a model
+            whose answer was in the journal is made again.
     """
     draw, counts = random.Random(seed), Counter[str]()
     with tempfile.TemporaryDirectory() as name:
@@ -176,9 +177,10 @@ def _one(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
     """One batch, ended some times."""
     ordered, concurrency = draw.random() < 0.5, draw.choice(CONCURRENCY)
     again = draw.random() < 0.3  # rows fail first, and then run again
-    out = folder / "out.jsonl"
+    out, journal = folder / "out.jsonl", folder / "out.jsonl.journal" / "recording.jsonl"
+    journal.unlink(missing_ok=True)
     for path in folder.glob("*.jsonl*"):
-        if path.name != "rows.jsonl":
+        if path.name != "rows.jsonl" and path.is_file():
             path.unlink()
 
     def asked(to: str, script: str, *more: str) -> list[str]:
@@ -196,8 +198,13 @@ def _one(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
     for _ in range(draw.randrange(1, 9)):
         counts[interrupted(asked("out.jsonl", draw.choice(("slow", "instant")), *more), draw)] += 1
         counts["ends"] += 1
+    kept = journal.open("rb") if journal.exists() else None  # it goes when all rows are done
     if code := wait(in_child(asked("out.jsonl", "instant", *more))):
         raise AssertionError(f"it does not go on: exit {code}\n{Path('told').read_text()}")
+    if kept is not None:
+        with kept:
+            counts["calls in journals"] += _calls(kept)
+    assert not journal.exists()
     made, whole = results(out), results(folder / "whole.jsonl")
     order = [one["index"] for one in made]
     assert len(set(order)) == len(order) == ROWS, f"rows are lost or doubled: {sorted(order)}"
@@ -211,11 +218,23 @@ def _one(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
     counts["failed rows again"] += again
 
 
+def _calls(journal: Iterable[bytes]) -> int:
+    """How many calls were answered."""
+    answered = Counter[tuple[int, str]]()
+    for text in journal:
+        line = json.loads(text)
+        if line.get("is") == "answer" and "answer" in line:
+            answered[line["row"], line["site"]] += 1
+    twice = [call for call, times in answered.items() if times > 1]
+    assert not twice, f"calls were made again: {twice}"
+    return len(answered)
+
+
 # -- a million rows --------------------------------------------------------------------------------
 
 
-def many(rows: int, seed: int) -> dict[str, Any]:
-    """A batch of so many rows, killed in the middle, that goes on.
+def many(rows: int, seed: int, program: str = "short") -> dict[str, Any]:
+    """A batch of so many rows, killed in the middle, that goes on. Rows of `ask` keep a journal, too.
 
     Gives CPU seconds until the first line is there, the most memory, and the lines at each tenth of both runs.
     """
@@ -224,26 +243,27 @@ def many(rows: int, seed: int) -> dict[str, Any]:
         folder = Path(name)
         (folder / "prog.py").write_text(PROGRAM)
         (folder / "script.json").write_text(json.dumps([{"text": " yes"}]))
+        text = "r{} yes" if program == "short" else "Q: r{} yes B: yes"
         with (folder / "rows.jsonl").open("w") as file:
             file.writelines(f'{{"q": "r{n}"}}\n' for n in range(rows))
         cut = draw.randrange(rows // 3, rows // 2)
-        first = _watched(folder, rows, [], cut)
+        first = _watched(folder, program, rows, [], cut)
         kept = (folder / "out.jsonl").read_bytes().count(b"\n")
-        second = _watched(folder, rows, ["--resume"], None)
+        second = _watched(folder, program, rows, ["--resume"], None)
         seen = bytearray(rows)
         with (folder / "out.jsonl").open("rb") as lines:
             for line in lines:
                 one = json.loads(line)
-                assert one["text"] == f"r{one['index']} yes"
+                assert one["text"] == text.format(one["index"])
                 seen[one["index"]] += 1
         assert set(seen) == {1}, "rows are lost or doubled"
     return {"rows": rows, "killed_at": kept, "first_run": first, "resumed": second}
 
 
-def _watched(folder: Path, rows: int, more: Sequence[str], kill_at: int | None) -> dict[str, Any]:
+def _watched(folder: Path, program: str, rows: int, more: Sequence[str], kill_at: int | None) -> dict[str, Any]:
     command = [
-        "run", "prog.py:short", "--backend", "scripted:script.json", "--batch", "rows.jsonl", "--seed", "1",
-        "-o", "out.jsonl", *more,
+        "run", f"prog.py:{program}", "--backend", "scripted:script.json", "--batch", "rows.jsonl",
+        "--seed", "1", "-o", "out.jsonl", *more,
     ]  # fmt: skip
     out = folder / "out.jsonl"
     had = out.stat().st_size if out.exists() else 0
@@ -308,10 +328,12 @@ def main() -> int:
     print(json.dumps(found["counts"], indent=1), flush=True)
     missed = False
     if given.rows:
-        found["many"] = made = many(given.rows, given.seed)
-        print(json.dumps(made, indent=1))
-        runs = (made["first_run"], made["resumed"])
-        missed = made["first_run"]["first_line_cpu_s"] > 2 or max(run["peak_mb"] for run in runs) > 300
+        found["many"] = {}
+        for name, rows in (("short", given.rows), ("ask", given.rows // 4)):
+            found["many"][name] = made = many(rows, given.seed, name)
+            print(json.dumps(made, indent=1))
+            runs = (made["first_run"], made["resumed"])
+            missed |= made["first_run"]["first_line_cpu_s"] > 2 or max(run["peak_mb"] for run in runs) > 300
     found |= {"seconds": round(time.perf_counter() - began, 1), "python": platform.python_version()}
     if given.output is not None:
         given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

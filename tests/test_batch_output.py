@@ -19,6 +19,8 @@ import pytest
 
 from sglc.cli import main
 from sglc.cli.batch.reorder_buffer import ReorderBuffer
+from sglc.cli.program_file import open_function
+from sglc.errors import UsageError
 from tests.depth import at_depth, some_of
 
 PROGRAM = """
@@ -29,6 +31,10 @@ def ask(s, q):
     s += "Q: " + q + sgl.gen("a", max_tokens=64)
     s += "B:" + sgl.gen("b", max_tokens=8)
     return s["a"] + s["b"]
+
+@sgl.function
+def once(s, q):
+    s += "Q: " + q + sgl.gen("a", max_tokens=64)
 
 @sgl.function
 def typed(s, n: int, yes: bool, x: float = 0.5):
@@ -234,23 +240,25 @@ def test_two_runs_do_not_write_one_file(folder: Path, capsys: pytest.CaptureFixt
     assert "SGLC074" in capsys.readouterr().err
 
 
-def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path) -> None:
-    """As a disk that is full: the row that did not fit is not there, and the run says how to go on."""
+@pytest.mark.parametrize(("program", "size", "code"), [("once", 3000, "SGLC427"), ("ask", 9000, "SGLC423")])
+def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, size: int, code: str) -> None:
+    """As a disk that is full, for results or for the journal: the run says how to go on."""
 
     def small() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    process = start(command("-o", "out.jsonl"), preexec_fn=small, env=WITHOUT_PYC)
+    run = command("-o", "out.jsonl", "--concurrency", "2", program=f"prog.py:{program}")
+    process = start(run, preexec_fn=small, env=WITHOUT_PYC)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "error[SGLC427]" in told
+    assert f"error[{code}]" in told
     assert "Traceback" not in told
     done = len(lines_of("out.jsonl"))
     assert 0 < done < ROWS
     assert Path("out.jsonl").read_bytes().endswith(b"\n")
     assert f"{done} done" in told
-    assert main(command("-o", "out.jsonl", "--resume")) == 0
+    assert main([*run, "--resume"]) == 0
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
@@ -322,6 +330,45 @@ def test_tools_of_rows_that_were_cut_are_not_called_again(folder: Path) -> None:
     assert {f"r{n}" for n in range(ROWS)} == set(sent)
     assert len(sent) <= ROWS + 3 * len(counts)  # but for those in doubt: begun when the process was killed
     assert not Path("out.jsonl.journal").exists()
+
+
+def test_rows_of_one_call_leave_no_journal(folder: Path) -> None:
+    for index, (program, keeps) in enumerate((("once", False), ("typed", False), ("ask", True))):
+        rows = [{"q": "r0", "n": 1, "yes": True}, {"q": "r1", "n": 2, "yes": True}]
+        names = ("n", "yes") if program == "typed" else ("q",)
+        rows = [{name: row[name] for name in names} for row in rows]
+        Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        out = f"{index}.jsonl"
+        assert main(command("-o", out, "--max-calls-total", "1", program=f"prog.py:{program}")) == 1
+        assert Path(f"{out}.journal/recording.jsonl").exists() == keeps, program
+
+
+def test_calls_of_rows_that_were_cut_are_not_made_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program without tools: its second call fails, and the first one is not asked for any more."""
+    Path("rows.jsonl").write_text('{"q": "r0"}\n{"q": "r1"}\n')
+    first = [{"text": " one", "name": "a"}]
+    (folder / "script.json").write_text(json.dumps(first))
+    assert main(command("-o", "out.jsonl")) == 1
+    (folder / "script.json").write_text(json.dumps([{"text": " two", "name": "b"}]))
+    journal = Path("out.jsonl.journal/recording.jsonl")
+    held = journal.read_text()
+    assert '"hash": "' in held
+    assert '"prompt": "' not in held
+    with pytest.raises(UsageError, match="the journal of a batch"):
+        open_function("prog.py:ask").run(q="r0", replay="out.jsonl.journal")
+    assert main(command("-o", "out.jsonl", "--resume", "--retry-failed")) == 0
+    assert [one["text"] for one in by_row("out.jsonl")] == ["Q: r0 oneB: two", "Q: r1 oneB: two"]
+    assert not journal.exists()
+    # With other options, of which the journal has but a digest.
+    (folder / "script.json").write_text(json.dumps(first))
+    assert main(command("-o", "more.jsonl")) == 1
+    source = folder / "prog.py"
+    source.write_text(source.read_text().replace('"a", max_tokens=64', '"a", max_tokens=63'))
+    capsys.readouterr()
+    assert main(command("-o", "more.jsonl", "--resume", "--retry-failed", "--force")) == 1
+    assert "SGLC420" in capsys.readouterr().err
 
 
 def test_rows_wait_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import sglc as sgl
 from sglc.api.function import Function
-from sglc.cli.entry import main
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.execution import tool_calls
 from sglc.execution.event_loop import executor_loop

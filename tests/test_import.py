@@ -87,3 +87,26 @@ def test_compiling_for_the_local_back_end_loads_no_torch(smollm2: Path) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr.split() == ["0"]
+
+
+def test_ctrl_c_while_the_command_line_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'sglc.cli.run':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "from sglc.cli import main\n"
+        "sys.exit(main(['run', 'prog.py']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "sglc: interrupted\n")
+    modules = "print(len([m for m in sys.modules if m.startswith('sglc.')]))"
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sglc.cli, sys; {modules}"], cwd=ROOT, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert told.stdout == "1\n"  # it is there at once

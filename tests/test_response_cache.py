@@ -26,7 +26,6 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.execution.result import Result
-from sglc.frontend.tracing import tools
 from sglc.observe import response_cache
 from sglc.observe.response_cache import ResponseCache
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
@@ -678,9 +677,7 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
 def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tools, "_DECLARED", {})  # no tools, no journal
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tools, "_DECLARED", {})  # with tools it would keep a journal
     Path("ask.py").write_text(
         "import sglc as sgl\n\n\n@sgl.function\ndef ask(s, q):\n"
         '    s += q + sgl.gen("a")\n    if q != "easy":\n        s += str(len(s["a"])) + sgl.gen("b")\n'
@@ -689,9 +686,9 @@ def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     Path("rows.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n{"q": "easy"}\n')
     run = ["run", "ask.py", "--backend", "scripted:script.json", "--cache", "answers", "--batch", "rows.jsonl"]
     run += ["-o", "out.jsonl"]  # whose manifest keeps the seed
-    monkeypatch.setattr(tools, "_DECLARED", {})  # those of other tests would have the batch keep a journal
     assert main([*run, "--max-calls", "1"]) == 1
     assert "3 calls; tokens" in capsys.readouterr().err
+    Path("out.jsonl.journal/recording.jsonl").unlink()  # else the answers would come from there
     assert main([*run, "--resume", "--retry-failed", "--force"]) == 0
     assert "2 calls, 2 from the cache; tokens" in capsys.readouterr().err
 

@@ -675,6 +675,34 @@ def refused(**options: Any) -> str:
     return caught_error.value.code
 
 
+def test_rows_that_do_not_run_are_not_read(tmp_path: Path) -> None:
+    """Not even looked into: what a batch has done already takes no memory."""
+    rows = [{"q": f"r{number}"} for number in range(6)]
+    chain.run_batch(rows, backend=ScriptedBackend(echoing), record=str(tmp_path))
+    file = tmp_path / FILE
+    lines = file.read_bytes().splitlines(keepends=True)
+    broken = [line.replace(b'"within"', b"within") if b'"row": 3' in line else line for line in lines]
+    file.write_bytes(b"".join(broken))
+    assert set(tape.read_tape(tmp_path, {1, 3}).rows) == {0, 2, 4, 5}
+    with pytest.raises(UsageError, match="no recording"):
+        tape.read_tape(tmp_path, {1})
+    asked: list[Asked] = []
+    backend = ScriptedBackend(asked.append)
+    again = chain.stream_batch(rows, backend=backend, record=str(tmp_path), resume=True, skip={3})
+    assert [result.row for result in again if result.error() is None] == [0, 1, 2, 4, 5]
+    assert not asked
+
+
+@pytest.mark.parametrize("torn", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 17) + 5])
+def test_a_line_that_was_torn_is_cut_off_however_long_it_is(tmp_path: Path, torn: int) -> None:
+    (tmp_path / FILE).write_bytes(b"one\n" + b"x" * torn)
+    Writer(tmp_path, resume=True).close()
+    assert (tmp_path / FILE).read_bytes() == b"one\n"
+    (tmp_path / FILE).write_bytes(b"x" * torn)
+    Writer(tmp_path, resume=True).close()
+    assert (tmp_path / FILE).read_bytes() == b""
+
+
 def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "r")
     chain.run("q", backend=ScriptedBackend(echoing), record=folder, seed=1, resume=True).sync()  # it begins
@@ -884,7 +912,7 @@ def begun_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Writer,
         "write",
-        lambda self, line, *, later=False: write(self, line, later=later or line.get("is") == "call"),
+        lambda self, line, when="now": write(self, line, "later" if line.get("is") == "call" else when),
     )
 
 

@@ -23,7 +23,7 @@ import sglc as sgl
 from sglc.api.function import Function
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.cli.entry import main
+from sglc.cli import main
 from sglc.errors import UsageError, VerifyError
 from sglc.execution.plan.prepare import steps_of
 from sglc.frontend.tracing.arguments import Bound, promised

@@ -308,6 +308,7 @@ class Function:
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
+        journal: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -328,6 +329,8 @@ class Function:
                 `result.row` tells: no row waits for another one.
             skip: numbers of rows that do not run, and have no results.
             control: ends the batch early, from another thread; only of one that is not ordered.
+            journal: as `record`, but the folder gets no more than a row needs to go on inside, with `resume`:
+                nothing of rows that make one call, and no prompts. For results that are kept as they come.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:
@@ -343,8 +346,8 @@ class Function:
         chosen = resolve(backend, self.definition.loc)
         # Behind all that can be refused: a recording begins with its folder.
         watches = watches_of(
-            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
-            redo=redo or None, answers=answers,
+            record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
+            retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
         call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
 

@@ -154,6 +154,7 @@ class LoadedPlan:
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
+        journal: str | None = None,
         resume: bool = False,
         retry_failed: bool = False,
         redo: str | Sequence[str] = (),
@@ -173,8 +174,8 @@ class LoadedPlan:
         count = count_of(rows)
         fitting = fitting if count < 0 else list(fitting)
         watches = watches_of(
-            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
-            redo=redo or None, answers=answers,
+            record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
+            retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
         call = self._set_up(backend, seed, count, limits, watches)
         order = partial(plan_order, self.plan) if hoist_prefix else None

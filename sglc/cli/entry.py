@@ -21,7 +21,7 @@ from sglc.cli.serve import add_serve
 from sglc.errors import SglcError, UsageError, render
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run_command(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     try:
         return _main(argv)

@@ -175,10 +175,8 @@ def _run(options: argparse.Namespace) -> int:
         rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
         backend = connect(options)
     given = arguments(options, _kinds(function))
-    journal = journal_of(function, options)
-    if journal is not None:
-        options.record = journal
-    watches = _watches(options)
+    journal = journal_of(options)
+    watches = _watches(options, journal)
     mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if mode and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
@@ -259,12 +257,12 @@ def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
     return promised(function.definition)
 
 
-def _watches(options: argparse.Namespace) -> dict[str, Any]:
+def _watches(options: argparse.Namespace, journal: str | None) -> dict[str, Any]:
     from sglc.execution.options import watches_of
 
     asked = {name: getattr(options, name) for name in ("record", "replay", "trace", "cache")}
-    watches: dict[str, Any] = {name: path for name, path in asked.items() if path is not None}
-    if not (options.resume and options.record):
+    watches = watches_of(**asked, journal=journal)
+    if not (options.resume and (options.record or journal)):
         return watches
     answers: dict[Any, Any] = {}
     for row, name, value in options.answer or ():

@@ -25,11 +25,12 @@ class Observer(Protocol):
     def wants_pieces(self) -> bool:
         """Whether the time of the first text is of interest."""
 
-    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str, *, single_call: bool = False) -> Backend:
         """The run began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
 
         Args:
             mode: "plan" or "python".
+            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot be used.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal
@@ -89,7 +90,9 @@ def _tell(progress: Progress) -> None:
 
 
 def _in_a_bar(results: Iterator[Result], progress: Progress, label: str) -> Iterator[Result]:
-    from tqdm.auto import tqdm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a notebook without widgets has the bar of a terminal
+        from tqdm.auto import tqdm
 
     with tqdm(total=progress.total, desc=label, unit="row", dynamic_ncols=True) as bar:
         for result in results:

@@ -68,12 +68,7 @@ def called_at(
 def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
     context = contextvars.copy_context()
-    waits = call.observer is not None  # it may write of each row
-
-    def made(number: int, row: _Row, at_once: bool) -> Run | None:
-        return None if at_once and waits else make(row, RunSetup(call, number, context), at_once)
-
-    return made
+    return lambda number, row, at_once: make(row, RunSetup(call, number, context), at_once)
 
 
 def run_rows(

@@ -103,15 +103,17 @@ def open_observer(
         draw: gives a seed where neither the call nor a recording has one.
         rows: of a batch.
         outer: who observes the row that the call stands in.
-        asked: `record` or `replay`, and `cache`, folders; `trace`, a file; `resume`, and what `going_on` takes.
+        asked: `record`, `journal` or `replay`, and `cache`, folders; `trace`, a file; `resume`, what `going_on`
+            takes, and `skip`, numbers of rows that do not run.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`;
-            SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a
-            replay; SGLC081 as of `going_on`.
+        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`, or
+            it is a journal; SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`;
+            SGLC066 a cache for a replay; SGLC081 as of `going_on`.
     """
     single = rows is None
-    record, replay = asked.get("record"), asked.get("replay")
+    journal, replay = asked.get("journal"), asked.get("replay")
+    record = asked.get("record", journal)
     if record is not None and replay is not None:
         raise UsageError("SGLC056", "a run is recorded or replayed, not both")
     goes_on = going_on(asked)
@@ -129,10 +131,17 @@ def open_observer(
     tape: TapeRecorder | Player | None = None
     if replay is not None:
         tape = Player(replay, name, seed)
+        if "journal" in tape.tape.header:
+            raise UsageError(
+                "SGLC055", f"`{replay}` is the journal of a batch, which goes on with it",
+                note="it holds only what rows need that were cut", hint="record a run: `record`",
+            )  # fmt: skip
         seed = tape.seed
     seeded = seed is not None
     if record is not None:
-        tape = TapeRecorder(record, name, seed, rows, draw, goes_on)
+        tape = TapeRecorder(
+            record, name, seed, rows, draw, goes_on, skip=asked.get("skip", ()), is_journal=journal is not None
+        )
         seed = tape.seed
     seed = draw() if seed is None else seed
     cache = CallCache(open_cache(asked["cache"]), seeded=seeded) if "cache" in asked else None
@@ -166,11 +175,12 @@ class RowObserver:
         """Whether the time of the first text is of interest."""
         return self.timeline is not None
 
-    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str, *, single_call: bool = False) -> Backend:
         """The row began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
 
         Args:
             mode: "plan" or "python".
+            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot be used.
@@ -180,7 +190,7 @@ class RowObserver:
         if self.run.spans is not None:
             self.span = self.run.spans.row(self.number, self.path, began_s)
         if self.tape is not None:
-            backend = self.tape.begin(backend, mode)
+            backend = self.tape.begin(backend, mode, single_call)
         if self.span is not None:
             self.span.on(backend.target)
         return backend

@@ -53,12 +53,13 @@ def run_rows(
         UsageError: as of `Destination`, and SGLC075, SGLC076: it is not the batch that is to go on. Nothing has
             run then.
     """
+    recording = options.record or journal
     to = Destination(
         options.output, _others(options, rows), ordered=options.ordered, resume=options.resume,
-        retry_failed=options.retry_failed, force=options.force, recorded=options.record is not None,
+        retry_failed=options.retry_failed, force=options.force, recorded=recording is not None,
     )  # fmt: skip
     try:
-        manifest = _manifest(function, options, rows, given, backend, to)
+        manifest = _manifest(function, options, rows, given, backend, to, recording)
         if journal is not None and options.force and not options.resume:
             remove_journal(journal)
         control = BatchControl(budget.admits if budget.limited else None)
@@ -92,7 +93,7 @@ def _others(options: argparse.Namespace, rows: RowFile) -> list[str]:
 
 def _manifest(
     function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
-    backend: Backend, to: Destination,
+    backend: Backend, to: Destination, recording: str | None,
 ) -> Manifest | None:  # fmt: skip
     """That of this batch, whose seed is that of the run with which it goes on; None: it keeps none."""
     if not to.resumable or options.replay is not None:
@@ -105,8 +106,8 @@ def _manifest(
             if not options.force:
                 raise
     seed = options.seed
-    if seed is None and options.resume and options.record:
-        seed = recorded_seed(options.record)
+    if seed is None and options.resume and recording is not None:
+        seed = recorded_seed(recording)
     if seed is None:
         seed = random_seed() if known is None else known.seed
     decided = {name: getattr(options, name) for name in _DECIDING}
@@ -190,7 +191,7 @@ def _ending(control: BatchControl, deadline: float | None) -> Iterator[list[int]
     came: list[int] = []
 
     def come(number: int, frame: FrameType | None) -> None:
-        if came or control.batch is None:
+        if came:
             came[:] = [number]
             raise KeyboardInterrupt(number)
         came.append(number)

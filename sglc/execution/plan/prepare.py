@@ -35,6 +35,22 @@ class Prepared:
         nodes = [node for step in steps if isinstance(step, Segment) for node in step.nodes]
         return sum(isinstance(node, GenNode | SelectNode) for node in nodes)
 
+    @cached_property
+    def calls_functions(self) -> bool:
+        """Whether there are calls of declared functions."""
+        return any(True for _ in function_steps(self.plan))
+
+    @cached_property
+    def single_call(self) -> bool:
+        """Whether a run makes one call at most, of a model, and no other."""
+        acts = any(isinstance(step, HostStep) or is_call(step) for step in steps_of(self.plan))
+        return self.most_calls <= 1 and not acts
+
+
+def is_call(step: Step) -> bool:
+    """Whether a declared function is called, which may do something to the world, or pause."""
+    return isinstance(step, FunctionStep) and step.effects and step.function not in EFFECTS
+
 
 def _waits(step: Step) -> bool:
     """Whether effects before a step are over when it begins, or it is over when something behind it begins."""

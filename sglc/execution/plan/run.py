@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -172,7 +173,7 @@ class PlanPart(Part):
         self._prepared = prepared
         self._go_on = go_on
         self._over = False
-        if run.observer is not None:
+        if run.observer is not None and prepared.calls_functions:
             tools = run.observer.tools(tools, prepared.plan)
         self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context)
         dict.update(run.result.outputs.variables, prepared.early)
@@ -188,7 +189,7 @@ class PlanPart(Part):
         observer = self._run.observer
         if observer is not None:
             try:
-                begin = observer.begin
+                begin = partial(observer.begin, single_call=self._prepared.single_call)
                 self._session.backend = self._run.context.run(
                     begin, self._session.backend, self._session.began_s, "plan"
                 )

@@ -35,7 +35,9 @@ def given_to(
 
 def _other_inputs(node: GenNode | SelectNode, line: Json, inputs: Inputs) -> RecordingError:
     name = node.site.name
-    if line["prompt"] != inputs.prompt:
+    if "prompt" not in line:
+        what, difference = "another prompt, or with other options,", "of which a journal keeps only a digest"
+    elif line["prompt"] != inputs.prompt:
         what, difference = "another prompt", _difference(line["prompt"], inputs.prompt)
     elif line["options"] != inputs.options:
         what, difference = "other options", _changed(line["options"], inputs.options)

@@ -76,7 +76,7 @@ def going_on(asked: Mapping[str, Any]) -> GoingOn | None:
             raise _refused(f"`{name}` is for a run that goes on", "add `resume=True`")
     if not asked.get("resume"):
         return None
-    if asked.get("record") is None:
+    if asked.get("record", asked.get("journal")) is None:
         raise _refused("`resume` is for a run that is recorded", 'say where: `record="dir"`')
     redo, answers = asked.get("redo") or (), asked.get("answers") or {}
     if not isinstance(answers, Mapping):

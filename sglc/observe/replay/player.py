@@ -7,7 +7,7 @@ asked then. The first one of a row that is asked something else fails with both 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,17 +39,18 @@ STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}
 
 
 class Player:
-    """One recording that is replayed.
+    """One recording that is replayed. Rows whose numbers are in `skip` are not.
 
     Raises:
         UsageError: SGLC052, SGLC053 as of `read_tape`; SGLC055 it is of another program or seed.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], name: str | None, seed: int | None, streams: Streams | None = None
-    ) -> None:
+        self, folder: str | os.PathLike[str], name: str | None, seed: int | None,
+        streams: Streams | None = None, skip: Container[int] = (),
+    ) -> None:  # fmt: skip
         self.folder = os.fspath(folder)
-        self.tape = read_tape(folder)
+        self.tape = read_tape(folder, skip)
         self.streams = Streams() if streams is None else streams
         self._targets: dict[str, Target] = {}
         recorded, self.seed = self.tape.header["program"], int(self.tape.header["seed"])
@@ -126,7 +127,7 @@ class RowPlayer:
                 return ReplayBackend(self.player, self, self.player.target(answered.line["target"]))
         raise self._missing(sites[0], loc)
 
-    def begin(self, backend: Backend, mode: str) -> Backend:
+    def begin(self, backend: Backend, mode: str, single_call: bool) -> Backend:
         """The row begins; gives what stands in for its back end.
 
         Raises:

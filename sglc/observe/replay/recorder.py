@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -35,7 +35,7 @@ from sglc.observe.replay.tape import (
     value_json,
 )
 from sglc.observe.replay.target import described
-from sglc.observe.replay.writer import Writer
+from sglc.observe.replay.writer import When, Writer
 
 
 class TapeRecorder:
@@ -44,6 +44,8 @@ class TapeRecorder:
     Args:
         seed: None: that of the recording that goes on, or one that `draw` gives.
         goes_on: what the folder holds is served, and only the rest runs; None: it is to hold nothing.
+        skip: numbers of rows that do not run.
+        is_journal: it holds only what a row needs that was cut and goes on. Rows that make one call begin anew.
 
     Raises:
         UsageError: SGLC050, SGLC051, SGLC080, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `Player`.
@@ -51,21 +53,25 @@ class TapeRecorder:
 
     def __init__(
         self, folder: str | os.PathLike[str], name: str, seed: int | None, rows: int | None,
-        draw: Callable[[], int], goes_on: GoingOn | None = None,
+        draw: Callable[[], int], goes_on: GoingOn | None = None, *, skip: Container[int] = (),
+        is_journal: bool = False,
     ) -> None:  # fmt: skip
         self.writer = Writer(folder, resume=goes_on is not None)
+        self.is_journal = is_journal
         self.streams = Streams()
         self.goes_on = goes_on or FROM_ANEW
         self.played: Player | None = None  # what the folder held
         if self.writer.resumes:
             try:
-                self.played = Player(folder, name, seed, self.streams)
+                self.played = Player(folder, name, seed, self.streams, skip)
             except BaseException:
                 self.writer.close()
                 raise
             seed = self.played.seed
         self.seed = draw() if seed is None else seed
         self.writer.header = {"program": name, "seed": self.seed, "rows": rows, **_versions()}
+        if is_journal:
+            self.writer.header["journal"] = True
         self._known = set() if self.played is None else set(self.played.tape.targets)
         self._targets: dict[int, tuple[Target, str]] = {}
         self._lock = threading.Lock()
@@ -82,12 +88,11 @@ class TapeRecorder:
 
     def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowRecorder | RowPlayer:
         """What records a row, or a program that it calls; or plays it back, if it has ended before."""
-        recorded = TapeRow()
-        if self.played is not None:
-            recorded = self.played.tape.rows.setdefault(number, recorded)
-            if self.goes_on.is_over(recorded, within):
-                return RowPlayer(self.played, number, within, recorded, arguments)
-        return RowRecorder(self, number, within, arguments, recorded)
+        recorded = None if self.played is None else self.played.tape.rows.get(number)
+        if recorded is not None and self.goes_on.is_over(recorded, within):
+            assert self.played is not None
+            return RowPlayer(self.played, number, within, recorded, arguments)
+        return RowRecorder(self, number, within, arguments, recorded or TapeRow())
 
     def described(self, target: Target) -> str:
         """The short name of a target, which is written down once."""
@@ -97,7 +102,7 @@ class TapeRecorder:
                 return known[1]
             key, data = described(target)
             if key not in self._known:
-                self.writer.write({"target": key, "described": data}, later=True)
+                self.writer.write({"target": key, "described": data}, "later")
                 self._known.add(key)
             self._targets[id(target)] = target, key  # kept, so that no other target gets its id
             return key
@@ -117,7 +122,10 @@ class TapeRecorder:
 
 @dataclass(slots=True)
 class RowRecorder:
-    """What one row does, written down; what is `recorded` of it is not done again."""
+    """What one row does, written down; what is `recorded` of it is not done again.
+
+    Nothing of a row that is not `kept`: it is in a journal, and makes one call, or none.
+    """
 
     recorder: TapeRecorder
     number: int
@@ -131,6 +139,7 @@ class RowRecorder:
     _raised: list[tuple[Json, BaseException]] = field(default_factory=list)  # by declared functions
     _again: Json = field(default_factory=lambda: NOTHING_AGAIN)
     _end_run: Callable[[RunError], None] | None = None
+    _kept: bool = True
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.recorded, self.number, self.within)
@@ -145,8 +154,11 @@ class RowRecorder:
         """Another back end that a call of the row names."""
         return self.backend(backend)
 
-    def begin(self, backend: Backend, mode: str) -> Backend:
+    def begin(self, backend: Backend, mode: str, single_call: bool) -> Backend:
         """The row begins on `backend`; gives that with what it answers noted.
+
+        Args:
+            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
@@ -155,6 +167,10 @@ class RowRecorder:
         """
         self._end_run = END_RUN.get()
         self.recorder.going(1)
+        begins_anew = self.recorder.is_journal and single_call and not self.within
+        self._kept = bool(self.recorded.begins) or not begins_anew
+        if not self._kept:
+            return inner_of(backend)
         before = self.recorder.mode(self.number, self.within)
         if before not in (None, mode):
             raise RecordingError(
@@ -215,13 +231,17 @@ class RowRecorder:
         """A generation has its answer; `done` follows, with its times, or `failed`."""
         if node.site in self._served:
             return
-        asked: dict[str, Any] = {"target": target, "prompt": inputs.prompt, "hash": inputs.hash}
+        asked: dict[str, Any] = {"target": target, "hash": inputs.hash}
         if isinstance(node, GenNode):
             asked["seed"] = node.seed
-        self._asked[node.site] = {**asked, "options": dict(inputs.options)}
+        if not self.recorder.is_journal:
+            asked |= {"prompt": inputs.prompt, "options": dict(inputs.options)}
+        self._asked[node.site] = asked
 
     def done(self, output: PendingOutput) -> None:
         """A generation has ended well, and its times are known."""
+        if not self._kept:
+            return
         if output.site in self._served:
             output.started_s, output.first_s, output.ended_s = self._served.pop(output.site)  # type: ignore[assignment]
             return
@@ -340,10 +360,14 @@ class RowRecorder:
         self._write("end", **line)
 
     def _write(self, what: str, **line: Any) -> None:
-        later = what in ("begin", "end")  # nothing is lost with them that was paid for
-        self.recorder.writer.write({"is": what, "row": self.number, "within": self.within, **line}, later=later)
+        if not self._kept:
+            return
+        line = {"is": what, "row": self.number, "within": self.within, **line}
+        self.recorder.writer.write(line, _WHEN.get(what, "now"))
 
 
+# With the begin and the end of a row nothing is lost that was paid for; what a function does may count.
+_WHEN: Mapping[str, When] = {"begin": "later", "end": "later", "answer": "soon"}
 _MODES = {"plan": "a plan", "python": "Python"}
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ RECORDING_VERSION = 2
 
 Json = dict[str, Any]
 NOTHING_AGAIN: Json = {"answers": [], "calls": []}
+_OF_ROW = re.compile(rb'\{"is": "\w+", "row": (\d+),')  # how the line of a row begins
 # The task of an async body that calls, and how often it did before; of a pure function a digest of what it is
 # given.
 Occurrence = tuple[str, int | str]
@@ -81,45 +84,41 @@ def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
         return None
 
 
-def read_tape(folder: str | os.PathLike[str]) -> Tape:
-    """The recording in `folder`.
+def read_tape(folder: str | os.PathLike[str], skip: Container[int] = ()) -> Tape:
+    """The recording in `folder`, without the rows whose numbers are in `skip`.
 
     Raises:
         UsageError: SGLC052 no recording there, or a damaged one; SGLC053 one of another version.
     """
     path = Path(folder) / FILE
+    targets: dict[str, Json] = {}
+    rows: dict[int, TapeRow] = {}
+    header: Json | None = None
+    number = 0
     try:
-        lines = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                of_row = _OF_ROW.match(text)
+                if not text.endswith(b"\n") or (of_row is not None and int(of_row[1]) in skip):
+                    continue  # the last line, which was cut short, or nothing that anybody needs
+                line = json.loads(text.decode("utf-8", "surrogatepass"))
+                if header is None:
+                    header = line
+                    if line.get("recording") != RECORDING_VERSION:
+                        raise _of_version(path, line.get("recording"))
+                elif "described" in line:
+                    targets[line["target"]] = line["described"]
+                else:
+                    _enter(rows.setdefault(line["row"], TapeRow()), number, line)
     except OSError as error:
         raise UsageError(
             "SGLC052", f"there is no recording in `{folder}`: {error.strerror or error}",
             hint="record one: `sglc run PROG --record DIR`",
         ) from None  # fmt: skip
-    except UnicodeDecodeError as error:
-        raise _damaged(path, 1, str(error)) from None
-    del lines[-1:]  # empty, or cut short
-    targets: dict[str, Json] = {}
-    rows: dict[int, TapeRow] = {}
-    header: Json | None = None
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-            if header is None:
-                header = line
-                if line.get("recording") != RECORDING_VERSION:
-                    raise UsageError(
-                        "SGLC053",
-                        f"this recording has version `{line.get('recording')}`, and this sglc reads "
-                        f"`{RECORDING_VERSION}`", Loc(str(path), 1), hint="record it again",
-                    )  # fmt: skip
-            elif "described" in line:
-                targets[line["target"]] = line["described"]
-            else:
-                _enter(rows.setdefault(line["row"], TapeRow()), number, line)
-        except KeyError as error:
-            raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
-        except (ValueError, TypeError, AttributeError) as error:
-            raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
+    except KeyError as error:
+        raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
     if header is None:
         raise _damaged(path, 1, "nothing in it is whole")
     return Tape(header, targets, rows)
@@ -155,6 +154,13 @@ def occurrence_of(line: Json) -> Occurrence:
     return line.get("task", ""), line["occurrence"]
 
 
+def _of_version(path: Path, version: Any) -> UsageError:
+    return UsageError(
+        "SGLC053", f"this recording has version `{version}`, and this sglc reads `{RECORDING_VERSION}`",
+        Loc(str(path), 1), hint="record it again",
+    )  # fmt: skip
+
+
 def _damaged(path: Path, number: int, reason: str) -> UsageError:
     return UsageError(
         "SGLC052", f"this is no recording: {reason}", Loc(str(path), number), hint="record it again"
@@ -177,7 +183,12 @@ def answer_json(event: GenDone | SelectDone) -> Json:
 
 
 def _shallow(data: Any) -> Json:
-    return {one.name: getattr(data, one.name) for one in fields(data)}
+    return {name: getattr(data, name) for name in _names(type(data))}  # type: ignore[arg-type]  # a class can be hashed
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple([one.name for one in fields(kind)])
 
 
 def answer_of(data: Json, node: int) -> GenDone | SelectDone:

@@ -9,14 +9,18 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sglc.errors import RunError, UsageError
+from sglc.execution.event_loop import soon
 from sglc.observe.replay.tape import FILE, RECORDING_VERSION
 
+When = Literal["now", "soon", "later"]
 NO_HEADER: Mapping[str, Any] = {}
 _SYNC_S = 1.0
+_BLOCK = 1 << 16
 _TRIES_S, _PATIENCE = 0.01, 100  # between two looks whether another run is over, and how many of them
 
 
@@ -43,8 +47,10 @@ class Writer:
         self._file = -1
         self._length = 0  # bytes in whole lines
         self._waiting: list[str] = []
+        self._soon = False  # whether the loop is going to write what waits
         self._lock = threading.Lock()
         self._problem: OSError | None = None
+        self._told = False  # whether a problem would have been raised already
         self._synced = 0
         self._closed = threading.Event()
         try:
@@ -67,9 +73,9 @@ class Writer:
     def _open_again(self) -> None:
         self._open(0)
         try:
-            whole = self._path.read_bytes()
-            self._length = self._synced = whole.rfind(b"\n") + 1
-            if self._length < len(whole):
+            size = os.fstat(self._file).st_size
+            self._length = self._synced = _whole_lines(self._file, size)
+            if self._length < size:
                 os.ftruncate(self._file, self._length)
         except OSError:
             os.close(self._file)
@@ -91,10 +97,14 @@ class Writer:
             )
         threading.Thread(target=self._sync_often, name="sglc-recording", daemon=True).start()
 
-    def write(self, line: Mapping[str, Any], *, later: bool = False) -> None:
-        """Append one line: at once and whole, or together with the next one that is.
+    def write(self, line: Mapping[str, Any], when: When = "now") -> None:
+        """Append one line, whole.
 
         What comes behind the end is not kept, such as the value of a function that nobody waited for any more.
+
+        Args:
+            when: it is written when this returns; or from the executor's loop, with all that came there
+                meanwhile; or with the next one that is written.
 
         Raises:
             RunError: SGLC423, it cannot be written, or one before it could not.
@@ -103,9 +113,23 @@ class Writer:
         with self._lock:
             if self._closed.is_set():
                 return
+            if self._problem is not None:
+                self._told = True
+                raise _not_written(self._problem)
             self._waiting.append(text)
-            if not later:
+            if when == "now":
+                self._told = True
                 self._flush()
+            elif when == "soon" and not self._soon:
+                self._soon = True
+                soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        with self._lock:
+            self._soon = False
+            if self._waiting and not self._closed.is_set():
+                with suppress(RunError):  # the next line tells, or the end
+                    self._flush()
 
     def _flush(self) -> None:
         if self._problem is not None:
@@ -150,7 +174,7 @@ class Writer:
         """Nothing more is written. Idempotent.
 
         Raises:
-            RunError: SGLC423, what waited cannot be written, and that shows only now.
+            RunError: SGLC423, what waited cannot be written, or could not, and nobody was told.
         """
         with self._lock:
             if self._closed.is_set():
@@ -158,6 +182,8 @@ class Writer:
             self._closed.set()
         try:
             with self._lock:
+                if self._problem is not None and not self._told:
+                    raise _not_written(self._problem)
                 if self._waiting and self._problem is None:
                     self._flush()
             self._sync()
@@ -166,6 +192,17 @@ class Writer:
                 file, self._file = self._file, -1
                 if file >= 0:
                     os.close(file)
+
+
+def _whole_lines(file: int, size: int) -> int:
+    """How many bytes of a file are whole lines."""
+    while size:
+        start = max(0, size - _BLOCK)
+        at = os.pread(file, size - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        size = start
+    return 0
 
 
 def _not_written(error: OSError) -> RunError:
