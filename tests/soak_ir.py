@@ -37,6 +37,7 @@ PASSES = (
     "inline_calls",
     "fold_text",
     "share_prefixes",
+    "unify",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
@@ -186,6 +187,7 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
     """Check that many programs, a mutant of each among them; yields what each was good for."""
     # They check with what is defined here.
     from tests.pass_checks import chat_program, check_ids, check_prune, check_reorder
+    from tests.test_unify import check_random as check_batch
 
     tokenizer = load_tokenizer(path("smollm2"))
     for number in range(seed, seed + programs):
@@ -200,6 +202,9 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         found["generations that prune took"] += check_prune(program, number)
         prompts = check_ids(chat_program(number), tokenizer, PASSES[number % len(PASSES)])
         found["prompts whose ids were compared"] += prompts[0] if prompts is not None else 0
+        made, without = check_batch(number)
+        found["calls of batches"] += without
+        found["calls of batches that unify saved"] += without - made
         meant = means(program)
         found["generations"] += len(meant.calls)
         found["tools called, and runs that hand over"] += len(meant.hosts)

@@ -56,7 +56,7 @@ def programs(count: int = PROGRAMS) -> Iterator[Program]:
 # -- what they promise ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes"], 2))
+@pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes", "unify"], 2))
 def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, default_tokenizer: LocalTokenizer) -> None:
     """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
     raw = [check_ids(raw_program(seed), default_tokenizer, name, ()) for seed in range(RAW)]

@@ -185,7 +185,7 @@ class Function:
             place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
-            outputs=self._ahead.outputs(options.get("outputs"), sampling),
+            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
             mode=options.get("mode", "python" if options.get("use_thread") is False else "auto"),
         )
 

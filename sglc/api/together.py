@@ -8,6 +8,7 @@ from typing import Any
 from sglc.api.function import Function
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
+from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.prefixes import Beginnings, batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
@@ -52,13 +53,14 @@ def run_together(
     if not programs:
         return []
     chosen = resolve(backend, here())
+    duplicates = Duplicates(chosen)
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
     watches = watches_of(cache=cache)
     calls, makers = [], []
     for (function, _), own in zip(programs, fitting, strict=True):
-        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches))
+        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches, duplicates))
         makers.append(function._maker(calls[-1]))
     used = calls[-1].backend  # what answers in the place of `chosen`: a cache, or in a row that is recorded
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
@@ -68,11 +70,10 @@ def run_together(
         return makers[batch](number, fitting[batch][number], at_once)
 
     def order(ahead: Sequence[tuple[int, int]]) -> Sequence[int]:
+        duplicates.look([fitting[batch][n][0] for batch, n in ahead])
         begun = []
         for batch, (function, _) in enumerate(programs):
             own = [fitting[batch][n] for batch_of_row, n in ahead if batch_of_row == batch]
-            if (duplicates := calls[batch].duplicates) is not None:
-                duplicates.look([arguments for arguments, _ in own])
             begun.append(function._ahead.beginnings(own) if hoist_prefix else Beginnings([()] * len(own), None))
         return batch_order(begun, used)
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, RunError, ends_run
-from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.budget import Budget
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
-from sglc.execution.plan.asked import Asked
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.session import Session
 from sglc.ir.core import Site
+from sglc.ir.plan.asked import NOTHING_ASKED, Asked
 from sglc.ir.plan.backend import Backend
 
 
@@ -34,6 +33,16 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+class Duplicates(Protocol):
+    """Looks for runs of one call that ask for the same."""
+
+    def look(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The arguments of the rows that begin next."""
+
+    def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
+        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSetup:
     """What all runs have in common that one call of `run` or `run_batch` starts."""
@@ -43,7 +52,7 @@ class CallSetup:
     seed: int
     limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
-    duplicates: Duplicates | None = None  # who looks for runs that ask for the same
+    duplicates: Duplicates | None = None
     place: CallPlace | None = None  # where it stands in another run's body
     outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
 
@@ -75,7 +84,7 @@ class Run:
     ) -> None:  # fmt: skip
         """`asked`: what its plan asks for, if a plan runs it."""
         call = setup.call
-        same = call.duplicates
+        same = None if asked is NOTHING_ASKED else call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live, asked=call.outputs)
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
@@ -111,7 +120,7 @@ class Run:
         """This run, for Python that runs in it: most plans have none."""
         call, session = self._setup.call, self.session
         return RunContext(
-            call.backend, call.seed, session.row,
+            call.backend if call.duplicates is None else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
             on_text=session.on_text, budget=session.budget, served=session.served, end_with=session.end_with,

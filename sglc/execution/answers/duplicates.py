@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sglc.execution.plan.asked import Asked
+from sglc.ir.plan.asked import Asked
 from sglc.ir.plan.backend import Backend
 
 if TYPE_CHECKING:
@@ -29,15 +29,16 @@ class Duplicates:
         self._ahead = _Rows(rows)
 
     def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
-        """The one for a run: of a plan that asks for so much, or of Python (None)."""
-        prompts = (tuple(arguments),) if asked is None else asked.arguments
-        again = [self._again(names, arguments) for names in prompts]
-        if not any(again) and not (asked is not None and asked.repeats):
-            return self._backend
+        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
+        if asked is not None:
+            again = [self._again(names, arguments) for names in asked.arguments]
+            if not (asked.repeats or any(again)):
+                return self._backend
         if self._unified is None:
             from sglc.execution.answers.unified_backend import UnifiedBackend
 
-            self._unified = UnifiedBackend(self._backend)
+            inner = self._backend
+            self._unified = inner if isinstance(inner, UnifiedBackend) else UnifiedBackend(inner)
         return self._unified
 
     def _again(self, names: tuple[str, ...], arguments: Mapping[str, Any]) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from sglc.errors import Loc, UsageError
-from sglc.execution.plan.asked import Asked, asked_in_plan
 from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
 from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.ir.plan.asked import Asked, asked_in_plan
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step
 from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode

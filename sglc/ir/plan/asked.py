@@ -6,9 +6,18 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.execution.plan.prepared_segment import behind
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, Step
-from sglc.ir.plan.segment import ExtendNode, GenNode, NodeResult, OpenNode, Part, Segment, SelectNode, Slot
+from sglc.ir.plan.segment import (
+    ExtendNode,
+    GenNode,
+    NodeResult,
+    OpenNode,
+    Part,
+    Segment,
+    SelectNode,
+    Slot,
+    behind,
+)
 from sglc.ir.plan.uses import node_reads
 
 
@@ -22,6 +31,9 @@ class Asked:
 
     arguments: tuple[tuple[str, ...], ...]
     repeats: bool
+
+
+NOTHING_ASKED = Asked((), False)
 
 
 def asked_in_plan(plan: Plan) -> Asked:
@@ -41,6 +53,8 @@ def asked_in_plan(plan: Plan) -> Asked:
             arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
             signatures.append(_signature(segment, index))
             blocks = blocks or id(segment) not in top
+    if not signatures:
+        return NOTHING_ASKED
     repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in _steps(plan))
     return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
 
