@@ -22,10 +22,11 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.scripted import ScriptedBackend
 from sglc.cli import main
 from sglc.errors import BackendError, Loc, RunError
-from sglc.execution.answers import shared_calls, unified_backend
+from sglc.execution.answers import shared_calls
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import SharedCalls
-from sglc.execution.answers.unified_backend import UnifiedBackend, UnifiedSegment
+from sglc.execution.answers.unified_backend import UnifiedBackend
+from sglc.execution.answers.unified_segment import UnifiedSegment
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
 from sglc.ir.core import Site
@@ -490,7 +491,7 @@ def forget_samplings(patch: pytest.MonkeyPatch) -> None:
 
 def forget_seeds(patch: pytest.MonkeyPatch) -> None:
     """Explicit seeds do not count."""
-    right = unified_backend.UnifiedSegment._key
+    right = UnifiedSegment._key
 
     def key(self: Any, index: int) -> Any:
         node = self._nodes[index]
@@ -592,8 +593,8 @@ def test_streams_that_others_have_made_are_opened_and_released_in_order() -> Non
         assert model.calls == 1
         model._gate.set()
         found = await asyncio.gather(*tasks)
-        assert not backend.held
-        assert not backend.unsent
+        assert not backend.batch.held
+        assert not backend.batch.unsent
         return found
 
     found = asyncio.run(play())
