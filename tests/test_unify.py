@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
+from sglc.backends.local import LocalBackend
 from sglc.backends.remote.prompts import ids
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.scripted import ScriptedBackend
@@ -26,7 +28,7 @@ from sglc.execution.answers import shared_calls
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import SharedCalls
 from sglc.execution.answers.unified_backend import UnifiedBackend
-from sglc.execution.answers.unified_segment import UnifiedSegment
+from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
 from sglc.ir.core import Site
@@ -258,6 +260,17 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
         assert calls == 4 + 3 * len(rows)
 
 
+def test_on_a_model_of_tokens(local: LocalBackend) -> None:
+    """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
+    rows = TAILS[:8]
+    plans = [compile_program(goes_on.trace(), local.target, passes).plan for passes in (LOCAL, WITHOUT)]
+    made, plainly = (LoadedPlan(plan).run_batch(rows, backend=local, seed=3) for plan in plans)
+    for one, other in zip(made, plainly, strict=True):
+        same(other, one)
+    assert unified(made) == (4 + 3 * 8, 4)
+    assert unified(plainly) == (4 * 8, 0)
+
+
 def test_a_plan_without_the_pass_makes_every_call() -> None:
     backend = Model()
     for passes, expected in ((LOCAL, (16, 48)), (WITHOUT, (64, 0))):
@@ -401,6 +414,69 @@ def test_rows_that_come_later_ask_again_for_what_failed() -> None:
     results = asks.run_batch(ROWS[:1] * 3, backend=model, num_threads=1)
     assert [row.error() is None for row in results] == [False, True, True]
     assert unified(results[1:]) == (1, 1)
+
+
+@sgl.function
+def any_of_them(s: Any, rows: list[dict[str, str]], mode: str) -> Any:
+    STARTED.extend([(looks if row["tail"] else asks).run(**_own(row), mode=mode) for row in rows])
+    return [run.error() for run in tuple(STARTED)]
+
+
+def _own(row: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if text}
+
+
+def check_stopped(seed: int, used: list[BatchCalls]) -> int:
+    """Runs of which some fail and some are stopped at any moment; how many ended well."""
+    draw, model = Random(seed), Model()
+    holding, failing = draw.random(), draw.choice([0, 0, 0.1, 0.4])
+    model.holds = lambda request: draw.random() < holding
+    model.fails = lambda request: draw.random() < failing
+    rows = [{"q": f"n{draw.randrange(3)}", "tail": draw.choice(["", "x", "y"])} for _ in range(10)]
+    STARTED.clear()
+    used.clear()
+    whole = any_of_them.run(rows, draw.choice(["auto", "python"]), backend=model, mode="python")
+    until(lambda: len(STARTED) == len(rows))
+    for _ in range(draw.randrange(4)):
+        spin()
+    victims = draw.sample(range(len(rows)), draw.randrange(6))
+    for victim in victims:
+        STARTED[victim].stop()
+        if draw.random() < 0.5:
+            spin()
+    model.holds = lambda request: False
+
+    def over() -> bool:
+        if model._gate is not None:
+            executor_loop().call_soon_threadsafe(model._gate.set)
+        return whole.ended
+
+    until(over)
+    errors = whole.ret_value
+    assert all(error is None or failing or number in victims for number, error in enumerate(errors))
+    answers = {
+        (row["q"], run["a"]) for row, run, error in zip(rows, STARTED, errors, strict=True) if error is None
+    }
+    assert len(answers) == len({question for question, _ in answers})
+    spin()
+    assert model.walker.kept.empty
+    for calls in used:
+        assert not (calls.held or calls.unsent or calls.lost or calls.left), "somebody waits"
+        assert not (calls.calls._going or calls.streams._kept), "something is left"
+    return errors.count(None)
+
+
+def test_rows_that_fail_and_are_stopped_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[BatchCalls] = []
+    right = BatchCalls.__init__
+
+    def noted(self: BatchCalls, inner: Any) -> None:
+        right(self, inner)
+        used.append(self)
+
+    monkeypatch.setattr(BatchCalls, "__init__", noted)
+    count = at_depth(5, 20, 300)
+    assert sum(check_stopped(seed, used) for seed in range(count)) > 3 * count
 
 
 # -- with what observes a batch -------------------------------------------------------------------------
