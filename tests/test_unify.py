@@ -260,6 +260,7 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
         assert calls == 4 + 3 * len(rows)
 
 
+@pytest.mark.slow
 def test_on_a_model_of_tokens(local: LocalBackend) -> None:
     """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
     rows = TAILS[:8]
@@ -454,15 +455,14 @@ def check_stopped(seed: int, used: list[BatchCalls]) -> int:
     until(over)
     errors = whole.ret_value
     assert all(error is None or failing or number in victims for number, error in enumerate(errors))
-    answers = {
-        (row["q"], run["a"]) for row, run, error in zip(rows, STARTED, errors, strict=True) if error is None
-    }
+    good = [number for number, error in enumerate(errors) if error is None]
+    answers = {(rows[number]["q"], STARTED[number]["a"]) for number in good}
     assert len(answers) == len({question for question, _ in answers})
     spin()
     assert model.walker.kept.empty
     for calls in used:
-        assert not (calls.held or calls.unsent or calls.lost or calls.left), "somebody waits"
-        assert not (calls.calls._going or calls.streams._kept), "something is left"
+        waiting = (calls.held, calls.unsent, calls.lost, calls.left, calls.calls._going, calls.streams._kept)
+        assert not any(waiting), "something is left"
     return errors.count(None)
 
 
@@ -511,7 +511,7 @@ def check_random(seed: int) -> tuple[int, int]:
     """A batch of a random program is as without the pass, and asks for nothing twice; calls on and off."""
     made = random_program(seed, regions=True, images=False, ascii_only=True, python=False, resumed=False)
     program = from_text(plain(to_text(begun(made))), "random.sglir")
-    rows = [{**ARGS, "a": f"row {number % 3}", "b": "beta"} for number in range(6)]
+    rows = [{**ARGS, "a": f"row {number % 2}", "b": "beta"} for number in range(4)]
     runs = []
     for passes in (None, WITHOUT):
         model = Model(passes)
@@ -531,7 +531,7 @@ def check_random(seed: int) -> tuple[int, int]:
     return model.calls, plainly.calls
 
 
-PROGRAMS = at_depth(25, 100, 1_000)
+PROGRAMS = at_depth(6, 100, 1_000)
 
 
 def test_batches_of_random_programs() -> None:
