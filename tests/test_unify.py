@@ -31,6 +31,7 @@ from sglc.execution.answers.unified_backend import UnifiedBackend
 from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
+from sglc.explain.estimate.analyze import analyzed
 from sglc.ir.core import Site
 from sglc.ir.plan.dataflow import choice_texts
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
@@ -309,6 +310,23 @@ def test_two_programs_of_one_batch() -> None:
     results = sgl.run_together([(asks, ROWS[:1] * 3), (other, ROWS[:1] * 2)], backend=backend)
     assert backend.calls == 1
     assert len({row.calls[0].samples for rows in results for row in rows}) == 1
+
+
+@sgl.function
+def asks_twice(s: Any, q: str) -> None:
+    s += q
+    forks = s.fork(2)
+    forks[0] += sgl.gen("a", temperature=0, max_tokens=5)
+    forks[1] += sgl.gen("b", temperature=0, max_tokens=5)
+
+
+def test_what_one_call_answers_is_within_what_was_expected() -> None:
+    backend = OracleBackend()
+    explanation = asks_twice.explain(backend, q="tea")
+    analysis = analyzed(explanation.forecast, [asks_twice.run("tea", backend=backend).sync()])
+    assert (analysis.usage.calls, analysis.usage.unified) == (1, 1)
+    assert analysis.within
+    backend.close()
 
 
 # -- what ends early -------------------------------------------------------------------------------------
