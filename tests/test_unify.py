@@ -11,23 +11,27 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
+from sglc.backends.local import LocalBackend
 from sglc.backends.remote.prompts import ids
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.scripted import ScriptedBackend
 from sglc.cli import main
 from sglc.errors import BackendError, Loc, RunError
-from sglc.execution.answers import shared_calls, unified_backend
+from sglc.execution.answers import shared_calls
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import SharedCalls
-from sglc.execution.answers.unified_backend import UnifiedBackend, UnifiedSegment
+from sglc.execution.answers.unified_backend import UnifiedBackend
+from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
+from sglc.explain.estimate.analyze import analyzed
 from sglc.ir.core import Site
 from sglc.ir.plan.dataflow import choice_texts
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
@@ -257,6 +261,18 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
         assert calls == 4 + 3 * len(rows)
 
 
+@pytest.mark.slow
+def test_on_a_model_of_tokens(local: LocalBackend) -> None:
+    """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
+    rows = TAILS[:8]
+    plans = [compile_program(goes_on.trace(), local.target, passes).plan for passes in (LOCAL, WITHOUT)]
+    made, plainly = (LoadedPlan(plan).run_batch(rows, backend=local, seed=3) for plan in plans)
+    for one, other in zip(made, plainly, strict=True):
+        same(other, one)
+    assert unified(made) == (4 + 3 * 8, 4)
+    assert unified(plainly) == (4 * 8, 0)
+
+
 def test_a_plan_without_the_pass_makes_every_call() -> None:
     backend = Model()
     for passes, expected in ((LOCAL, (16, 48)), (WITHOUT, (64, 0))):
@@ -294,6 +310,23 @@ def test_two_programs_of_one_batch() -> None:
     results = sgl.run_together([(asks, ROWS[:1] * 3), (other, ROWS[:1] * 2)], backend=backend)
     assert backend.calls == 1
     assert len({row.calls[0].samples for rows in results for row in rows}) == 1
+
+
+@sgl.function
+def asks_twice(s: Any, q: str) -> None:
+    s += q
+    forks = s.fork(2)
+    forks[0] += sgl.gen("a", temperature=0, max_tokens=5)
+    forks[1] += sgl.gen("b", temperature=0, max_tokens=5)
+
+
+def test_what_one_call_answers_is_within_what_was_expected() -> None:
+    backend = OracleBackend()
+    explanation = asks_twice.explain(backend, q="tea")
+    analysis = analyzed(explanation.forecast, [asks_twice.run("tea", backend=backend).sync()])
+    assert (analysis.usage.calls, analysis.usage.unified) == (1, 1)
+    assert analysis.within
+    backend.close()
 
 
 # -- what ends early -------------------------------------------------------------------------------------
@@ -406,6 +439,68 @@ def test_rows_that_come_later_ask_again_for_what_failed() -> None:
     assert unified(results[1:]) == (1, 1)
 
 
+@sgl.function
+def any_of_them(s: Any, rows: list[dict[str, str]], mode: str) -> Any:
+    STARTED.extend([(looks if row["tail"] else asks).run(**_own(row), mode=mode) for row in rows])
+    return [run.error() for run in tuple(STARTED)]
+
+
+def _own(row: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if text}
+
+
+def check_stopped(seed: int, used: list[BatchCalls]) -> int:
+    """Runs of which some fail and some are stopped at any moment; how many ended well."""
+    draw, model = Random(seed), Model()
+    holding, failing = draw.random(), draw.choice([0, 0, 0.1, 0.4])
+    model.holds = lambda request: draw.random() < holding
+    model.fails = lambda request: draw.random() < failing
+    rows = [{"q": f"n{draw.randrange(3)}", "tail": draw.choice(["", "x", "y"])} for _ in range(10)]
+    STARTED.clear()
+    used.clear()
+    whole = any_of_them.run(rows, draw.choice(["auto", "python"]), backend=model, mode="python")
+    until(lambda: len(STARTED) == len(rows))
+    for _ in range(draw.randrange(4)):
+        spin()
+    victims = draw.sample(range(len(rows)), draw.randrange(6))
+    for victim in victims:
+        STARTED[victim].stop()
+        if draw.random() < 0.5:
+            spin()
+    model.holds = lambda request: False
+
+    def over() -> bool:
+        if model._gate is not None:
+            executor_loop().call_soon_threadsafe(model._gate.set)
+        return whole.ended
+
+    until(over)
+    errors = whole.ret_value
+    assert all(error is None or failing or number in victims for number, error in enumerate(errors))
+    good = [number for number, error in enumerate(errors) if error is None]
+    answers = {(rows[number]["q"], STARTED[number]["a"]) for number in good}
+    assert len(answers) == len({question for question, _ in answers})
+    spin()
+    assert model.walker.kept.empty
+    for calls in used:
+        waiting = (calls.held, calls.unsent, calls.lost, calls.left, calls.calls._going, calls.streams._kept)
+        assert not any(waiting), "something is left"
+    return errors.count(None)
+
+
+def test_rows_that_fail_and_are_stopped_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[BatchCalls] = []
+    right = BatchCalls.__init__
+
+    def noted(self: BatchCalls, inner: Any) -> None:
+        right(self, inner)
+        used.append(self)
+
+    monkeypatch.setattr(BatchCalls, "__init__", noted)
+    count = at_depth(5, 20, 300)
+    assert sum(check_stopped(seed, used) for seed in range(count)) > 3 * count
+
+
 # -- with what observes a batch -------------------------------------------------------------------------
 
 
@@ -438,7 +533,7 @@ def check_random(seed: int) -> tuple[int, int]:
     """A batch of a random program is as without the pass, and asks for nothing twice; calls on and off."""
     made = random_program(seed, regions=True, images=False, ascii_only=True, python=False, resumed=False)
     program = from_text(plain(to_text(begun(made))), "random.sglir")
-    rows = [{**ARGS, "a": f"row {number % 3}", "b": "beta"} for number in range(6)]
+    rows = [{**ARGS, "a": f"row {number % 2}", "b": "beta"} for number in range(4)]
     runs = []
     for passes in (None, WITHOUT):
         model = Model(passes)
@@ -458,7 +553,7 @@ def check_random(seed: int) -> tuple[int, int]:
     return model.calls, plainly.calls
 
 
-PROGRAMS = at_depth(25, 100, 1_000)
+PROGRAMS = at_depth(6, 100, 1_000)
 
 
 def test_batches_of_random_programs() -> None:
@@ -494,7 +589,7 @@ def forget_samplings(patch: pytest.MonkeyPatch) -> None:
 
 def forget_seeds(patch: pytest.MonkeyPatch) -> None:
     """Explicit seeds do not count."""
-    right = unified_backend.UnifiedSegment._key
+    right = UnifiedSegment._key
 
     def key(self: Any, index: int) -> Any:
         node = self._nodes[index]
@@ -596,8 +691,8 @@ def test_streams_that_others_have_made_are_opened_and_released_in_order() -> Non
         assert model.calls == 1
         model._gate.set()
         found = await asyncio.gather(*tasks)
-        assert not backend.held
-        assert not backend.unsent
+        assert not backend.batch.held
+        assert not backend.batch.unsent
         return found
 
     found = asyncio.run(play())
