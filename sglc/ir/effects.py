@@ -31,7 +31,8 @@ class Effect(Flag):
     NOTHING = 0
     GENERATES = auto()  # a model is asked
     STORES = auto()  # a variable of the run, or its prompt
-    ACTS = auto()  # a declared function is called that changes something
+    ACTS = auto()  # a declared function is called that changes something, in the order of the program
+    CALLS = auto()  # one that needs no order
     FAILS = auto()  # the run may end here
     DECIDES = auto()  # which ops run
     LEAVES = auto()  # the program may go on as ordinary Python, or raises
@@ -56,6 +57,8 @@ _EFFECTS: dict[type[Op], Effect] = {
 def effects_of(op: Op) -> Effect:
     """What the op itself does; what stands in its blocks and called programs does its own (`inside`)."""
     found = _EFFECTS.get(type(op), Effect.NOTHING)
+    if isinstance(op, Tool) and op.order != "program":
+        return Effect.CALLS
     fails = isinstance(op, PureCall) and op.name in PURE and PURE[op.name].fails
     if fails or (isinstance(op, Switch) and op.default is None):
         return found | Effect.FAILS

@@ -1,0 +1,47 @@
+"""Tools that need no order are called as soon as what they are given is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sglc.ir.core import Op, Program, with_regions
+from sglc.ir.depth import with_room
+from sglc.ir.effects import inside
+from sglc.ir.ops import Call, Tool
+from sglc.ir.remark import Remark, place
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Rewrite, register
+
+
+@register("overlap_tools", Exactness.TOKENS, "tools that are declared without an order run side by side")
+@with_room
+def overlap_tools(program: Program, _: Target) -> Rewrite:
+    """Let calls of tools that are declared with `ordered=False` wait for nothing but their arguments.
+
+        t0 = tool('f', (a,), order='free')               t0 = tool('f', (a,), order='overlap')
+        t1 = tool('f', (b,), order='free')           ->  t1 = tool('f', (b,), order='overlap')
+        t2 = tool('g', (a,))                             t2 = tool('g', (a,))
+
+    A call still waits for what decides whether the program comes to it: conditions and loops around it, and
+    places before it where the program may raise or go on as Python. Calls in program order wait for all that
+    stands before them, these too.
+    """
+    remarks: list[Remark] = []
+
+    def changed(op: Op) -> Op:
+        match op:
+            case Tool(order="free"):
+                said = f"`{op.name}` is called as soon as its arguments are there"
+                remarks.append(Remark("overlap_tools", said, place(op.loc)))
+                return replace(op, order="overlap")
+            case Call():
+                return replace(op, program=all_changed(op.program))
+            case _:
+                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+
+    def all_changed(before: Program) -> Program:
+        return replace(before, ops=tuple(map(changed, before.ops)))
+
+    if not any(isinstance(op, Tool) and op.order == "free" for op in inside(program.ops)):
+        return program
+    return all_changed(program), tuple(remarks)
