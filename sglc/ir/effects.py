@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from enum import Flag, auto
 
 from sglc.ir.core import Op, Program, walk
 from sglc.ir.ops import (
-    Call,
     Cond,
     Gen,
     HostCall,
@@ -23,6 +21,7 @@ from sglc.ir.ops import (
     Tool,
 )
 from sglc.ir.pure import PURE
+from sglc.ir.rewrite import everywhere
 
 
 class Effect(Flag):
@@ -55,7 +54,7 @@ _EFFECTS: dict[type[Op], Effect] = {
 
 
 def effects_of(op: Op) -> Effect:
-    """What the op itself does; what stands in its blocks and called programs does its own (`inside`)."""
+    """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
     found = _EFFECTS.get(type(op), Effect.NOTHING)
     if isinstance(op, Tool) and op.order != "program":
         return Effect.CALLS
@@ -65,17 +64,9 @@ def effects_of(op: Op) -> Effect:
     return found
 
 
-def inside(ops: Iterable[Op]) -> Iterator[Op]:
-    """The ops and all ops in them, those of called programs included."""
-    for op in walk(ops):
-        yield op
-        if isinstance(op, Call):
-            yield from inside(op.program.ops)
-
-
 def any_effect(op: Op, wanted: Effect) -> bool:
     """Whether the op, or anything in it, has one of these effects."""
-    return any(effects_of(inner) & wanted for inner in inside((op,)))
+    return any(effects_of(inner) & wanted for inner in everywhere((op,)))
 
 
 def variable_of(op: Op) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sglc.ir.core import Op, Program, with_regions
+from sglc.ir.core import Op, Program
 from sglc.ir.depth import with_room
-from sglc.ir.effects import inside
-from sglc.ir.ops import Call, Tool
+from sglc.ir.ops import Tool
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -29,19 +29,11 @@ def overlap_tools(program: Program, _: Target) -> Rewrite:
     remarks: list[Remark] = []
 
     def changed(op: Op) -> Op:
-        match op:
-            case Tool(order="free"):
-                said = f"`{op.name}` is called as soon as its arguments are there"
-                remarks.append(Remark("overlap_tools", said, place(op.loc)))
-                return replace(op, order="overlap")
-            case Call():
-                return replace(op, program=all_changed(op.program))
-            case _:
-                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+        if not isinstance(op, Tool) or op.order != "free":
+            return op
+        said = f"`{op.name}` is called as soon as its arguments are there"
+        remarks.append(Remark("overlap_tools", said, place(op.loc)))
+        return replace(op, order="overlap")
 
-    def all_changed(before: Program) -> Program:
-        return replace(before, ops=tuple(map(changed, before.ops)))
-
-    if not any(isinstance(op, Tool) and op.order == "free" for op in inside(program.ops)):
-        return program
-    return all_changed(program), tuple(remarks)
+    ops = rewritten(program.ops, changed)
+    return (replace(program, ops=ops), tuple(remarks)) if remarks else program
