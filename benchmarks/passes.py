@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -74,6 +75,25 @@ def answered(s: Any, question: str) -> None:
     s += sglc.section(f"Question: {question}\n", name="question", movable=True)
     s += sglc.section(f"Rules: {RULES}\n", name="rules", movable=True)
     s += "Answer:"
+    s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+@sglc.tool(ordered=False)
+def look_up(word: str) -> str:
+    """A look-up that takes 0.2 s, and notes when."""
+    began_s = time.perf_counter()
+    time.sleep(0.2)
+    LOOKED_UP.append((began_s, time.perf_counter()))
+    return f"{word}: a word. "
+
+
+LOOKED_UP: list[tuple[float, float]] = []
+
+
+@sglc.function
+def informed(s: Any, essay: str) -> None:
+    """Three look-ups, and a generation that knows of them."""
+    s += look_up(essay[:4]) + look_up(essay[5:8]) + look_up(essay[9:13])
     s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
 
 
@@ -200,6 +220,24 @@ def measured_batch(plan: Plan, rows: Rows) -> Figures:
     return Figures(made, steps, used.computed, used.prompt, used.calls, used.completion)
 
 
+def called(passes: str | None) -> dict[str, int]:
+    """How many look-ups of `informed` come one after another, and how long the second run takes."""
+    backend = Counted()
+    seconds = 0.0
+    for _ in range(2):
+        LOOKED_UP.clear()
+        began_s = time.perf_counter()
+        error = informed.run(essay=ESSAY, backend=backend, passes=passes, mode="plan").error()
+        seconds = time.perf_counter() - began_s
+        assert error is None, error
+    backend.close()
+    chain, end_s = 0, 0.0
+    for begin_s, over_s in sorted(LOOKED_UP, key=lambda call: call[1]):
+        if begin_s >= end_s:
+            chain, end_s = chain + 1, over_s
+    return {"tool_calls_one_after_another": chain, "milliseconds": round(seconds * 1e3)}
+
+
 def without(name: str) -> tuple[str, ...]:
     return tuple(other for other in LOCAL if other != name)
 
@@ -224,6 +262,7 @@ def report() -> dict[str, Any]:
     return {
         "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
         "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
+        "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
         "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
         "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
@@ -263,6 +302,7 @@ def main() -> int:
         "rows": {
             "inline_calls": 4,
             "prune": 4,
+            "overlap_tools": 1,
             "speculate": 1,
             "unify": ROWS * EQUAL,
             "reorder": ROWS,

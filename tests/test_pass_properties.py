@@ -33,12 +33,14 @@ from tests.pass_checks import (
     chat_program,
     check_cache_hints,
     check_ids,
+    check_orders,
     check_prune,
     check_pruned_run,
     check_reorder,
     raw_program,
 )
 from tests.random_programs import random_program
+from tests.soak_ir import PASSES as TOKEN_EXACT
 from tests.soak_ir import PLAIN, means
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -56,7 +58,7 @@ def programs(count: int = PROGRAMS) -> Iterator[Program]:
 # -- what they promise ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes", "unify"], 2))
+@pytest.mark.parametrize("name", few(TOKEN_EXACT, 2))
 def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, default_tokenizer: LocalTokenizer) -> None:
     """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
     raw = [check_ids(raw_program(seed), default_tokenizer, name, ()) for seed in range(RAW)]
@@ -87,11 +89,16 @@ def test_prune_takes_generations_that_nothing_asked_for_depends_on() -> None:
     assert sum(map(bool, gone)) > PROGRAMS // 3
 
 
+def test_passes_compose_in_any_order() -> None:
+    for seed, program in enumerate(programs()):
+        check_orders(program, seed, Random(seed).sample((*TOKEN_EXACT, "prune"), k=len(TOKEN_EXACT) + 1))
+
+
 def test_runs_of_pruned_programs_have_what_is_asked_for(default_tokenizer: LocalTokenizer) -> None:
     """With the other passes before or behind it."""
     gone = []
     for seed in range(RAW):
-        passes = Random(seed).sample(["prune", "inline_calls", "fold_text", "share_prefixes"], k=4)
+        passes = Random(seed).sample((*TOKEN_EXACT, "prune"), k=len(TOKEN_EXACT) + 1)
         gone.append(check_pruned_run(raw_program(seed), seed, default_tokenizer, passes))
     assert sum(count or 0 for count in gone) > RAW // 2
 
@@ -238,13 +245,13 @@ def test_broken_rewrites_change_the_meaning(mutant: Callable[[list[Op]], list[Op
 
 def keep_own_sites(patch: pytest.MonkeyPatch) -> None:
     """Sites as they stand in the called program."""
-    patch.setattr(inline_calls, "_at", lambda op, call: op)
+    patch.setattr(inline_calls, "_under", lambda op, call: op)
 
 
 def forget_the_call(patch: pytest.MonkeyPatch) -> None:
     """Sites under the name of the call, without its occurrence."""
-    right = inline_calls._at
-    patch.setattr(inline_calls, "_at", lambda op, call: right(op, call.rpartition("#")[0]))
+    right = inline_calls._under
+    patch.setattr(inline_calls, "_under", lambda op, call: right(op, call.rpartition("#")[0]))
 
 
 def inline_in_loops(patch: pytest.MonkeyPatch) -> None:

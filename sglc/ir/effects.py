@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from enum import Flag, auto
 
 from sglc.ir.core import Op, Program, walk
 from sglc.ir.ops import (
-    Call,
     Cond,
     Gen,
     HostCall,
@@ -23,6 +21,7 @@ from sglc.ir.ops import (
     Tool,
 )
 from sglc.ir.pure import PURE
+from sglc.ir.rewrite import everywhere
 
 
 class Effect(Flag):
@@ -31,7 +30,8 @@ class Effect(Flag):
     NOTHING = 0
     GENERATES = auto()  # a model is asked
     STORES = auto()  # a variable of the run, or its prompt
-    ACTS = auto()  # a declared function is called that changes something
+    ACTS = auto()  # a declared function is called that changes something, in the order of the program
+    CALLS = auto()  # one that needs no order
     FAILS = auto()  # the run may end here
     DECIDES = auto()  # which ops run
     LEAVES = auto()  # the program may go on as ordinary Python, or raises
@@ -54,25 +54,19 @@ _EFFECTS: dict[type[Op], Effect] = {
 
 
 def effects_of(op: Op) -> Effect:
-    """What the op itself does; what stands in its blocks and called programs does its own (`inside`)."""
+    """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
     found = _EFFECTS.get(type(op), Effect.NOTHING)
+    if isinstance(op, Tool) and op.order != "program":
+        return Effect.CALLS
     fails = isinstance(op, PureCall) and op.name in PURE and PURE[op.name].fails
     if fails or (isinstance(op, Switch) and op.default is None):
         return found | Effect.FAILS
     return found
 
 
-def inside(ops: Iterable[Op]) -> Iterator[Op]:
-    """The ops and all ops in them, those of called programs included."""
-    for op in walk(ops):
-        yield op
-        if isinstance(op, Call):
-            yield from inside(op.program.ops)
-
-
 def any_effect(op: Op, wanted: Effect) -> bool:
     """Whether the op, or anything in it, has one of these effects."""
-    return any(effects_of(inner) & wanted for inner in inside((op,)))
+    return any(effects_of(inner) & wanted for inner in everywhere((op,)))
 
 
 def variable_of(op: Op) -> str | None:

@@ -11,6 +11,7 @@ import sglc.passes.fold_text
 import sglc.passes.inline_calls
 import sglc.passes.legalize
 import sglc.passes.lower_roles
+import sglc.passes.overlap_tools
 import sglc.passes.prune
 import sglc.passes.reorder
 import sglc.passes.share_prefixes

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from sglc.ir.core import (
     Op,
     Program,
     Region,
-    Site,
     Type,
     Value,
     definitions,
     next_id,
     reading,
-    regions,
     renamed,
     substitute,
     values_in,
@@ -26,6 +25,7 @@ from sglc.ir.core import (
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -117,8 +117,8 @@ class _Inlining:
             else:
                 own[value] = arg
         own.update((value, self.value(value.type)) for value in definitions(called.ops))
-        call = str(op.site)
-        yield from (renamed(_at(inner, call), own) for inner in _unnamed(called.ops))
+        inside = rewritten(called.ops, partial(_under, call=str(op.site)), calls=False)
+        yield from (renamed(inner, own) for inner in inside)
         # Two generations must not meet in a stream that the called program goes on from, or gives twice.
         taken = dict.fromkeys(stream for inner in walk(called.ops) for stream in continued(inner))
         for result, value in zip(op.results, values_in(called.returns), strict=True):
@@ -135,24 +135,12 @@ class _Inlining:
         return Value(next(self.fresh), kind)
 
 
-def _at(op: Op, call: str) -> Op:
-    """The op with the sites that it, and those in its blocks, have under `call`."""
+def _under(op: Op, call: str) -> Op | None:
+    """The op of a called program as it is under `call`, where its own variables and prompt have no names."""
     match op:
+        case Store() | Prompt():
+            return None
         case Gen() | Select() | Join() | Call():
-            site: Site = op.site.inside(call, ())
-            return replace(op, site=site)
-        case _ if any(True for _ in regions(op)):
-            return with_regions(
-                op, lambda held: replace(held, ops=tuple(_at(inner, call) for inner in held.ops))
-            )
+            return replace(op, site=op.site.inside(call, ()))
         case _:
             return op
-
-
-def _unnamed(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The ops of a called program without those that name its own variables and prompt."""
-    return tuple(
-        with_regions(op, lambda held: replace(held, ops=_unnamed(held.ops)))
-        for op in ops
-        if not isinstance(op, Store | Prompt)
-    )

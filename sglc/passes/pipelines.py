@@ -12,6 +12,7 @@ LOCAL = (
     "check_constraints",  # first, while every generation still has its place
     "inline_calls",  # before all that joins and merges: it then sees past the border of a call
     "prune",  # behind it: what a called program generates for nobody goes too
+    "overlap_tools",
     "fold_text",  # longer literals, fewer ops: what follows is quicker and finds more that is equal
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
@@ -26,6 +27,7 @@ TEXT = (
     "legalize",  # as early as the last: what the model cannot do is refused at its place
     "inline_calls",
     "prune",
+    "overlap_tools",
     "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
@@ -40,6 +42,7 @@ CHAT = (
     "legalize",
     "inline_calls",
     "prune",
+    "overlap_tools",
     "speculate",  # what one request can ask for, `chat_turns` does not refuse
     "chat_turns",
     "fold_text",

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, with_regions
 from sglc.ir.depth import with_room
-from sglc.ir.effects import Effect, effects_of, inside, variable_of
+from sglc.ir.effects import Effect, effects_of, variable_of
 from sglc.ir.ops import Call, Cond, Fork, Gen, Loop, Map, Select, Switch, hands_over
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -56,7 +57,7 @@ class _Pruning:
                 kept.append(self.narrowed(op, live, asked))
                 live.update(inputs(kept[-1]))
             else:
-                self.dropped += [one for one in inside((op,)) if isinstance(one, Gen | Select)][::-1]
+                self.dropped += [one for one in everywhere((op,)) if isinstance(one, Gen | Select)][::-1]
             asked.discard(name or "")
         return tuple(reversed(kept))
 
@@ -108,7 +109,7 @@ class _Pruning:
 
 
 def _is_root(op: Op) -> bool:
-    ops = inside((op,)) if isinstance(op, Call) else (op,)
+    ops = everywhere((op,)) if isinstance(op, Call) else (op,)
     return any(effects_of(one) & _ROOTS for one in ops)
 
 

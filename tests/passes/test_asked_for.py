@@ -28,6 +28,7 @@ from sglc.passes.pipelines import CHAT, LOCAL, extended
 
 PLAIN = Target("plain")
 API = Target("api", protocol="chat", takes=Takes(samples=1))
+LOCAL_AT, CHAT_AT = LOCAL.index("fold_text"), CHAT.index("fold_text")
 PROGRAM = """\
 import sglc as sgl
 
@@ -46,24 +47,26 @@ def ask(s, question):
     [
         (("fold_text",), PLAIN, ("fold_text",)),
         ((), PLAIN, ()),
-        (("+reorder",), PLAIN, (*LOCAL[:3], "reorder", *LOCAL[3:])),
-        (("+speculate", "+reorder"), PLAIN, (*LOCAL[:3], "speculate", "reorder", *LOCAL[3:])),
-        (("+reorder",), API, (*CHAT[:6], "reorder", *CHAT[6:])),
+        (("+reorder",), PLAIN, (*LOCAL[:LOCAL_AT], "reorder", *LOCAL[LOCAL_AT:])),
+        (("+speculate", "+reorder"), PLAIN, (*LOCAL[:LOCAL_AT], "speculate", "reorder", *LOCAL[LOCAL_AT:])),
+        (("+reorder",), API, (*CHAT[:CHAT_AT], "reorder", *CHAT[CHAT_AT:])),
         (("lower_roles", "+reorder", "fold_text"), PLAIN, ("lower_roles", "reorder", "fold_text")),
         (("lower_roles", "+reorder"), PLAIN, ("lower_roles", "reorder")),
         (("-fold_text", "-speculate"), PLAIN, tuple(name for name in LOCAL if name != "fold_text")),
-        (("-fold_text", "+reorder", "-unify"), PLAIN, (*LOCAL[:3], "reorder", "share_prefixes", "lower_roles")),
+        (("-fold_text", "+reorder", "-unify"), PLAIN, (*LOCAL[:LOCAL_AT], "reorder", "share_prefixes", "lower_roles")),
         (("fold_text", "lower_roles", "-fold_text"), PLAIN, ("lower_roles",)),
         (("+inline_calls{max_ops=9}",), PLAIN, (LOCAL[0], "inline_calls{max_ops=9}", *LOCAL[2:])),
-        (("+cache_hints{min_tokens=9}",), PLAIN, (*LOCAL[:3], "cache_hints{min_tokens=9}", *LOCAL[3:])),
+        (
+            ("+cache_hints{min_tokens=9}",),
+            PLAIN,
+            (*LOCAL[:LOCAL_AT], "cache_hints{min_tokens=9}", *LOCAL[LOCAL_AT:]),
+        ),
     ],
 )
 def test_where_a_pass_that_is_asked_for_stands(
     asked: tuple[str, ...], target: Target, expected: tuple[str, ...]
 ) -> None:
     assert extended(asked, target) == expected
-    assert CHAT[6] == "fold_text"
-    assert LOCAL[3] == "fold_text"
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,9 @@ class CallStep:
 class FunctionStep:
     """`name` is what the declared Python function returns, a value of type `gives`.
 
-    One with effects (a tool) is called when all before it, in the order of the program, have returned, those
-    without effects too: it could change what they read, and is not called where one of them has failed.
+    One in the `order` of the program is called when all before it have returned, those without effects too: it
+    could change what they read, and is not called where one of them has failed. Others are called when their
+    arguments are there; one with `effects` not before it is known that the program comes to it.
     """
 
     name: str
@@ -139,7 +140,18 @@ class FunctionStep:
     named: Mapping[str, OutputTree]
     gives: str
     effects: bool
+    order: str  # of `ops.ORDERS`
     loc: Loc
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it waits for all that stands before it."""
+        return self.order != "overlap"
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether its calls are told apart by their order."""
+        return self.effects and self.order == "program"
 
 
 Step = Segment | HostStep | ValueStep | CondStep | SwitchStep | LoopStep | MapStep | CallStep | FunctionStep

@@ -113,6 +113,7 @@ class _Printer:
                 )
             case FunctionStep():
                 kind = "tool" if step.effects else "function"
+                kind = f"overlapping {kind}" if step.effects and not step.in_order else kind
                 given = ", ".join(
                     [*map(_tree, step.args), *(f"{key}={_tree(tree)}" for key, tree in step.named.items())]
                 )

@@ -68,9 +68,9 @@ def decision(
             return _value(op, scope, (op.tree,))
         case Tool() | PureCall():
             named = {key: tree(item) for key, item in op.named.items()}
-            effects = isinstance(op, Tool)
+            effects, order = isinstance(op, Tool), op.order if isinstance(op, Tool) else "overlap"
             args = tuple(map(tree, op.args))
-            return FunctionStep(_only(gives), op.name, args, named, op.gives, effects, op.loc)
+            return FunctionStep(_only(gives), op.name, args, named, op.gives, effects, order, op.loc)
         case Cond():
             then, orelse = region(scope, op.then), region(scope, op.orelse)
             return CondStep(tree(op.pred), then, orelse, gives, op.loc)
@@ -112,7 +112,7 @@ def is_quick(op: Op) -> bool:
 
 def calls_tools(op: Op) -> bool:
     """Whether a tool may be called at the op."""
-    return any_effect(op, Effect.ACTS)
+    return any_effect(op, Effect.ACTS | Effect.CALLS)
 
 
 def has_to_run(op: Op) -> bool:
