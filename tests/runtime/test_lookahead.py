@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +13,19 @@ from typing import Any
 import pytest
 
 from sglc.errors import RunError, SglcError
+from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine import lookahead
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.step import Bool
-from tests.runtime import test_engine
+from tests.runtime import test_engine, test_segments
 from tests.runtime.soak import SlowAutomaton
-from tests.runtime.test_constrained import CONSTRAINTS
+from tests.runtime.test_constrained import CONSTRAINTS, PIECES
 from tests.runtime.test_engine import EOS, LONG
+from tests.runtime.test_grammar import LETTERS
+from tests.runtime.test_segments import gen
 from tests.waiting import until
 
 PATTERN = "[ab]é{3}[0-9]{2}(a|b)*!"
@@ -142,6 +148,82 @@ def test_what_is_aborted_while_it_is_late_gives_its_pages_back_at_once() -> None
         assert bench.nothing_left()
     finally:
         constraint.released.set()
+
+
+# -- what a generation is held to is read, or built
+
+
+@contextmanager
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[test_segments.Bench, Released]]:
+    """A machine to which no constraint comes until it is released."""
+    bench, released = test_segments.Bench(), Released()
+    constraints = bench.machine.model.constraints
+    original = constraints.of
+
+    def of(sampling: Sampling) -> Constraint | None:
+        if not constraints.at_hand(sampling):
+            released.work()
+        return original(sampling)
+
+    monkeypatch.setattr(constraints, "of", of)
+    try:
+        yield bench, released
+    finally:
+        released.set()
+
+
+def stepped_until(bench: test_segments.Bench, done: Callable[[], object]) -> None:
+    def stepped() -> bool:
+        bench.machine.step()
+        return bool(done())
+
+    until(stepped)
+
+
+@pytest.mark.parametrize("form", [{"regex": "[b-d]{4}"}, {"ebnf": 'root ::= [b-d] [b-d] "bd"'}], ids=str)
+def test_nobody_waits_while_a_form_is_read(form: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with unread(monkeypatch) as (bench, released):
+        bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1, **form), name="held")
+        bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1), name="free")
+        stepped_until(bench, lambda: "free" in bench.ended)
+        assert "held" not in bench.ended
+        released.set()
+        bench.drain()
+        assert re.fullmatch("[b-d]{4}", bench.done("held")[2].samples[0].text)
+        # From then on it is there, and nothing is waited for.
+        released.clear()
+        again = bench.run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, **form), name="again")
+        assert again[2].samples == bench.done("held")[2].samples
+
+
+def test_what_is_aborted_while_its_form_is_read_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    with unread(monkeypatch) as (bench, released):
+        run = bench.submit(OpenNode(), ExtendNode(0, ("cd",)), gen(1, regex="[b-d]{4}"))
+        bench.machine.abort(run)
+        released.set()
+        bench.drain()
+        assert (bench.events, bench.machine.engine.steps) == ([], 0)
+
+
+def test_requests_of_one_form_share_what_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = Sampling(ebnf='root ::= "a" [b-d] [b-d]? "!"')
+    first, second = LETTERS.of(form), LETTERS.of(form)
+    assert first is not None
+    assert second is not None
+    a, b = (PIECES.index(letter) for letter in "ab")
+    behind = [first.advance(first.start, a)]
+    behind.append(first.advance(behind[0], b))
+    masks = [first.mask(state) for state in (first.start, *behind)]
+
+    def unasked(self: XGrammarMatcher) -> None:
+        raise AssertionError("it was looked at before")
+
+    monkeypatch.setattr(XGrammarMatcher, "look", unasked)
+    states = [second.start, second.advance(second.start, a)]
+    states.append(second.advance(states[1], b))
+    assert [second.mask(state).tolist() for state in states] == [mask.tolist() for mask in masks]
+    with pytest.raises(AssertionError):
+        second.mask(second.advance(states[2], b))
 
 
 # -- the threads themselves

@@ -20,6 +20,7 @@ from typing import Any
 from sglc.errors import RunError, SglcError
 
 _THREADS = 3  # one that takes long leaves others to those who do not
+_LONG_S = 0.001  # that a call waits until there is a thread more: what is done at once is best done by one
 _MOST_LOST = 8
 _REST_S = 2.0  # a thread that has had nothing to do for so long ends
 _LEAST_PRIORITY = 19
@@ -34,6 +35,7 @@ class _Call:
     then: Callable[[Any], None]
     may_take_s: float
     awaited: bool
+    begun_s: float
     given: Any = None
     bug: BaseException | None = None
     ended: bool = False
@@ -78,7 +80,7 @@ class MatcherThreads:
         Then `deliver` calls `then` with what it gives, or with the `SglcError` that it raises, unless its key
         is dropped before. `wait` has patience with it if it is `awaited`.
         """
-        call = _Call(key, work, then, may_take_s, awaited)
+        call = _Call(key, work, then, may_take_s, awaited, time.perf_counter())
         self._calls[call] = None
         with self._lock:
             if key in self._behind:
@@ -86,8 +88,7 @@ class MatcherThreads:
                 return
             self._behind[key] = deque()
             self._ready.append(call)
-            self._give_up()
-            self._staff()
+            self._look_after()
 
     def drop(self, key: Hashable) -> None:
         """Nobody wants any more what the calls of a key give."""
@@ -107,13 +108,13 @@ class MatcherThreads:
             running = [call for call in self._calls if not call.ended]
             if for_all:
                 self._waits_for = {call for call in running if call.awaited}
-                self._ended.wait_for(lambda: not self._waits_for, seconds)
+                self._wait_for(lambda: not self._waits_for, seconds)
                 for call in self._waits_for:
                     call.awaited = False
                 self._waits_for = set()
             elif running and not self._given:
                 self._waits_for_any = True
-                self._ended.wait_for(lambda: not self._waits_for_any, seconds)
+                self._wait_for(lambda: not self._waits_for_any, seconds)
                 self._waits_for_any = False
 
     def deliver(self) -> None:
@@ -121,7 +122,7 @@ class MatcherThreads:
         if not self._calls:
             return
         with self._lock:
-            self._give_up()
+            self._look_after()
             given, self._given = self._given, deque()
         for call in given:
             if call.over:  # or dropped by one before it
@@ -133,10 +134,24 @@ class MatcherThreads:
 
     # -- with the lock held
 
+    def _wait_for(self, so: Callable[[], bool], seconds: float) -> None:
+        ends_s = time.monotonic() + seconds
+        while not so() and (left_s := ends_s - time.monotonic()) > 0:
+            self._ended.wait_for(so, min(left_s, _LONG_S))
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Give up what takes too long, and have a thread more for what has waited long."""
+        self._give_up()
+        if self._ready:
+            waited = time.perf_counter() - self._ready[0].begun_s > _LONG_S
+            if waited or len(self._working) == self._resting:
+                self._staff()
+
     def _staff(self) -> None:
-        """Have threads for what is ready, if there may be more."""
+        """Have a thread more for what is ready, if there may be one."""
         most = min(self._threads, self._threads + self._most_lost - self.lost)
-        if len(self._ready) <= self._resting:
+        if self._resting:
             self._begun.notify()
         elif len(self._working) < most:
             thread = _Thread(self)
@@ -156,8 +171,6 @@ class MatcherThreads:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _LEAST_PRIORITY)
             self._fail(thread.call)
-            if self._ready:
-                self._staff()
 
     def _fail(self, call: _Call) -> None:
         """A call is given up, and all behind it: what they need is where it got stuck."""
@@ -224,6 +237,7 @@ class _Thread(threading.Thread):
                     return None
             call = threads._ready.popleft()
             if not call.over:
+                threads._look_after()
                 self._began_s = time.thread_time()
                 return call
             del threads._behind[call.key]
