@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import sglc
+from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.call_record import total
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.ir.core import Program
-from sglc.ir.plan.events import Usage
+from sglc.ir.plan.events import Event, Usage
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target, Tokenizer
@@ -36,9 +38,11 @@ from sglc.passes.pipelines import LOCAL
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from tests.openai_server import serving
 from tests.reference.oracle import Oracle
 
 ROWS = 16
+EQUAL = 4  # rows that are the same, of those that `unify` is measured on
 SIBLINGS = 8
 ESSAY = "Tea is made from leaves, and it takes as long as it takes. " * 8
 RULES = "Answer in one word. Name no source. Where two answers fit, give the older one. " * 20
@@ -56,7 +60,7 @@ def judge(s: Any, text: str, aspect: str) -> Any:
 
 @sglc.function
 def reviewed(s: Any, essay: str) -> None:
-    """A chain of calls: a summary, three marks of it, a verdict. Only the scores are read."""
+    """A chain of calls: a summary, three marks of it, a verdict. Only scores are read, and no reason."""
     s += f"Essay: {essay}\nSummary:"
     s += sglc.gen("summary", max_tokens=12, temperature=0, ignore_eos=True)
     for aspect in ("style", "facts", "length"):
@@ -72,6 +76,40 @@ def answered(s: Any, question: str) -> None:
     s += sglc.section(f"Rules: {RULES}\n", name="rules", movable=True)
     s += "Answer:"
     s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+@sglc.tool(ordered=False)
+def look_up(word: str) -> str:
+    """A look-up that takes 0.2 s, and notes when."""
+    began_s = time.perf_counter()
+    time.sleep(0.2)
+    LOOKED_UP.append((began_s, time.perf_counter()))
+    return f"{word}: a word. "
+
+
+LOOKED_UP: list[tuple[float, float]] = []
+
+
+@sglc.function
+def informed(s: Any, essay: str) -> None:
+    """Three look-ups, and a generation that knows of them."""
+    s += look_up(essay[:4]) + look_up(essay[5:8]) + look_up(essay[9:13])
+    s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+def extracted(s: Any, essay: str) -> None:
+    """Three fields of one text, each a generation, as the API of another's model is asked for them."""
+    s += f"{essay}\nName:" + sglc.gen("name", stop="\n") + "\nAge:" + sglc.gen("age", stop="\n")
+    s += "\nCity:" + sglc.gen("city", stop="\n")
+
+
+@sglc.function
+def graded(s: Any, question: str) -> None:
+    """The same question stands in many rows, and its mark is given twice, by two names."""
+    s += f"Question: {question}\nRules: {RULES}\n"
+    forks = s.fork(2)
+    forks[0] += sglc.gen("mark", max_tokens=4, temperature=0, ignore_eos=True)
+    forks[1] += sglc.gen("second mark", max_tokens=4, temperature=0, ignore_eos=True)
 
 
 def siblings(shared: bool) -> Program:
@@ -108,12 +146,17 @@ class Counted(LocalBackend):
     def __init__(self) -> None:
         super().__init__(LocalOptions("smollm2", device="cpu"))
         vocabulary = len(self.tokenizer.token_bytes())
+        self.submits = 0
         self.oracle = CountedOracle(pages=4_000, page_size=16, vocab_size=vocabulary, eos_ids=())
 
     @property
     def tokenizer(self) -> Tokenizer:
         assert self.target.tokenizer is not None
         return self.target.tokenizer
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        self.submits += 1
+        return super().submit(segment, streams=streams)
 
     def _load(self) -> Machine:
         return Machine(Engine(self.oracle, EngineConfig(max_rows=16, max_len=8_000)), self.tokenizer)
@@ -145,6 +188,56 @@ def measured(plan: Plan, rows: Rows) -> Figures:
     return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)
 
 
+def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
+    """Requests and tokens of `extracted`, of a server whose model says the fields as the program has them."""
+    said = "Name: Ann\nAge: 7\nCity: Rome\nThe end."
+
+    def answer(body: dict[str, Any]) -> str:
+        """What is left of `said` behind the prompt, up to the first stop string."""
+        rest = next(said[at:] for at in range(len(said), 0, -1) if body["prompt"].endswith(said[:at]))
+        stops = body.get("stop") or []
+        return min(
+            (rest.split(stop)[0] for stop in ([stops] if isinstance(stops, str) else stops)),
+            key=len,
+            default=rest,
+        )
+
+    with serving(answer) as api:
+        backend = sglc.OpenAI("gpt-3.5-turbo-instruct", base_url=api.url, api_key="none")
+        result = sglc.function(num_api_spec_tokens=guessed_tokens)(extracted).run(essay=ESSAY, backend=backend)
+        assert result["city"] == " Rome", result.text()
+        used = result.usage
+        return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
+
+
+def measured_batch(plan: Plan, rows: Rows) -> Figures:
+    """Run the rows as one batch, from an empty prefix tree."""
+    backend = Counted()
+    results = LoadedPlan(plan).run_batch(rows, backend=backend, seed=0)
+    used = sum((result.usage for result in results), Usage())
+    backend.close()
+    steps, made = backend.oracle.steps, backend.submits
+    return Figures(made, steps, used.computed, used.prompt, used.calls, used.completion)
+
+
+def called(passes: str | None) -> dict[str, int]:
+    """How many look-ups of `informed` come one after another, and how long the second run takes."""
+    backend = Counted()
+    seconds = 0.0
+    for _ in range(2):
+        LOOKED_UP.clear()
+        began_s = time.perf_counter()
+        error = informed.run(essay=ESSAY, backend=backend, passes=passes, mode="plan").error()
+        seconds = time.perf_counter() - began_s
+        assert error is None, error
+    backend.close()
+    chain, end_s = 0, 0.0
+    for begin_s, over_s in sorted(LOOKED_UP, key=lambda call: call[1]):
+        if begin_s >= end_s:
+            chain, end_s = chain + 1, over_s
+    return {"tool_calls_one_after_another": chain, "milliseconds": round(seconds * 1e3)}
+
+
 def without(name: str) -> tuple[str, ...]:
     return tuple(other for other in LOCAL if other != name)
 
@@ -153,10 +246,13 @@ def report() -> dict[str, Any]:
     """All figures as plain data."""
     target = Counted().target
 
-    def both(program: Program, rows: Rows, off: Sequence[str], on: Sequence[str]) -> dict[str, Any]:
+    def both(
+        program: Program, rows: Rows, off: Sequence[str], on: Sequence[str],
+        run: Callable[[Plan, Rows], Figures] = measured,
+    ) -> dict[str, Any]:  # fmt: skip
         ways = (("off", off), ("on", on))
         plans = {name: compile_program(program, target, list(passes)).plan for name, passes in ways}
-        return {name: asdict(measured(plan, rows)) for name, plan in plans.items()}
+        return {name: asdict(run(plan, rows)) for name, plan in plans.items()}
 
     essays = [{"essay": f"{number}. {ESSAY}"} for number in range(4)]
     questions = [{"question": f"what is {number} times {number}?"} for number in range(ROWS)]
@@ -165,7 +261,10 @@ def report() -> dict[str, Any]:
     }
     return {
         "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
-        "dead_code": both(reviewed.trace(), essays, LOCAL, ["+dead_code"]),
+        "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
+        "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
+        "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
+        "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
             name: asdict(measured(plan, [{}])) for name, plan in hoisted.items()
@@ -200,7 +299,15 @@ def main() -> int:
     found = report()
     result = {
         "what": "programs with a pass and without it: counts of all rows on the local runtime",
-        "rows": {"inline_calls": 4, "dead_code": 4, "reorder": ROWS, "hoist_prefix": 1},
+        "rows": {
+            "inline_calls": 4,
+            "prune": 4,
+            "overlap_tools": 1,
+            "speculate": 1,
+            "unify": ROWS * EQUAL,
+            "reorder": ROWS,
+            "hoist_prefix": 1,
+        },
         "figures": found,
         **setting(),
     }

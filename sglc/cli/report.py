@@ -71,6 +71,12 @@ def _shown(result: Result) -> str:
     if result.ret_value is not None:
         value = result.ret_value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    if result.asked is not None:
+        from sglc.frontend.outputs.typed import plain
+
+        return "\n".join(
+            f"{name} = {json_text(value)}" for name, value in plain(dict(result.variables)).items()
+        )
     turns = result.messages()
     lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
     # What branches stored stands in no text of the prompt itself.
@@ -134,7 +140,8 @@ class Totals:
         seed = "" if self.seed is None else f"; seed {self.seed}"
         saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
         hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
-        calls = f"{used.calls} calls{saved}{hits}"
+        unified = f", {used.unified} unified" if used.unified else ""
+        calls = f"{used.calls} calls{saved}{hits}{unified}"
         line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
         say(line)
 

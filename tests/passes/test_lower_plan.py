@@ -150,6 +150,7 @@ def test_text_of_one_branch_in_another() -> None:
             (NodeResult(2), "no", Slot("q")),
             "token_length_normalized",
             Loc("f.sglir", 6, 5, 20),
+            unify=True,
         ),
     )
     assert plan.variables == ()  # variables of branches are named by a join
@@ -251,7 +252,7 @@ EVERYTHING = Plan(
         SwitchStep(Slot("t2"), ("x",), (2, 2), (), Loc("f.py", 7)),
         LoopStep((Slot("t2"), Held("s1")), 4, 3, (Slot("t3"), Held("s2")), Loc("f.py", 8)),
         FunctionStep(
-            "l0", "search", (Slot("t3"), {"is": 1}), {"key": (None, 1.5)}, "list", True, Loc("f.py", 9)
+            "l0", "search", (Slot("t3"), {"is": 1}), {"key": (None, 1.5)}, "list", True, "free", Loc("f.py", 9)
         ),
         MapStep(Slot("l0"), 4, (Slot("l1"),), Loc("f.py", 10)),
         CallStep(Site("f", (), "g"), ("text", Held("s2")), 5, (Slot("t4"),), Loc("f.py", 11)),
@@ -260,6 +261,7 @@ EVERYTHING = Plan(
     variables=(Named("x", (Slot("t0"), None)), Within(2), Named("is", Slot("t1"))),
     returns={"is": "map", "items": (Joined(("a", Slot("a"), Slot("t0"))), 1, -0.5, True, None, {})},
     estimate=Estimate(1, 2, 3, 4),
+    outputs=("x", "is"),
     blocks=(
         Block((), (), ("yes", Held(None)), (Named("z", Slot("t0")),)),
         Block((), (HostStep("here", Loc("f.py", 12)),), ()),

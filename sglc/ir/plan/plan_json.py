@@ -53,7 +53,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -172,6 +172,8 @@ def _load_union(data: object, options: tuple[Any, ...], path: str) -> Any:
         elif option in _KINDS:
             if kind == _KINDS[option]:
                 return _load_class(data, option, path)
+        elif get_origin(option) is tuple and isinstance(data, list):
+            return _load(data, option, path)
         elif type(data) is option:
             return data
     names = " or ".join(_KINDS.get(option, getattr(option, "__name__", "")) for option in options)

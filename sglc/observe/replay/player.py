@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, Paused, RecordingError, SglcError, UsageError, located
+from sglc.execution.answers.known_answers import told
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
@@ -21,8 +23,6 @@ from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept, shown
-from sglc.observe.replay.known_answers import told
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     Json,
     TapeRow,
@@ -178,7 +178,8 @@ class RowPlayer:
         call = self._calls.next(name, args, named, pure=pure)
         answered = self._calls.recorded_of(call)
         if answered is None:
-            what = "with these arguments" if pure else f"number {call['occurrence'] + 1}"
+            number = call["occurrence"]
+            what = f"number {number + 1}" if isinstance(number, int) else "with these arguments"
             raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
                 note=f"it is given {shown(call)}", hint=AGAIN,
