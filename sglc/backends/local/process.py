@@ -248,8 +248,8 @@ class RuntimeProcess:
                 ],
                 stdin=subprocess.PIPE,  # which closes with the program
                 stdout=2,  # results are the program's alone to print
-                # It imports what the program would. Its threads share what memory was given back, or each of them
-                # keeps what it once had.
+                # It imports what the program would. Its threads share what memory was given back: otherwise
+                # each keeps what it once had.
                 env={
                     "MALLOC_ARENA_MAX": "2",
                     **os.environ,
