@@ -254,8 +254,8 @@ class Asked:
         self.threads = threads
         self.given: list[Any] = []
 
-    def begin(self, key: object, work: Callable[[], Any]) -> None:
-        self.threads.begin(key, work, self.given.append, may_take_s=0.05, awaited=True)
+    def begin(self, key: object, work: Callable[[], Any], *, urgent: bool = False) -> None:
+        self.threads.begin(key, work, self.given.append, may_take_s=0.05, awaited=True, urgent=urgent)
 
     def all(self) -> list[Any]:
         """What all have given."""
@@ -315,6 +315,21 @@ def test_what_is_dropped_is_not_given() -> None:
     asked.threads.drop(1)
     first.set()
     assert asked.all() == ["another"]
+
+
+def test_what_is_urgent_comes_first() -> None:
+    asked, begun, first = Asked(MatcherThreads(threads=1)), threading.Event(), threading.Event()
+
+    def holds() -> None:
+        begun.set()
+        first.wait()
+
+    asked.begin(0, holds)
+    begun.wait()
+    for number in range(1, 7):
+        asked.begin(number, partial(int, number), urgent=number in (3, 5))
+    first.set()
+    assert asked.all() == [None, 3, 5, 1, 2, 4, 6]
 
 
 def test_few_threads_are_lost_and_others_take_their_place() -> None:
