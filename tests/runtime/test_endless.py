@@ -211,6 +211,6 @@ print(error.code, bench.samples(free)[0][2], bench.nothing_left(), bench.engine.
 def test_a_call_of_the_library_that_never_ends_is_left_behind() -> None:
     """In a process of its own, whose end it does not put off either."""
     done = subprocess.run(
-        [sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=HANG_S, cwd=ROOT
+        [sys.executable, "-c", NEVER_ENDS], capture_output=True, text=True, timeout=HANG_S, cwd=ROOT
     )
     assert (done.returncode, done.stdout) == (0, "SGLC459 length True 1\n"), done.stderr

@@ -8,6 +8,8 @@ as few are lost in this way.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import threading
 import time
@@ -15,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -25,6 +28,7 @@ _LONG_S = 0.001  # that a call waits until there is a thread more: what is done 
 _MOST_LOST = 8
 _REST_S = 2.0  # a thread that has had nothing to do for so long ends
 _LEAST_PRIORITY = 19
+_AT_THE_END_S = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -175,6 +179,8 @@ class MatcherThreads:
             del self._working[thread]
             self.lost += 1
             thread.lost = True
+            _LEFT[:] = [*filter(threading.Thread.is_alive, _LEFT), thread]
+            _end_beside_them()
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _LEAST_PRIORITY)
             self._fail(thread.call)
@@ -203,11 +209,14 @@ class _Thread(threading.Thread):
         self.call: _Call | None = None
         self.lost = False
         self._threads = threads
-        self._clock: int | None = None
+        self._clock = (
+            time.CLOCK_MONOTONIC
+        )  # where no other thread can see how much of a processor this one took
         self._began_s = 0.0
 
     def run(self) -> None:
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         threads = self._threads
         while True:
             with threads._lock:
@@ -246,16 +255,38 @@ class _Thread(threading.Thread):
             _, call = heappop(threads._ready)
             if not call.over:
                 threads._look_after()
-                self._began_s = time.thread_time()
+                self._began_s = time.clock_gettime(self._clock)
                 return call
             del threads._behind[call.key]
 
     @property
     def overdue(self) -> bool:
         """Whether its call takes longer than it may."""
-        if self.call is None or self._clock is None:
+        if self.call is None:
             return False
         return time.clock_gettime(self._clock) - self._began_s > self.call.may_take_s
+
+
+_LEFT: list[threading.Thread] = []  # with calls that were given up
+
+
+@cache
+def _end_beside_them() -> None:
+    """Have this process end in order though a thread of it still runs.
+
+    One that comes back while Python ends would abort the process, so it is waited for, but not for long. One
+    that does not come back uses what libraries destroy behind that, so nothing is destroyed.
+    """
+    libc = ctypes.CDLL(None)
+    with suppress(AttributeError):  # only Linux has it; the last one registered is called first
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    atexit.register(_wait_at_the_end)
+
+
+def _wait_at_the_end() -> None:
+    ends_s = time.monotonic() + _AT_THE_END_S
+    for thread in _LEFT:
+        thread.join(max(0.0, ends_s - time.monotonic()))
 
 
 def _too_long(seconds: float) -> RunError:

@@ -231,4 +231,6 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(ended)  # at once, whatever threads still do
