@@ -329,6 +329,25 @@ def test_what_one_call_answers_is_within_what_was_expected() -> None:
     backend.close()
 
 
+def test_twins_behind_a_sample() -> None:
+    """Python looks at the sample, so it is in a stream that was kept, whose text nobody follows."""
+
+    @sgl.function
+    def behind(s: Any, q: str) -> Any:
+        s += q + sgl.gen("own")
+        said = s["own"] + str(id(s))[:0]
+        forks = s.fork(3)
+        for branch in forks:
+            branch += said + sgl.gen("x", temperature=0) + sgl.gen("y", temperature=0)
+        return [branch["y"] for branch in forks]
+
+    backend = Model()
+    results = behind.run_batch([{"q": "x"}] * 3, backend=backend, seed=1)
+    assert unified(results) == (9, 12)
+    assert [len(set(row.ret_value)) for row in results] == [1, 1, 1]
+    assert len({row.ret_value[0] for row in results}) == 3
+
+
 # -- what ends early -------------------------------------------------------------------------------------
 
 
