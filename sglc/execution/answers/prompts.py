@@ -141,11 +141,11 @@ class Followed:
         followed = self
         while True:
             node = followed.segment.nodes[stream]
+            adds: Sequence[Hashable] | None = ()
             if isinstance(node, ExtendNode):
-                parts = followed._filled(node.parts)
-                if parts is None:
-                    return None
-                found.append(parts)
+                adds = followed._filled(node.parts)
+            elif isinstance(node, _ASKED):
+                adds = (followed.left(stream),) if stream in followed.texts else None
             elif isinstance(node, OpenNode):
                 if node.handle is None:
                     break
@@ -153,13 +153,12 @@ class Followed:
                     return None
                 followed, stream = followed.opened[stream]
                 continue
-            elif isinstance(node, _ASKED):
-                if stream not in followed.texts:
-                    if followed is self:
-                        return None
-                    found.append(((followed.number, stream),))
-                    break
-                found.append((followed.left(stream),))
+            if adds is None:
+                if followed is self:
+                    return None
+                found.append(((followed.number, stream),))
+                break
+            found.append(adds)
             assert not isinstance(node, ReleaseNode)
             stream = node.stream
         found.reverse()
