@@ -105,6 +105,7 @@ class Model:
             self._gate = self._gate or asyncio.Event()
             await self._gate.wait()
         if self.fails(request):
+            emit(Delta(request.index, "half of "))
             raise BackendError("SGLC503", "the model has no answer", request.node.loc)
         self.ended += 1
         node, index, tokenizer = request.node, request.index, self.target.tokenizer
@@ -717,3 +718,22 @@ def test_streams_that_others_have_made_are_opened_and_released_in_order() -> Non
     assert done[0].samples == done[1].samples
     assert done[2].prompt_ids == done[3].prompt_ids
     assert model.walker.kept.empty
+
+
+def test_pieces_of_a_call_that_fails_are_not_those_of_others() -> None:
+    model = Model()
+    model.fails = lambda request: len(model.asked) < 2
+
+    async def play() -> list[list[Event]]:
+        backend = UnifiedBackend(model)
+
+        async def events() -> list[Event]:
+            return [event async for event in backend.submit(segment("a"))]
+
+        return list(await asyncio.gather(events(), events()))
+
+    first, second = asyncio.run(play())
+    assert [type(event) for event in first] == [Delta, NodeFailed]
+    *pieces, done = second
+    assert isinstance(done, GenDone)
+    assert "".join(piece.text for piece in pieces if isinstance(piece, Delta)) == done.samples[0].text

@@ -77,7 +77,6 @@ class UnifiedSegment:
         self._sent: set[int] = set()  # generations and kept streams that were handed over
         self._making: dict[int, SharedCall] = {}  # those of them that others may wait for
         self._waiting: dict[int, SharedCall] = {}  # generations that others make
-        self._heard: set[int] = set()  # those of them of which some text came
         self._alone: set[int] = set()  # generations whose shared call has failed
         self._blocked = True  # whether something may be left to be handed over
         self._tasks: set[asyncio.Task[None]] = set()
@@ -195,8 +194,6 @@ class UnifiedSegment:
             return True
         call.followers.append((self, index))
         self._waiting[index] = call
-        for delta in call.deltas:
-            self.hear(index, delta)
         return False
 
     def _key(self, index: int) -> tuple[Any, ...] | None:
@@ -271,9 +268,7 @@ class UnifiedSegment:
         """The back end says something of a node."""
         index = event.node
         self._put(event)
-        if isinstance(event, Delta):
-            if (call := self._making.get(index)) is not None:
-                call.heard(event)
+        if isinstance(event, Delta):  # those who wait have all at once: what began may fail
             return
         call = self._making.pop(index, None)
         if isinstance(event, NodeFailed):
@@ -318,12 +313,6 @@ class UnifiedSegment:
         elif self._blocked:
             self._go_on()
 
-    def hear(self, index: int, delta: Delta) -> None:
-        """More of an answer has come that another one asked for."""
-        if self._streams:
-            self._heard.add(index)
-            self._put(replace(delta, node=index))
-
     def answered(self, index: int, done: Answer | None) -> None:
         """It is there; None: it will never be, and is asked for once more."""
         del self._waiting[index]
@@ -337,7 +326,7 @@ class UnifiedSegment:
     def _answered(self, index: int, done: Answer) -> None:
         self._followed.answered(index, done, self._batch.inner.target)
         mine = replace(done, node=index, usage=_UNIFIED)
-        for event in told(mine, self._streams and index not in self._heard):
+        for event in told(mine, self._streams):
             self._put(event)
 
     def _put(self, event: Event | BaseException) -> None:
