@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -37,6 +38,7 @@ from sglc.passes.pipelines import LOCAL
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from tests.openai_server import serving
 from tests.reference.oracle import Oracle
 
 ROWS = 16
@@ -58,7 +60,7 @@ def judge(s: Any, text: str, aspect: str) -> Any:
 
 @sglc.function
 def reviewed(s: Any, essay: str) -> None:
-    """A chain of calls: a summary, three marks of it, a verdict. Only the scores are read."""
+    """A chain of calls: a summary, three marks of it, a verdict. Only scores are read, and no reason."""
     s += f"Essay: {essay}\nSummary:"
     s += sglc.gen("summary", max_tokens=12, temperature=0, ignore_eos=True)
     for aspect in ("style", "facts", "length"):
@@ -74,6 +76,31 @@ def answered(s: Any, question: str) -> None:
     s += sglc.section(f"Rules: {RULES}\n", name="rules", movable=True)
     s += "Answer:"
     s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+@sglc.tool(ordered=False)
+def look_up(word: str) -> str:
+    """A look-up that takes 0.2 s, and notes when."""
+    began_s = time.perf_counter()
+    time.sleep(0.2)
+    LOOKED_UP.append((began_s, time.perf_counter()))
+    return f"{word}: a word. "
+
+
+LOOKED_UP: list[tuple[float, float]] = []
+
+
+@sglc.function
+def informed(s: Any, essay: str) -> None:
+    """Three look-ups, and a generation that knows of them."""
+    s += look_up(essay[:4]) + look_up(essay[5:8]) + look_up(essay[9:13])
+    s += sglc.gen("answer", max_tokens=2, temperature=0, ignore_eos=True)
+
+
+def extracted(s: Any, essay: str) -> None:
+    """Three fields of one text, each a generation, as the API of another's model is asked for them."""
+    s += f"{essay}\nName:" + sglc.gen("name", stop="\n") + "\nAge:" + sglc.gen("age", stop="\n")
+    s += "\nCity:" + sglc.gen("city", stop="\n")
 
 
 @sglc.function
@@ -161,6 +188,28 @@ def measured(plan: Plan, rows: Rows) -> Figures:
     return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)
 
 
+def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
+    """Requests and tokens of `extracted`, of a server whose model says the fields as the program has them."""
+    said = "Name: Ann\nAge: 7\nCity: Rome\nThe end."
+
+    def answer(body: dict[str, Any]) -> str:
+        """What is left of `said` behind the prompt, up to the first stop string."""
+        rest = next(said[at:] for at in range(len(said), 0, -1) if body["prompt"].endswith(said[:at]))
+        stops = body.get("stop") or []
+        return min(
+            (rest.split(stop)[0] for stop in ([stops] if isinstance(stops, str) else stops)),
+            key=len,
+            default=rest,
+        )
+
+    with serving(answer) as api:
+        backend = sglc.OpenAI("gpt-3.5-turbo-instruct", base_url=api.url, api_key="none")
+        result = sglc.function(num_api_spec_tokens=guessed_tokens)(extracted).run(essay=ESSAY, backend=backend)
+        assert result["city"] == " Rome", result.text()
+        used = result.usage
+        return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
+
+
 def measured_batch(plan: Plan, rows: Rows) -> Figures:
     """Run the rows as one batch, from an empty prefix tree."""
     backend = Counted()
@@ -169,6 +218,24 @@ def measured_batch(plan: Plan, rows: Rows) -> Figures:
     backend.close()
     steps, made = backend.oracle.steps, backend.submits
     return Figures(made, steps, used.computed, used.prompt, used.calls, used.completion)
+
+
+def called(passes: str | None) -> dict[str, int]:
+    """How many look-ups of `informed` come one after another, and how long the second run takes."""
+    backend = Counted()
+    seconds = 0.0
+    for _ in range(2):
+        LOOKED_UP.clear()
+        began_s = time.perf_counter()
+        error = informed.run(essay=ESSAY, backend=backend, passes=passes, mode="plan").error()
+        seconds = time.perf_counter() - began_s
+        assert error is None, error
+    backend.close()
+    chain, end_s = 0, 0.0
+    for begin_s, over_s in sorted(LOOKED_UP, key=lambda call: call[1]):
+        if begin_s >= end_s:
+            chain, end_s = chain + 1, over_s
+    return {"tool_calls_one_after_another": chain, "milliseconds": round(seconds * 1e3)}
 
 
 def without(name: str) -> tuple[str, ...]:
@@ -194,7 +261,9 @@ def report() -> dict[str, Any]:
     }
     return {
         "inline_calls": both(reviewed.trace(), essays, without("inline_calls"), LOCAL),
-        "dead_code": both(reviewed.trace(), essays, LOCAL, ["+dead_code"]),
+        "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
+        "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
+        "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
         "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
@@ -230,7 +299,15 @@ def main() -> int:
     found = report()
     result = {
         "what": "programs with a pass and without it: counts of all rows on the local runtime",
-        "rows": {"inline_calls": 4, "dead_code": 4, "unify": ROWS * EQUAL, "reorder": ROWS, "hoist_prefix": 1},
+        "rows": {
+            "inline_calls": 4,
+            "prune": 4,
+            "overlap_tools": 1,
+            "speculate": 1,
+            "unify": ROWS * EQUAL,
+            "reorder": ROWS,
+            "hoist_prefix": 1,
+        },
         "figures": found,
         **setting(),
     }

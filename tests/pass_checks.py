@@ -1,22 +1,27 @@
 """What each pass promises, checked on one program; tests and the soak run these over random ones.
 
 A token-exact pass leaves the ids of every generation's prompt, one that is asked for by name keeps its own
-promise: `reorder` moves whole neighbouring sections and nothing else, `dead_code` takes only generations of
-called programs that feed nothing.
+promise: `reorder` moves whole neighbouring sections and nothing else. `prune` takes only generations that feed
+nothing that is asked for.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from random import Random
+from typing import cast
 
 from sglc.errors import LegalizeError, RunError
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
-from sglc.ir.core import Op, Program, Site, with_regions
-from sglc.ir.ops import GIVES, Append, Call, Gen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.core import Op, Program, Site, walk
+from sglc.ir.effects import variable_of
+from sglc.ir.ops import GIVES, Append, Gen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Takes, Target, Tokenizer
 from sglc.ir.text.printer import to_text
 from sglc.passes.base import run_pipeline
@@ -30,8 +35,9 @@ from tests.soak_ir import MODEL, PLAIN, choose, declared, host, means, without_t
 # -- token-exact ----------------------------------------------------------------------------------
 
 TOOLS = {f"{kind} {gives}": partial(lambda name, *args, **named: declared(name, args, named), f"{kind} {gives}")
-         for kind in ("tool", "pure_call") for gives in GIVES}  # fmt: skip
+         for kind in ("tool", "free", "pure_call") for gives in GIVES}  # fmt: skip
 Ids = Mapping[Site, tuple[int, ...]]
+_Run = tuple[dict[str, object], object]  # its variables, and what it returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ OTHERS = {"a": "quite another", "b": "and one more", "s0": "!"}
 
 def check_cache_hints(program: Program, least_bytes: int) -> int:
     """Prompts of one key begin alike in that many bytes, whatever the arguments are; counts the keys."""
-    after, _ = run_pipeline(program, API, ["cache_hints"])
+    after, _ = run_pipeline(program, API, ["cache_hints{min_tokens=1}"])
     assert without_keys(after) == program, to_text(program)
     keyed: dict[str, list[str]] = {}
     for args, salt in ((ARGS, ""), (OTHERS, "other")):
@@ -126,16 +132,8 @@ def with_keys(program: Program) -> Program:
 
 
 def _generations(program: Program, change: Callable[[Gen | Select], Op]) -> Program:
-    def changed(op: Op) -> Op:
-        match op:
-            case Gen() | Select():
-                return change(op)
-            case Call():
-                return replace(op, program=_generations(op.program, change))
-            case _:
-                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
-
-    return replace(program, ops=tuple(map(changed, program.ops)))
+    ops = rewritten(program.ops, lambda op: change(op) if isinstance(op, Gen | Select) else op)
+    return replace(program, ops=ops)
 
 
 # -- reorder --------------------------------------------------------------------------------------
@@ -182,12 +180,10 @@ def marked(program: Program) -> Program:
                 return Append(op.stream, mark, results=op.results)
             case ScopeEnd():
                 return Append(op.stream, _END, results=op.results)
-            case Call():
-                return replace(op, program=marked(op.program))
             case _:
-                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+                return op
 
-    return replace(program, ops=tuple(map(changed, program.ops)))
+    return replace(program, ops=rewritten(program.ops, changed))
 
 
 def _in_order(data: Plain) -> Plain:
@@ -243,25 +239,68 @@ def _joined(parts: list[tuple[bool, str]]) -> str:
     return "".join([*out, *sorted(run)])
 
 
-# -- dead_code ------------------------------------------------------------------------------------
+# -- prune ----------------------------------------------------------------------------------------
 
 
-def check_dead_code(program: Program) -> int:
-    """What stays is as it was, and only called programs' generations went; how many did at run time."""
-    inlined, _ = run_pipeline(program, PLAIN, ["inline_calls"])
-    after, remarks = run_pipeline(inlined, PLAIN, ["dead_code"])
-    gone = swept(inlined, after)
-    assert gone is not None, to_text(program)
-    assert bool(remarks) == (after != inlined)
+def asking(program: Program, seed: int) -> Program:
+    """The program with some of its variables asked for."""
+    names = sorted({name for op in walk(program.ops) if (name := variable_of(op)) is not None})
+    random = Random(seed)
+    return replace(program, outputs=tuple(random.sample(names, random.randrange(len(names) + 1))))
+
+
+def check_prune(program: Program, seed: int) -> int:
+    """Generations may be gone, and nothing else has changed; how many are."""
+    asked = asking(program, seed)
+    after, remarks = run_pipeline(asked, PLAIN, ["prune"])
+    gone = pruned(asked, after)
+    assert gone is not None, to_text(asked)
+    assert bool(gone) <= bool(remarks)
+    assert run_pipeline(program, PLAIN, ["prune"]) == (program, ())  # all is asked for
     plain = without_turns(after)
     assert plan_meaning(lower_plan(plain, PLAIN), MODEL, ARGS, STREAMS) == means(plain), to_text(program)
     return gone
 
 
-def swept(before: Program, after: Program) -> int | None:
-    """How many generations went; None if anything else did."""
+def pruned(before: Program, after: Program) -> int | None:
+    """How many generations went at run time; None if anything else changed."""
     was, now = means(before), means(after)
-    gone = was.calls.keys() - now.calls.keys()
     kept = all(was.calls.get(site) == call for site, call in now.calls.items())
-    fine = kept and (was.returns, was.hosts) == (now.returns, now.hosts) and all(site.called for site in gone)
-    return len(gone) if fine else None
+    fine = kept and was.returns == now.returns and _ordered(was) == _ordered(now)
+    fine = fine and not Counter(map(repr, now.hosts)) - Counter(map(repr, was.hosts))
+    return len(was.calls.keys() - now.calls.keys()) if fine else None
+
+
+def _ordered(found: Meaning) -> list[object]:
+    """What Python was given in an order that counts."""
+    return [host for host in found.hosts if not host[0].startswith("free ")]
+
+
+def check_orders(program: Program, seed: int, passes: Sequence[str]) -> None:
+    """Passes in any order keep the meaning of a program; of one that is asked for less, what is asked for."""
+    asked = asking(program, seed)
+    after, _ = run_pipeline(asked, PLAIN, passes)
+    again, _ = run_pipeline(after, PLAIN, passes[::-1])
+    for made in (after, again):
+        assert pruned(asked, made) is not None, f"{passes}\n{to_text(asked)}"
+    whole, _ = run_pipeline(program, PLAIN, passes)
+    assert means(whole) == means(program), f"{passes}\n{to_text(program)}"
+
+
+def check_pruned_run(program: Program, seed: int, tokenizer: Tokenizer, passes: Sequence[str]) -> int | None:
+    """Runs: what is asked for is as it was, whatever else `passes` do; how many generations went.
+
+    None if one of them fails.
+    """
+    asked = asking(program, seed)
+    before, after = ids_of(asked, tokenizer, ()), ids_of(asked, tokenizer, passes)
+    assert before is not None
+    assert after is not None
+    if isinstance(before[1], Failure) or isinstance(after[1], Failure):
+        return None
+    assert all(before[0][site] == ids for site, ids in after[0].items()), to_text(asked)
+    (was, value), (now, again) = cast("_Run", before[1]), cast("_Run", after[1])
+    assert value == again, to_text(asked)
+    wanted = asked.outputs or ()
+    assert {name: was.get(name) for name in wanted} == {name: now.get(name) for name in wanted}, to_text(asked)
+    return len(before[0].keys() - after[0].keys())

@@ -561,12 +561,15 @@ def _image(b: _Builder) -> None:
 
 
 def _function(b: _Builder) -> None:
-    """A tool or a pure function; tests/soak_ir.py answers them by their names."""
+    """A tool, in program order or free, or a pure function; tests/soak_ir.py answers them by their names."""
     gives = b.random.choice(("text", "bool", "list", "json"))
     args = tuple(_data(b) for _ in range(b.random.randrange(3)))
     named = {"key": _data(b)} if b.random.random() < 0.4 else {}
     make = b.random.choice((Tool, PureCall))
-    (value,) = b.emit(make(f"{make.mnemonic} {gives}", args, named, gives), Type(gives))
+    op: Op = make(f"{make.mnemonic} {gives}", args, named, gives)
+    if isinstance(op, Tool) and b.values % 2:
+        op = replace(op, name=f"free {gives}", order="free")
+    (value,) = b.emit(op, Type(gives))
     _play(b, value)
     if gives == "list":
         b.flat_lists.append(value)

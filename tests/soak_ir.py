@@ -18,10 +18,11 @@ from pathlib import Path
 from random import Random
 
 from sglc.errors import VerifyError
-from sglc.ir.core import Op, Program, Site, walk, with_regions
+from sglc.ir.core import Op, Program, Site, walk
 from sglc.ir.ops import Append, Call, Resume, RoleClose, RoleOpen
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.plan.plan_text import plan_text
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.ir.text.printer import canonical, from_text, identity, to_text
 from sglc.ir.verify.verify import verify
@@ -38,6 +39,7 @@ PASSES = (
     "fold_text",
     "share_prefixes",
     "unify",
+    "overlap_tools",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
@@ -119,10 +121,10 @@ def without_turns(program: Program) -> Program:
             case Call():
                 return replace(op, program=without_turns(op.program))
             case _:
-                return with_regions(op, lambda region: replace(region, ops=tuple(map(changed, region.ops))))
+                return op
 
     params = tuple(replace(op, turns=(), role="") if isinstance(op, Resume) else op for op in program.params)
-    return replace(program, params=params, ops=tuple(map(changed, program.ops)))
+    return replace(program, params=params, ops=rewritten(program.ops, changed, calls=False))
 
 
 def mutated(text: str, random: Random) -> str:
@@ -163,7 +165,7 @@ _WORDS = (
     "s0,", "s0 =", "b0 = not_(b0)", "t0", "None", "nan", "-1", "9" * 400, "'\\ud800'", "1e999", "@", "((((",
     "host_call('x')\n", "t0 = tool('x', (t0,))", "gives='stream'", "{'a': t0}",
     "scope_end(s0, 'x')", "image(s0, t0)", "pack(", "temperature=2.5", "(s0, t0)", "fork=(-1,)",
-    "# sglir 3\n", "# a:1:2",
+    "# sglir 3\n", "# a:1:2", "def f() -> ('x',):", "order='free'",
 )  # fmt: skip
 
 
@@ -186,7 +188,15 @@ def check_mutant(program: Program, random: Random) -> bool:
 def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
     """Check that many programs, a mutant of each among them; yields what each was good for."""
     # They check with what is defined here.
-    from tests.pass_checks import chat_program, check_dead_code, check_ids, check_reorder
+    from tests.pass_checks import (
+        chat_program,
+        check_ids,
+        check_orders,
+        check_prune,
+        check_pruned_run,
+        check_reorder,
+        raw_program,
+    )
     from tests.test_unify import check_random as check_batch
 
     tokenizer = load_tokenizer(path("smollm2"))
@@ -199,7 +209,12 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         found["blocks of plans"] += check_plan(program)
         found["mutants that are programs"] += check_mutant(program, Random(number))
         found["reorder"] += check_reorder(program)
-        found["generations that dead_code took"] += check_dead_code(program)
+        found["generations that prune took"] += check_prune(program, number)
+        orders = Random(number).sample((*PASSES, "prune"), k=len(PASSES) + 1)
+        found["pruned runs with all passes in some order"] += (
+            check_pruned_run(raw_program(number), number, tokenizer, orders) is not None
+        )
+        check_orders(program, number, orders)
         prompts = check_ids(chat_program(number), tokenizer, PASSES[number % len(PASSES)])
         found["prompts whose ids were compared"] += prompts[0] if prompts is not None else 0
         made, without = check_batch(number)

@@ -10,17 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Program, Region, Site, Value, values_in, walk, with_regions
+from sglc.ir.effects import Effect
 from sglc.ir.ops import Append, Call, Cond, Gen, ScopeEnd, Select, Switch, Tool
 from sglc.ir.target import Takes, Target
 from sglc.ir.text.printer import to_text
 from sglc.ir.verify.verify import verify
-from sglc.passes import cache_hints, dead_code, inline_calls
+from sglc.passes import cache_hints, inline_calls, prune
 from sglc.passes.base import PASSES, Exactness, run_pipeline
 from sglc.passes.pipelines import CHAT, LOCAL, TEXT
 from sglc.passes.reorder import _Reordering, _Section
@@ -30,13 +32,15 @@ from tests.pass_checks import (
     alike,
     chat_program,
     check_cache_hints,
-    check_dead_code,
     check_ids,
+    check_orders,
+    check_prune,
+    check_pruned_run,
     check_reorder,
     raw_program,
-    swept,
 )
 from tests.random_programs import random_program
+from tests.soak_ir import PASSES as TOKEN_EXACT
 from tests.soak_ir import PLAIN, means
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -54,7 +58,7 @@ def programs(count: int = PROGRAMS) -> Iterator[Program]:
 # -- what they promise ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(["fold_text", "inline_calls", "share_prefixes", "unify"], 2))
+@pytest.mark.parametrize("name", few(TOKEN_EXACT, 2))
 def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, default_tokenizer: LocalTokenizer) -> None:
     """With the model's own vocabulary and template; plans are run, so streams that are kept count too."""
     raw = [check_ids(raw_program(seed), default_tokenizer, name, ()) for seed in range(RAW)]
@@ -79,12 +83,27 @@ def test_reorder_moves_whole_neighbouring_sections_and_nothing_else() -> None:
     assert sum(map(check_reorder, programs())) > PROGRAMS // 5
 
 
-def test_dead_code_takes_what_called_programs_generate_for_nobody() -> None:
-    assert sum(map(check_dead_code, programs())) > PROGRAMS * 8 // 100
+def test_prune_takes_generations_that_nothing_asked_for_depends_on() -> None:
+    gone = [check_prune(program, seed) for seed, program in enumerate(programs())]
+    assert sum(gone) > PROGRAMS
+    assert sum(map(bool, gone)) > PROGRAMS // 3
 
 
-def test_prompts_of_one_cache_key_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
+def test_passes_compose_in_any_order() -> None:
+    for seed, program in enumerate(programs()):
+        check_orders(program, seed, Random(seed).sample((*TOKEN_EXACT, "prune"), k=len(TOKEN_EXACT) + 1))
+
+
+def test_runs_of_pruned_programs_have_what_is_asked_for(default_tokenizer: LocalTokenizer) -> None:
+    """With the other passes before or behind it."""
+    gone = []
+    for seed in range(RAW):
+        passes = Random(seed).sample((*TOKEN_EXACT, "prune"), k=len(TOKEN_EXACT) + 1)
+        gone.append(check_pruned_run(raw_program(seed), seed, default_tokenizer, passes))
+    assert sum(count or 0 for count in gone) > RAW // 2
+
+
+def test_prompts_of_one_cache_key_begin_alike() -> None:
     assert sum(check_cache_hints(program, 4) for program in programs()) > PROGRAMS // 10
 
 
@@ -98,7 +117,7 @@ def test_passes_that_only_look_change_nothing(name: str) -> None:
 
 def test_aggressive_passes_run_only_when_they_are_asked_for() -> None:
     aggressive = {name for name, made in PASSES.items() if made.exactness is Exactness.AGGRESSIVE}
-    assert {"dead_code", "reorder"} <= aggressive
+    assert "reorder" in aggressive
     assert not aggressive & {*LOCAL, *TEXT, *CHAT}
 
 
@@ -226,13 +245,13 @@ def test_broken_rewrites_change_the_meaning(mutant: Callable[[list[Op]], list[Op
 
 def keep_own_sites(patch: pytest.MonkeyPatch) -> None:
     """Sites as they stand in the called program."""
-    patch.setattr(inline_calls, "_at", lambda op, call: op)
+    patch.setattr(inline_calls, "_under", lambda op, call: op)
 
 
 def forget_the_call(patch: pytest.MonkeyPatch) -> None:
     """Sites under the name of the call, without its occurrence."""
-    right = inline_calls._at
-    patch.setattr(inline_calls, "_at", lambda op, call: right(op, call.rpartition("#")[0]))
+    right = inline_calls._under
+    patch.setattr(inline_calls, "_under", lambda op, call: right(op, call.rpartition("#")[0]))
 
 
 def inline_in_loops(patch: pytest.MonkeyPatch) -> None:
@@ -329,42 +348,75 @@ def test_a_section_past_a_generation_is_caught() -> None:
     assert any(not alike(program, blocks(program, generate_later)) for program in programs(40))
 
 
-def sweep_own_names(patch: pytest.MonkeyPatch) -> None:
-    """The program's own generations go too."""
-    patch.setattr(Site, "called", property(lambda self: True))
+def prune_what_is_asked(patch: pytest.MonkeyPatch) -> None:
+    """A variable is found by the names of called programs only."""
+    patch.setattr(prune, "variable_of", lambda op: None)
 
 
-def sweep_tools(patch: pytest.MonkeyPatch) -> None:
+def prune_tools(patch: pytest.MonkeyPatch) -> None:
     """A tool goes whose result feeds nothing."""
-    right = dead_code._stays
-    patch.setattr(dead_code, "_stays", lambda op: not isinstance(op, Tool) and right(op))
+    patch.setattr(prune, "_ROOTS", prune._ROOTS & ~Effect.ACTS)
 
 
-def forget_blocks(patch: pytest.MonkeyPatch) -> None:
+def prune_decisions(patch: pytest.MonkeyPatch) -> None:
+    """A decision goes that gives nothing, with the tools and outputs in it."""
+    patch.setattr(prune, "_ROOTS", Effect.LEAVES)
+
+
+def prune_what_blocks_read(patch: pytest.MonkeyPatch) -> None:
     """What only a block reads is thought unread."""
-    right = dead_code._Sweep.inside
-    patch.setattr(dead_code._Sweep, "inside", lambda self, op, live: (right(self, op, live)[0], live))
+    right = prune._Pruning.narrowed
+    patch.setattr(prune._Pruning, "narrowed", lambda self, op, live, asked: right(self, op, set(live), asked))
+
+
+def prune_what_loops_carry(patch: pytest.MonkeyPatch) -> None:
+    """A loop carries only what is read behind it."""
+    right = prune._Pruning.loop
+
+    def once(self: Any, op: Any, live: Any, asked: Any, read: Any) -> Any:
+        narrowed: Any = right(self, op, live, asked, read)
+        keep = [value in {*narrowed.results} for value, wanted in zip(op.results, read, strict=True) if wanted]
+        again, *carried = narrowed.body.results
+        return replace(
+            narrowed, init=narrowed.init[: len(keep)], results=narrowed.results[: len(keep)],
+            body=replace(narrowed.body, params=narrowed.body.params[: len(keep)],
+                         results=(again, *carried[: len(keep)])),
+        )  # fmt: skip
+
+    patch.setattr(prune._Pruning, "loop", once)
+
+
+def prune_earlier_arms(patch: pytest.MonkeyPatch) -> None:
+    """What one arm stores is thought to be stored in all."""
+    patch.setattr(prune, "set", lambda items=(): items if isinstance(items, set) else set(items), raising=False)
 
 
 @pytest.mark.parametrize(
-    "break_it", [sweep_own_names, sweep_tools, forget_blocks], ids=lambda break_it: break_it.__name__
-)
-def test_broken_sweeping_is_caught(break_it: Callable[[pytest.MonkeyPatch], None]) -> None:
-    def caught(program: Program) -> bool:
-        before = inlined(program)
-        with pytest.MonkeyPatch.context() as patch:
-            break_it(patch)
-            try:
-                after, _ = run_pipeline(before, PLAIN, ["dead_code"])
-            except VerifyError:
-                return True
-        return swept(before, after) is None
+    "break_it",
+    [
+        prune_what_is_asked, prune_tools, prune_decisions, prune_what_blocks_read, prune_what_loops_carry,
+        prune_earlier_arms,
+    ],
+    ids=lambda break_it: break_it.__name__,
+)  # fmt: skip
+def test_broken_pruning_is_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch,
+    default_tokenizer: LocalTokenizer,
+) -> None:  # fmt: skip
+    break_it(monkeypatch)
 
-    assert any(map(caught, programs()))
+    def caught(seed: int) -> bool:
+        try:
+            check_prune(random_program(seed, regions=True), seed)
+            check_pruned_run(raw_program(seed), seed, default_tokenizer, ["prune"])
+        except (AssertionError, VerifyError):
+            return True
+        return False
+
+    assert any(map(caught, range(200)))
 
 
 def test_a_key_that_does_not_end_at_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_hints, "LEAST_TOKENS", 1)
     monkeypatch.setattr(cache_hints._Prefix, "closed", lambda self: self)
     assert any(fails(lambda program=program: check_cache_hints(program, 4)) for program in programs())  # type: ignore[misc]
 

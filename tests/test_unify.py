@@ -404,22 +404,26 @@ def test_a_row_s_deadline_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     model.holds = lambda request: True
 
     def rows() -> Iterator[dict[str, str]]:
+        """The first one has begun before it is known that there are others like it."""
         yield ROWS[0]
-        until(lambda: model.calls == 1)
+        yield ROWS[0]
+        until(lambda: model.calls == 2)
         clock.advance(0.6, lambda: True)
         until(lambda: clock.monotonic() > 1_000.5)
         yield ROWS[0]
 
     results = iter(asks.stream_batch(rows(), backend=model, row_timeout=1.0, ordered=False))
-    clock.advance(0.6, lambda: clock.begun == 2 and clock.monotonic() > 1_000.5)
-    late = next(results)
-    error = late.error()
-    assert isinstance(error, RunError)
-    assert (late.row, error.code) == (0, "SGLC411")
+    clock.advance(0.6, lambda: clock.begun == 3 and clock.monotonic() > 1_000.5)
+    late = [next(results), next(results)]
+    errors = {result.row: result.error() for result in late}
+    assert [isinstance(error, RunError) and error.code for _, error in sorted(errors.items())] == [
+        "SGLC411"
+    ] * 2
+    assert sorted(errors) == [0, 1]
     model.go_on()
     (other,) = results
     assert other.error() is None
-    assert (model.calls, model.ended) == (1, 1)
+    assert (model.calls, model.ended) == (2, 1)
 
 
 def test_a_budget_is_each_row_s_own() -> None:

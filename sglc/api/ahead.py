@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sglc.errors import Loc, UsageError
 from sglc.execution.options import Fitting
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
 from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program, Site
+from sglc.ir.ops import HostCall
 from sglc.ir.sampling import Sampling
 
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
@@ -34,6 +36,28 @@ class Recording:
     breaks: tuple[BreakPlace, ...]
 
 
+def with_outputs(program: Program, asked: Sequence[str] | None, loc: Loc | None = None) -> Program:
+    """A program, which stands at `loc`, of which only these variables are asked for; None: as it is.
+
+    Raises:
+        UsageError: SGLC082, no list of names, or one of them is a variable that the program never makes.
+    """
+    if asked is None:
+        return program
+    from sglc.ir.effects import variables_of
+
+    known = variables_of(program)
+    if isinstance(asked, str) or not all(isinstance(name, str) for name in asked):
+        raise UsageError("SGLC082", f"`outputs` is a list of names, not `{asked!r}`", loc)
+    for name in asked:
+        if known is not None and name not in known:
+            raise UsageError(
+                "SGLC082", f"`{program.name}` makes no variable `{name}`, which `outputs` asks for", loc,
+                note=f"it makes: {', '.join(f'`{one}`' for one in known) or 'none'}",
+            )  # fmt: skip
+    return replace(program, outputs=tuple(dict.fromkeys(asked)))
+
+
 class AheadOfTime:
     """One function with its `bound` arguments. `memo` has what was recorded, and what that depends on."""
 
@@ -44,7 +68,7 @@ class AheadOfTime:
         self._definition = definition
         self._bound = bound
         self._begun: Memo[Program] = Memo()  # recorded to see how rows begin
-        self._compiled: dict[Any, Compiled] = {}  # of the newest recording, by target
+        self._compiled: dict[Any, tuple[Program, Compiled]] = {}  # of the newest recording, by target
         self._turn = threading.Lock()  # one recording at a time
 
     def recording(
@@ -74,16 +98,34 @@ class AheadOfTime:
         made = explored(definition, sampling, max_paths=max_paths, args=args, reads=reads)
         return Recording(made.program, tuple([one.place for one in made.graph_breaks])), reads.changed
 
-    def compiled(self, program: Program, target: Target) -> Compiled:
-        """The newest recording, `program`, lowered for a target."""
+    def compiled(self, program: Program, target: Target, outputs: tuple[str, ...] | None = None) -> Compiled:
+        """The newest recording, `program`, lowered for a target, with the `outputs` that are asked for."""
         from sglc.passes.compile import compile_program
 
         tokenizer = target.tokenizer.hash if target.tokenizer else ""
-        key = (replace(target, tokenizer=None), tokenizer)
-        made = self._compiled.get(key)
-        if made is None or made.source is not program:
-            made = self._compiled[key] = self._remarked(compile_program(program, target), target)
+        key = (replace(target, tokenizer=None), tokenizer, outputs)
+        known = self._compiled.get(key)
+        if known is not None and known[0] is program:
+            return known[1]
+        made = self._remarked(compile_program(replace(program, outputs=outputs), target), target)
+        self._compiled[key] = program, made
         return made
+
+    def outputs(self, asked: Sequence[str] | None, sampling: Sampling) -> tuple[str, ...] | None:
+        """The variables that are asked for, each once.
+
+        Raises:
+            UsageError: SGLC082, no list of names, or one of them is a variable that the program never makes, as
+                far as it can be recorded as a whole.
+        """
+        if asked is None:
+            return None
+        try:
+            with self._turn:
+                program = self.recording(sampling).program
+        except Exception:  # whatever is wrong is met, and told, where the body itself comes to it
+            program = Program(self._definition.name, (), (HostCall("it is not recorded"),))
+        return with_outputs(program, asked, self._definition.loc).outputs
 
     def _remarked(self, compiled: Compiled, target: Target) -> Compiled:
         """`compiled`, with what the decorator asks for and this target has no use for."""

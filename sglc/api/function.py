@@ -105,6 +105,8 @@ class Function:
         redo: str | Sequence[str] = (),
         answers: Mapping[Any, Any] | None = None,
         mode: Mode | None = None,
+        passes: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
@@ -139,12 +141,15 @@ class Function:
             answers: what a person said, by the names of pauses (`sglc.pause`).
             cache: a folder of answers that models gave before, to any program: greedy ones, and with `seed`
                 samples. Only what is not there is asked for, and then it is there.
+            passes: other passes than the back end's: a text as of `sglc run --passes`, or a list of names.
+            outputs: the variables that will be read. A plan makes no generation that neither they nor the
+                return value, a tool or a decision depends on. Others, and the prompt, cannot be read (SGLC083).
 
         Raises:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode)
+        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs)
         given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
         watches = watches_of(
             record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
@@ -172,7 +177,7 @@ class Function:
         limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
         return self._start(
             (arguments, sampling),
-            resolve(backend, self.definition.loc),
+            self._chosen(backend, options.get("passes")),
             seed,
             None,
             limits,
@@ -180,6 +185,7 @@ class Function:
             place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
+            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
             mode=options.get("mode", "python" if options.get("use_thread") is False else "auto"),
         )
 
@@ -214,10 +220,12 @@ class Function:
         limits: Limits | None = None,
         watches: Mapping[str, Any] = NOTHING,
         mode: Mode = "auto",
+        outputs: Sequence[str] | None = None,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting = fitted(self.definition, self.bound, (), arguments)
-        return self._start(fitting, backend, seed, on_text, limits, watches, mode=mode)
+        asked = self._ahead.outputs(outputs, fitting[1])
+        return self._start(fitting, backend, seed, on_text, limits, watches, mode=mode, outputs=asked)
 
     def _start(
         self,
@@ -232,10 +240,12 @@ class Function:
         live: bool = False,
         in_thread: bool = True,
         mode: Mode = "auto",
+        outputs: tuple[str, ...] | None = None,
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
 
-        call = replace(set_up(self.__name__, backend, seed, None, limits or Limits(), watches), place=place)
+        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
+        call = replace(call, place=place, outputs=outputs)
         call.backend.start()
         run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
         assert run is not None
@@ -305,6 +315,8 @@ class Function:
         redo: str | Sequence[str] = (),
         answers: Mapping[Any, Any] | None = None,
         mode: Mode = "auto",
+        passes: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
@@ -325,6 +337,7 @@ class Function:
                 have not begun with SGLC412.
             record, replay, trace, cache, resume, retry_failed, redo: as of `run`, of all rows.
             answers: as of `run`, of every row; or such dicts by the numbers of rows.
+            mode, passes, outputs: as of `run`.
             ordered: each result when it and all before it ended; else each as it ends, whatever its row, which
                 `result.row` tells: no row waits for another one.
             skip: numbers of rows that do not run, and have no results.
@@ -343,20 +356,25 @@ class Function:
         delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
-        chosen = resolve(backend, self.definition.loc)
+        chosen = self._chosen(backend, passes)
+        asked = self._ahead.outputs(outputs, split(self.definition, kwargs, ())[1])
         # Behind all that can be refused: a recording begins with its folder.
         watches = watches_of(
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
-        call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
+        call = replace(set_up(self.__name__, chosen, seed, count_of(rows), limits, watches), outputs=asked)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
+            if call.duplicates is not None:
+                call.duplicates.look([arguments for arguments, _ in ahead])
+            if not hoist_prefix:
+                return range(len(ahead))
             from sglc.execution.batch.prefixes import batch_order
 
             return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
-        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None, delivery)
+        return run_rows(call, self._maker(call, mode), fitting, order, delivery)
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""
@@ -431,6 +449,8 @@ class Function:
         *,
         backend: Backend | str | None = None,
         args: Mapping[str, Any] | None = None,
+        passes: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> CompiledFunction:
         """The program, lowered for a back end (by name or as an object) to a plan.
@@ -440,6 +460,7 @@ class Function:
         Args:
             backend: another name for `target`.
             args: as of `trace`.
+            passes, outputs: as of `run`; those of the runs of what is given, too.
             kwargs: sampling defaults, for the plan and for the runs of what is given.
 
         Raises:
@@ -447,19 +468,28 @@ class Function:
         """
         from sglc.api.compiled import CompiledFunction
 
-        chosen = resolve(backend if target is None else target, self.definition.loc)
+        chosen = self._chosen(backend if target is None else target, passes)
         goal = chosen.target
         recording = self._recording(None, args, kwargs)
-        compiled = self._ahead.compiled(recording.program, goal)
-        return CompiledFunction(self, chosen, compiled, kwargs, recording.breaks)
+        asked = self._ahead.outputs(outputs, split(self.definition, kwargs, ())[1])
+        compiled = self._ahead.compiled(recording.program, goal, asked)
+        defaults = kwargs if asked is None else {**kwargs, "outputs": asked}
+        return CompiledFunction(self, chosen, compiled, defaults, recording.breaks)
 
     def explain(
-        self, target: Backend | str | None = None, *, rows: Sequence[Row] | None = None, **kwargs: Any
+        self,
+        target: Backend | str | None = None,
+        *,
+        rows: Sequence[Row] | None = None,
+        passes: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        **kwargs: Any,
     ) -> Explanation:
         """What the program will do on a back end, before it does: calls, prompts, bounds, sharing, remarks.
 
         Args:
             rows: an estimate for a batch: each row's arguments by name, or in order.
+            passes, outputs: as of `run`.
             kwargs: arguments, as far as they are known, and sampling defaults.
 
         Raises:
@@ -468,11 +498,25 @@ class Function:
         from sglc.explain.explanation import explained
 
         own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
-        sampling = {key: kwargs[key] for key in kwargs if key not in own}
-        made = explained(self, target, rows, own, sampling)
+        sampling = {key: kwargs[key] for key in kwargs if key not in own} | {"outputs": outputs}
+        made = explained(self, self._chosen(target, passes), rows, own, sampling)
         return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _chosen(self, backend: Backend | str | None, passes: str | Sequence[str] | None) -> Backend:
+        """The back end that is meant, with its passes or others.
+
+        Raises:
+            UsageError: as of `resolve`; SGLC020, SGLC322, no such passes.
+        """
+        chosen = resolve(backend, self.definition.loc)
+        if passes is None:
+            return chosen
+        from sglc.backends.with_passes import WithPasses
+        from sglc.passes.pass_options import split_specs
+
+        return WithPasses(chosen, split_specs(passes) if isinstance(passes, str) else passes)
 
     def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Arguments to record the program with, by parameter.
@@ -515,18 +559,23 @@ class Function:
             from sglc.execution.plan.run import GoOn, PlanPart
 
             now = "plan" in (mode, before)
-            choice = self._plans.choose(arguments, sampling, setup.call.backend, now=now, at_once=at_once)
+            choice = self._plans.choose(
+                arguments, sampling, setup.call.backend, setup.call.outputs, now=now, at_once=at_once
+            )
             ready, why = choice.ready, choice.why
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
-                return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
+                asked = ready.prepared.asked
+                return Run(
+                    setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on), asked
+                )
         if at_once:
             return None
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
-        return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)
+        return Run(setup, arguments, lambda run: self._python_part(sampling, run), why_python=why)
 
     @cached_property
     def _plans(self) -> PlanTree:

@@ -34,6 +34,7 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.compile import cached
 
+Outputs = tuple[str, ...] | None  # that are asked for
 _MOST_LEAVES = 64
 _MOST_MISSES = 256  # whose paths are remembered
 _TIMES = 2  # a path comes before it is traced, behind the first one
@@ -67,7 +68,7 @@ class Leaf:
     why: str = ""
     hits: int = 0
     plans: dict[Hashable, Ready | str] = field(default_factory=dict)
-    newest: tuple[Target, Choice] | None = None  # the plan that ran last, and for what
+    newest: tuple[Target, Outputs, Choice] | None = None  # the plan that ran last, and for what
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class PlanTree:
         self._turn = threading.Lock()
 
     def choose(
-        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend, *, now: bool,
-        at_once: bool = False,
+        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend, outputs: Outputs = None, *,
+        now: bool, at_once: bool = False,
     ) -> Choice:  # fmt: skip
         """What a call with these arguments runs.
 
@@ -110,7 +111,7 @@ class PlanTree:
             kinds = {name: _kind(value) for name, value in arguments.items()}
             missed: list[tuple[str, Hashable]] = []
             leaf = self._hit(arguments, sampling, kinds, missed)
-            if at_once and (leaf is None or leaf.newest is None or leaf.newest[0] is not backend.target):
+            if at_once and (leaf is None or _newest(leaf, backend.target, outputs) is None):
                 return _NOT_AT_ONCE
             if leaf is None:
                 leaf = self._new(arguments, sampling, kinds, missed, now=now)
@@ -119,7 +120,7 @@ class PlanTree:
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
-            return self._for(leaf, leaf.program, backend)
+            return self._for(leaf, replace(leaf.program, outputs=outputs), backend)
         finally:
             self._turn.release()
 
@@ -176,15 +177,26 @@ class PlanTree:
             target = backend.target
         except SglcError as error:  # the run meets it, or does not need it
             return Choice(None, error.message)
-        if leaf.newest is not None and leaf.newest[0] is target:
-            return leaf.newest[1]
-        key = replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
+        if (newest := _newest(leaf, target, program.outputs)) is not None:
+            return newest
+        key = (
+            program.outputs,
+            replace(target, tokenizer=None),
+            target.tokenizer.hash if target.tokenizer else "",
+        )
         ready = leaf.plans.get(key)
         if ready is None:
             ready = leaf.plans[key] = _ready(program, leaf, backend)
         choice = Choice(None, ready) if isinstance(ready, str) else Choice(ready)
-        leaf.newest = target, choice
+        leaf.newest = target, program.outputs, choice
         return choice
+
+
+def _newest(leaf: Leaf, target: Target, outputs: Outputs) -> Choice | None:
+    """The plan that ran last, if it is for these."""
+    if leaf.newest is None or leaf.newest[0] is not target or leaf.newest[1] != outputs:
+        return None
+    return leaf.newest[2]
 
 
 def _missed(

@@ -65,6 +65,7 @@ def _programs(options: argparse.Namespace) -> list[tuple[Function | None, Progra
 
 
 def _compile(options: argparse.Namespace) -> int:
+    from sglc.api.ahead import with_outputs
     from sglc.frontend.analysis.lint import findings, render_finding
     from sglc.ir.text.printer import to_text
     from sglc.passes.compile import compile_program
@@ -85,6 +86,7 @@ def _compile(options: argparse.Namespace) -> int:
                 if options.dump_ir_after_all:
                     print(f"\n# after {name}\n{to_text(made, locs=True)}", file=out, end="")
 
+            program = with_outputs(program, options.outputs, function.definition.loc if function else None)
             compiled = compile_program(program, connect(options).target, passes, after)
             if options.emit == "html":
                 pages.append(_explained(compiled, connect(options).target))

@@ -15,7 +15,7 @@ from sglc.cli.cache import add_cache
 from sglc.cli.compile import add_compile
 from sglc.cli.explain import add_explain
 from sglc.cli.models import add_models
-from sglc.cli.options import say
+from sglc.cli.options import say, with_values
 from sglc.cli.run import add_run
 from sglc.cli.serve import add_serve
 from sglc.errors import SglcError, UsageError, render
@@ -39,7 +39,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
     try:
-        options = _parser().parse_args(argv)
+        options = _parser().parse_args(with_values(sys.argv[1:] if argv is None else argv))
         code: int = options.command(options)
         sys.stdout.flush()
         return code

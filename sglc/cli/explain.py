@@ -74,15 +74,21 @@ def _explain(options: argparse.Namespace) -> int:
                 "SGLC061", "a program in IR form is explained without arguments, and `explain` does not run it",
                 hint="give the Python file of the program",
             )  # fmt: skip
-        explained = [explained_program(open_ir(options.program), backend.target)]
+        from sglc.api.ahead import with_outputs
+
+        program = with_outputs(open_ir(options.program), options.outputs)
+        explained = [explained_program(program, backend.target)]
         return _show(explained, options)
     if options.analyze or given or rows is not None:  # they are those of one program
         function = open_function(options.program)
         given = arguments(options, promised(function.definition))
         if options.analyze:
             return _analyze(function, backend, given, rows, options)
-        return _show([function.explain(backend, rows=rows, **given)], options)
-    return _show([function.explain(backend) for function in open_functions(options.program)], options)
+        return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
+    return _show(
+        [function.explain(backend, outputs=options.outputs) for function in open_functions(options.program)],
+        options,
+    )
 
 
 def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
@@ -118,15 +124,19 @@ def _analyze(
     from sglc.explain.estimate.analyze import analyzed
     from sglc.explain.render.analyze_text import analysis_text
 
-    explanation = function.explain(backend, rows=rows, **given)
+    explanation = function.explain(backend, rows=rows, outputs=options.outputs, **given)
     _show([explanation], options)
     sys.stdout.flush()
     if rows is None:
         # With pieces as they come, so that it is known when the first one did.
-        results = [function.start(given, backend, options.seed, lambda site, text: None)]
+        results = [
+            function.start(given, backend, options.seed, lambda site, text: None, outputs=options.outputs)
+        ]
     else:
         results = list(
-            function.run_batch([{**given, **row} for row in rows], backend=backend, seed=options.seed)
+            function.run_batch(
+                [{**given, **row} for row in rows], backend=backend, seed=options.seed, outputs=options.outputs
+            )
         )
     analysis = analyzed(explanation.forecast, results, backend.target.tokenizer)
     match options.emit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,15 @@ def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def add_passes(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose passes."""
+    """Add the options that say what is compiled how."""
     parser.add_argument(
-        "--passes", metavar="A,B,C", type=lambda text: tuple(name for name in text.split(",") if name),
-        help="run these passes instead of the target's; `+A` adds one to the target's",
+        "--passes",
+        metavar="A,B{K=V},C",
+        help="run these passes instead of the target's; `+A` adds one to the target's, `-A` takes one away",
+    )
+    parser.add_argument(
+        "--outputs", metavar="A,B", type=lambda text: [name for name in text.split(",") if name],
+        help="variables that are asked for: what neither they nor the return value need is not generated",
     )  # fmt: skip
     parser.add_argument("--passes-from", metavar="FILE.py", help="a Python file that registers passes")
 
@@ -47,8 +52,22 @@ def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
         from sglc.cli.program_file import open_module
 
         open_module(options.passes_from)
-    passes: tuple[str, ...] | None = options.passes
-    return passes
+    if options.passes is None:
+        return None
+    from sglc.passes.pass_options import split_specs
+
+    return split_specs(options.passes)
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """The command line with `--passes=-A` for `--passes -A`, which `argparse` takes for two options."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] == "--passes" and word.startswith("-") and not word.startswith("--"):
+            joined[-1] = f"--passes={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

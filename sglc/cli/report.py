@@ -71,6 +71,12 @@ def _shown(result: Result) -> str:
     if result.ret_value is not None:
         value = result.ret_value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    if result.asked is not None:
+        from sglc.frontend.outputs.typed import plain
+
+        return "\n".join(
+            f"{name} = {json_text(value)}" for name, value in plain(dict(result.variables)).items()
+        )
     turns = result.messages()
     lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
     # What branches stored stands in no text of the prompt itself.

@@ -154,8 +154,9 @@ def _run(options: argparse.Namespace) -> int:
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
         raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
-    if is_plan and options.passes is not None:
-        raise UsageError("SGLC019", "`--passes` rewrites programs, and a plan is none any more")
+    for name in ("passes", "outputs"):
+        if is_plan and getattr(options, name) is not None:
+            raise UsageError("SGLC019", f"`--{name}` is for programs, and a plan is none any more")
     function: Function | LoadedPlan
     rows: RowFile | None = None
     if options.passes is not None or options.program.endswith(".sglir"):
@@ -177,11 +178,13 @@ def _run(options: argparse.Namespace) -> int:
     given = arguments(options, _kinds(function))
     journal = journal_of(options)
     watches = _watches(options, journal)
-    mode: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
-    if mode and hasattr(function, "plan"):
+    how: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
+    if how and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
+    if options.outputs is not None and not hasattr(function, "plan"):
+        how["outputs"] = options.outputs
     if rows is not None:
-        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **mode}, journal)
+        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **how}, journal)
         if journal is not None and code == 0:
             remove_journal(journal)
         return code
@@ -193,7 +196,7 @@ def _run(options: argparse.Namespace) -> int:
         else OutputFile(options.output, [str(program_path(options.program))], force=options.force)
     )
     began = time.perf_counter()
-    result = function.start(given, backend, options.seed, on_text, limits, watches, **mode).sync()
+    result = function.start(given, backend, options.seed, on_text, limits, watches, **how).sync()
     text = text_of(result, options)
     if out is None:
         print(text, end="")
@@ -303,6 +306,7 @@ class _Streamer:
 
 def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapping[str, Any]]) -> LoadedPlan:
     """The plan of a program with `--passes` or in IR form, compiled ahead for such arguments as it gets."""
+    from sglc.api.ahead import with_outputs
     from sglc.api.plan import LoadedPlan
     from sglc.cli.program_file import open_function, open_ir
     from sglc.frontend.tracing.tools import tools_of
@@ -321,4 +325,5 @@ def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapp
         program = function.trace(args={k: value for k, value in known.items() if not isinstance(value, str)})
         if not rows and any(isinstance(op, HostCall) and not op.error for op in walk(program.ops)):
             program = function.trace(args=known)  # some text has to be known too
+    program = with_outputs(program, options.outputs)
     return LoadedPlan(compile_program(program, backend.target, passes).plan, tools_of(program))

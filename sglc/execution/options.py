@@ -31,7 +31,18 @@ _SAMPLING = {
 }  # fmt: skip
 WATCHES = ("record", "replay", "trace", "cache", "resume", "retry_failed", "redo", "answers")
 OPTIONS = (
-    *("backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode"),
+    *(
+        "backend",
+        "seed",
+        "stream",
+        "use_thread",
+        "max_calls",
+        "max_tokens",
+        "timeout",
+        "mode",
+        "passes",
+        "outputs",
+    ),
     *WATCHES,
 )
 

@@ -24,6 +24,8 @@ from sglc.execution.readers import (
     read,
     read_async,
     read_with_meta,
+    refuse_unasked,
+    unasked,
 )
 from sglc.execution.unread import RUNNING, UNREAD, report
 from sglc.frontend.locate import here
@@ -56,13 +58,17 @@ class Result(CallText):
 
     `seed` is the run's seed and `row` its place in a batch: both together repeat the run. `why_python` says
     why the program's code ran as Python, at least from some line on; "" where its plan was all that ran.
+    `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
-    def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
+    def __init__(
+        self, name: str, seed: int, row: int = 0, *, live: bool = False, asked: Sequence[str] | None = None
+    ) -> None:
         self.seed = seed
         self.row = row
         self.outputs = RunOutputs(live=live)
         self.name = name
+        self.asked = asked
         self.why_python = ""
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
@@ -76,7 +82,8 @@ class Result(CallText):
         Raises:
             the error of the generation that should have made it.
             the run's error, if that is why nothing is stored.
-            MissingVariable: SGLC110 (a `KeyError`), the run went well and stored nothing under `name`.
+            MissingVariable: SGLC110 (a `KeyError`), the run went well and stored nothing under `name`; SGLC083,
+                `name` is none of the `outputs` that were asked for.
         """
         ready = self._ready(name)
         if ready.error is not None:
@@ -87,6 +94,7 @@ class Result(CallText):
     def __setitem__(self, name: str, value: Any) -> None:
         """Store a value over what the run made; waits for the run, which reads nothing of it."""
         variables = dict(self._wait().variables)
+        self.asked = None if self.asked is None else (*self.asked, name)
         with self.outputs.change:
             self.outputs.variables[name] = value
             assert self._outcome is not None
@@ -119,6 +127,7 @@ class Result(CallText):
         The keys are SGLang's (`prompt_tokens`, `finish_reason`, ...) and the fields of `CallRecord`. None if no
         call stored `name`, or if it failed.
         """
+        self._check_asked(name)
         self._ready(name)
         call = self.outputs.call_of(name)
         return None if call is None else meta_info(call)
@@ -135,6 +144,7 @@ class Result(CallText):
         Raises:
             what `result[var_name]` or `text()` raises, after everything that came before.
         """
+        self._check_asked(var_name)
         reader = TextReader(self.outputs) if var_name is None else VariableReader(self.outputs, var_name)
         return self._noticing(read(self._portion, reader))
 
@@ -153,6 +163,7 @@ class Result(CallText):
                 "SGLC024", "`return_meta_data` needs a variable: the whole prompt has several calls", here(),
                 hint='`text_async_iter("answer", return_meta_data=True)`',
             )  # fmt: skip
+        self._check_asked(var_name)
         pieces: AsyncIterator[Any]
         if var_name is None:
             pieces = read_async(self.outputs, TextReader(self.outputs))
@@ -182,7 +193,9 @@ class Result(CallText):
 
         Raises:
             the run's error, if it failed.
+            MissingVariable: SGLC083, other `outputs` were asked for.
         """
+        self._check_asked(None)
         return self._good().text
 
     def messages(self) -> list[dict[str, Any]]:
@@ -190,7 +203,9 @@ class Result(CallText):
 
         Raises:
             the run's error, if it failed.
+            MissingVariable: SGLC083, other `outputs` were asked for.
         """
+        self._check_asked(None)
         return self._good().messages
 
     @property
@@ -284,7 +299,7 @@ class Result(CallText):
         self._seen = True
         return {
             "index": self.row,
-            "text": outcome.text,
+            "text": outcome.text if self.asked is None else None,
             "vars": plain(dict(outcome.variables)),
             "value": plain(outcome.value),
             "usage": asdict(self.usage),
@@ -305,6 +320,9 @@ class Result(CallText):
     def finish(self, outcome: RunOutcome) -> None:
         """The run has ended; called once."""
         assert self._outcome is None
+        if self.asked is not None:
+            made = {name: value for name, value in outcome.variables.items() if name in self.asked}
+            outcome = replace(outcome, variables=made, text="", messages=[])
         with self.outputs.change:
             self._outcome = outcome
             self._stop = None
@@ -326,6 +344,8 @@ class Result(CallText):
         return self._until(look)
 
     def _ready(self, name: str) -> Ready:
+        if (refused := unasked(self.asked, name)) is not None:
+            return Ready(None, refused)
         found: tuple[Variable, ...] = self._until(lambda: self.outputs.find(name))
         if not found:
             return Ready(None, self.outputs.missing(name))
@@ -341,6 +361,10 @@ class Result(CallText):
 
     def _wait(self) -> RunOutcome:
         return self._outcome or self._until(lambda: self._outcome)
+
+    def _check_asked(self, name: str | None) -> None:
+        if self.asked is not None:
+            refuse_unasked(self.asked, name)
 
     def _good(self) -> RunOutcome:
         outcome = self._wait()

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.execution.outputs import PendingOutput
+from sglc.frontend.tracing.tools import is_ordered
 from sglc.ir.core import Site
 from sglc.ir.facts import spell
+from sglc.ir.plan.plan import FunctionStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +29,39 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Served:
-    """`tools` are in the order of the program; `pure` by what was called with what."""
+    """`tools` are in the order of the program, others by what was called with what: `free` ones in the order in
+    which equal calls began."""
 
     answers: dict[Site, PendingOutput] = field(default_factory=dict)
     tools: deque[ToolCall] = field(default_factory=deque)
+    free: dict[tuple[str, str], dict[int, ToolCall]] = field(default_factory=dict)
     pure: dict[tuple[str, str], ToolCall] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
         """Whether there is nothing left, so that the program is live."""
-        return not self.answers and not self.tools
+        return not self.answers and not self.tools and not any(self.free.values())
+
+    def add(
+        self, call: ToolCall, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any], number: int
+    ) -> None:
+        """The plan has made a call, which began as that `number` of its equals."""
+        key = key_of(args, named)
+        if step.needs_order:
+            self.tools.append(call)
+        elif step.effects:
+            self.free.setdefault((call.name, key or ""), {})[number] = call
+        elif key is not None:
+            self.pure[call.name, key] = call
 
     def called(self, name: str, pure: bool, args: Sequence[Any], named: Mapping[str, Any]) -> ToolCall | None:
         """The call of a declared function that the plan has made; None: it is to be made."""
         if pure:
             key = key_of(args, named)
             return None if key is None else self.pure.get((name, key))
+        if not is_ordered(name):
+            made = self.free.get((name, key_of(args, named) or ""))
+            return made.pop(min(made)) if made else None
         if self.tools and self.tools[0].name == name:
             return self.tools.popleft()
         self.tools.clear()  # the program does something else now

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError, ends_run, located
+from sglc.frontend.tracing.tools import EQUAL_CALL
 from sglc.frontend.values.symbolic import IN_FUNCTION
 from sglc.ir.values import placed
 
@@ -36,11 +37,12 @@ EFFECTS: Tools = {"print": _print, "logging": _log, "warnings.warn": warnings.wa
 
 async def call_function(
     name: str, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], loc: Loc,
-    context: contextvars.Context,
+    context: contextvars.Context, number: int = 0,
 ) -> Any:  # fmt: skip
     """What a declared function returns. It sees a copy of `context`; a coroutine function is run to its end.
 
-    If the wait is cancelled, the call goes on in its thread and what it returns is lost.
+    If the wait is cancelled, the call goes on in its thread and what it returns is lost. `number` tells it
+    apart from equal calls that need no order.
 
     Raises:
         RunError: SGLC409, it raised; the cause is kept.
@@ -59,7 +61,7 @@ async def call_function(
     def work() -> None:
         value, problem = None, None
         try:
-            value = context.copy().run(_called, function, args, named)
+            value = context.copy().run(_called, function, args, named, number)
         except BaseException as error:
             problem = error
         loop.call_soon_threadsafe(settle, value, problem)
@@ -92,8 +94,9 @@ def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
         _IDLE.append(jobs)
 
 
-def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], number: int) -> Any:
     IN_FUNCTION.set(True)
+    EQUAL_CALL.set(number)
     made = function(*args, **named)
     return asyncio.run(made) if inspect.iscoroutine(made) else made
 

@@ -106,12 +106,16 @@ Tree = Value | str | int | float | bool | None | tuple["Tree", ...] | Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function's ops in order. `params` are `arg` and `resume` ops; every other op is in `ops`."""
+    """A function's ops in order. `params` are `arg` and `resume` ops; every other op is in `ops`.
+
+    `outputs` are the variables that are asked for, beside what it returns; None: all, and its prompt.
+    """
 
     name: str
     params: tuple[Op, ...]
     ops: tuple[Op, ...]
     returns: Tree = field(default=None, hash=False)  # it may hold mappings
+    outputs: tuple[str, ...] | None = None
 
 
 OPS: dict[str, type[Op]] = {}

@@ -28,7 +28,7 @@ switch       the block whose case a text equals
 loop         a block again and again, as long as it says so
 map          a block once for each item of a list
 call         another program, with sites of its own
-tool         a declared Python function, called once, in order
+tool         a declared Python function, called once, in order or in none
 pure_call    a declared Python function without effects
 pack         plain data with values in it, as one JSON value
 text_of      the text of a stream, or of its end
@@ -53,6 +53,11 @@ S, T, L, B, J = Type.STREAM, Type.TEXT, Type.LIST, Type.BOOL, Type.JSON
 # An object is made by a class of the user's, and stays what it is.
 GIVES = ("text", "bool", "list", "json", "object")
 Gives = str  # one of them
+
+# When a tool is called: behind all that stands before it; so too, though it is declared to need no order; or
+# when its arguments are there (`overlap_tools`).
+ORDERS = ("program", "free", "overlap")
+Order = str  # one of them
 
 # How `select` decides; the first is the default.
 SELECT_METHODS = (
@@ -307,12 +312,13 @@ class Map(Op):
 
 @op("tool", variadic=True)
 class Tool(Op):
-    """What the declared function `name` returns; it is called once, in program order. `gives` is its type."""
+    """What the declared function `name` returns; it is called once, as `order` says. `gives` is its type."""
 
     name: str
     args: tuple[Tree, ...] = field(hash=False)
     named: Mapping[str, Tree] = field(default_factory=dict, hash=False)
     gives: Gives = GIVES[0]
+    order: Order = ORDERS[0]
 
 
 @op("pure_call", variadic=True, pure=True)

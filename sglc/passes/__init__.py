@@ -7,16 +7,17 @@ one of their own (docs/passes.md). May import: errors, knobs, ir, and the helper
 import sglc.passes.cache_hints
 import sglc.passes.chat_turns
 import sglc.passes.check_constraints
-import sglc.passes.dead_code
 import sglc.passes.fold_text
 import sglc.passes.inline_calls
 import sglc.passes.legalize
 import sglc.passes.lower_roles
+import sglc.passes.overlap_tools
+import sglc.passes.prune
 import sglc.passes.reorder
 import sglc.passes.share_prefixes
 import sglc.passes.speculate
 import sglc.passes.unify  # noqa: F401
 from sglc.ir.remark import Remark
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
-__all__ = ["Exactness", "Remark", "Rewrite", "register"]
+__all__ = ["Exactness", "Kind", "Remark", "Rewrite", "register"]

@@ -10,10 +10,11 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import CodeType
+from typing import Any, TypeVar
 
 from sglc import knobs
 from sglc.errors import Loc, SglcError, UsageError, VerifyError
@@ -22,6 +23,7 @@ from sglc.ir.remark import Remark
 from sglc.ir.target import Target
 from sglc.ir.text.printer import identity, to_text
 from sglc.ir.verify.verify import verify
+from sglc.passes.pass_options import name_of, options_of
 
 
 class Exactness(StrEnum):
@@ -33,33 +35,45 @@ class Exactness(StrEnum):
     AGGRESSIVE = "aggressive"  # nothing: the user asks for it by name
 
 
+class Kind(StrEnum):
+    """What a pass is for. Only an optimizing one owes a win."""
+
+    LOWERING = "lowering"  # the target cannot do without it
+    ENABLING = "enabling"  # others then find more
+    OPTIMIZING = "optimizing"  # it saves something by itself
+
+
 # A pass with nothing to say gives the program alone.
 Rewrite = Program | tuple[Program, tuple[Remark, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A registered rewrite."""
+    """A registered rewrite. Keywords of `run` behind the program and the target are its options."""
 
     name: str
     exactness: Exactness
-    run: Callable[[Program, Target], Rewrite]
+    run: Callable[..., Rewrite]
     summary: str  # one line, for listings
+    kind: Kind = Kind.OPTIMIZING
 
 
 PASSES: dict[str, Pass] = {}
 
 
+_Run = TypeVar("_Run", bound=Callable[..., Rewrite])
+
+
 def register(
-    name: str, exactness: Exactness, summary: str
-) -> Callable[[Callable[[Program, Target], Rewrite]], Callable[[Program, Target], Rewrite]]:
+    name: str, exactness: Exactness, summary: str, kind: Kind = Kind.OPTIMIZING
+) -> Callable[[_Run], _Run]:
     """Enter the decorated function in `PASSES` under `name`. Its module may be loaded again.
 
     Raises:
         UsageError: SGLC320, there is another pass of this name, or it is none that can be asked for.
     """
 
-    def enter(run: Callable[[Program, Target], Rewrite]) -> Callable[[Program, Target], Rewrite]:
+    def enter(run: _Run) -> _Run:
         other = PASSES.get(name)
         if other is not None and _function(other.run) != _function(run):
             raise UsageError("SGLC320", f"there is a pass `{name}` already", _defined(run))
@@ -67,7 +81,7 @@ def register(
             raise UsageError(
                 "SGLC320", f"`{name}` is no name for a pass", _defined(run), hint="use letters, digits and `_`"
             )
-        PASSES[name] = Pass(name, exactness, run, summary)
+        PASSES[name] = Pass(name, exactness, run, summary, kind)
         return run
 
     return enter
@@ -82,22 +96,26 @@ def run_pipeline(
 ) -> tuple[Program, tuple[Remark, ...]]:
     """`program` after the passes `names`, in that order, and what they remarked.
 
+    `name{option=value}` sets a pass's options (`passes.pass_options`).
+
     `observe` sees each pass's name and the program behind it. `SGLC_DEBUG` and `SGLC_DUMP` report
     the same to stderr and to files.
 
     Raises:
-        UsageError: SGLC020, a name that is no pass; SGLC321, a pass of the user's raises or gives no program.
+        UsageError: SGLC020, a name that is no pass; SGLC322, an option that is none; SGLC321, a pass of the
+            user's raises or gives no program.
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do what the program asks.
     """
-    passes = [_lookup(name) for name in names]
+    passes = [looked_up(name) for name in names]
+    options = [options_of(name, chosen.run) for name, chosen in zip(names, passes, strict=True)]
     report = _reporter(program)
     verify(program)
     report(0, "input", program, 0.0)
     remarks: list[Remark] = []
-    for number, chosen in enumerate(passes, 1):
+    for number, (chosen, given) in enumerate(zip(passes, options, strict=True), 1):
         begin_s = time.perf_counter()
-        program, said = _rewritten(chosen, program, target)
+        program, said = _rewritten(chosen, program, target, given)
         remarks += said
         _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
@@ -106,10 +124,12 @@ def run_pipeline(
     return program, tuple(remarks)
 
 
-def _rewritten(chosen: Pass, program: Program, target: Target) -> tuple[Program, Sequence[Remark]]:
+def _rewritten(
+    chosen: Pass, program: Program, target: Target, options: Mapping[str, Any]
+) -> tuple[Program, Sequence[Remark]]:
     """What a pass gives. Bugs of sglc's own passes are raised as they are."""
     try:
-        made = chosen.run(program, target)
+        made = chosen.run(program, target, **options)
     except SglcError:
         raise
     except Exception as error:
@@ -155,7 +175,13 @@ def _raised(run: Callable[..., object], error: Exception) -> Loc | None:
     return own[-1] if own else defined
 
 
-def _lookup(name: str) -> Pass:
+def looked_up(spec: str) -> Pass:
+    """The pass that `name` or `name{options}` asks for.
+
+    Raises:
+        UsageError: SGLC020, there is none.
+    """
+    name = name_of(spec)
     if name not in PASSES:
         raise UsageError("SGLC020", f"unknown pass `{name}`", note=f"passes: {', '.join(sorted(PASSES))}")
     return PASSES[name]

@@ -24,15 +24,15 @@ from sglc.ir.ops import (
 )
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 LEAST_TOKENS = 1024  # shorter prompts are not kept by OpenAI's API
 BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing
 
 
-@register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike")
+@register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike", Kind.ENABLING)
 @with_room
-def cache_hints(program: Program, target: Target) -> Rewrite:
+def cache_hints(program: Program, target: Target, *, min_tokens: int = LEAST_TOKENS) -> Rewrite:
     """Name the stable prefix of every generation behind a long one, where the API wants to know it.
 
         s1 = role_open(s0, 'system'); s2 = append(s1, 'The manual: ...'); ...; s9, t0 = gen(s8, 'x')
@@ -41,12 +41,12 @@ def cache_hints(program: Program, target: Target) -> Rewrite:
     A stable prefix is what stands from the beginning of the prompt up to the first text that an argument
     or a model decides: it is the same in every row. Its hash is the key, so requests that begin alike,
     of one row or of many, of this run or the next, go where the prefix is kept. Prefixes that are sure to be
-    too short to be kept get none. No prompt changes.
+    too short to be kept, of less than `min_tokens`, get none. No prompt changes.
     """
     if not target.takes.cache_key:
         return program
     remarks: dict[str, Remark] = {}
-    return _hinted(program, remarks), tuple(remarks.values())
+    return _hinted(program, remarks, min_tokens), tuple(remarks.values())
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Prefix:
         return replace(self, open=False)
 
 
-def _hinted(program: Program, remarks: dict[str, Remark]) -> Program:
+def _hinted(program: Program, remarks: dict[str, Remark], min_tokens: int) -> Program:
     prefixes: dict[Value, _Prefix] = {}
     formats: dict[Value, Format] = {}
 
@@ -93,9 +93,9 @@ def _hinted(program: Program, remarks: dict[str, Remark]) -> Program:
                 prefixes[op.results[0]] = prefixes[op.stream].closed()
             case Gen() | Select() if op.stream in prefixes:
                 prefixes[op.results[0]] = prefixes[op.stream].closed()
-                return replace(op, cache_key=_key(prefixes[op.stream], op, remarks))
+                return replace(op, cache_key=_key(prefixes[op.stream], op, remarks, min_tokens))
             case Call():
-                return replace(op, program=_hinted(op.program, remarks))
+                return replace(op, program=_hinted(op.program, remarks, min_tokens))
         return with_regions(op, lambda held: replace(held, ops=block(held.ops)))
 
     return replace(program, ops=block(program.ops))
@@ -110,10 +110,10 @@ def _appended(prefix: _Prefix, text: Value | str, formats: Mapping[Value, Format
     return prefix
 
 
-def _key(prefix: _Prefix, op: Op, remarks: dict[str, Remark]) -> str:
+def _key(prefix: _Prefix, op: Op, remarks: dict[str, Remark], min_tokens: int) -> str:
     """The key of a prefix; "" for one that is too short."""
     tokens = prefix.length // BYTES_PER_TOKEN
-    if tokens < LEAST_TOKENS:
+    if tokens < min_tokens:
         return ""
     key = f"sglc-{prefix.hash.hexdigest()[:24]}"
     said = f"about {tokens} tokens stand before the first argument: they are kept under `{key}`"

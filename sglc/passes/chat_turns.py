@@ -30,12 +30,14 @@ from sglc.ir.ops import (
 )
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 ASSISTANT = "assistant"
 
 
-@register("chat_turns", Exactness.TEXT, "turns stay messages; what messages cannot say is refused")
+@register(
+    "chat_turns", Exactness.TEXT, "turns stay messages; what messages cannot say is refused", Kind.LOWERING
+)
 @with_room
 def chat_turns(program: Program, target: Target) -> Rewrite:
     """Leave the program as it is if every generation can be asked for with messages.

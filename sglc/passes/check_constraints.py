@@ -15,11 +15,14 @@ from sglc.ir.ops import Call, Gen
 from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 
 @register(
-    "check_constraints", Exactness.TOKENS, "regexes, schemas, grammars and stop patterns are refused here"
+    "check_constraints",
+    Exactness.TOKENS,
+    "regexes, schemas, grammars and stop patterns are refused here",
+    Kind.LOWERING,
 )
 def check_constraints(program: Program, target: Target) -> Rewrite:
     r"""Leave the program as it is, and refuse what no back end's automata can do.

@@ -61,7 +61,8 @@ def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     tokenizer = target.tokenizer.hash if target.tokenizer else ""
     capabilities = replace(target, tokenizer=None)
-    key = (program.name, program.params, program.ops, repr(program.returns), _unlike(program), capabilities,
+    key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
+           _unlike(program), capabilities,
            tokenizer)  # fmt: skip
     known = _CACHE.get(key)
     if known is None:

@@ -24,13 +24,14 @@ from sglc.ir.core import (
 )
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Format, Select, continued
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 _Parts = tuple[Value | str, ...]
 
 
-@register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one")
+@register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one", Kind.ENABLING)
 @with_room
 def fold_text(program: Program, _: Target) -> Rewrite:
     """Merge texts that stand beside each other.
@@ -167,14 +168,10 @@ def _without_unused_formats(program: Program) -> Program:
         used.update(inputs(op))
         used.update(value for region in regions(op) for value in region.results)
 
-    def kept(ops: Iterable[Op]) -> tuple[Op, ...]:
-        return tuple(
-            with_regions(op, lambda region: replace(region, ops=kept(region.ops)))
-            for op in ops
-            if not (isinstance(op, Format) and op.results[0] not in used)
-        )
+    def kept(op: Op) -> Op | None:
+        return None if isinstance(op, Format) and op.results[0] not in used else op
 
-    return replace(program, ops=kept(program.ops))
+    return replace(program, ops=rewritten(program.ops, kept, calls=False))
 
 
 def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> Iterator[Value | str]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from sglc.ir.core import (
     Op,
     Program,
     Region,
-    Site,
     Type,
     Value,
     definitions,
     next_id,
     reading,
-    regions,
     renamed,
     substitute,
     values_in,
@@ -26,6 +25,7 @@ from sglc.ir.core import (
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -34,7 +34,7 @@ MOST_OPS = 20_000  # of a program behind it: calls in calls can double a program
 
 @register("inline_calls", Exactness.TOKENS, "called programs become a part of the one that calls them")
 @with_room
-def inline_calls(program: Program, _: Target) -> Rewrite:
+def inline_calls(program: Program, _: Target, *, max_ops: int = MOST_OPS) -> Rewrite:
     """Put the ops of a called program where the call stood.
 
         t1 = call('g', (t0,)):                       s1 = append(s0, t0)
@@ -47,22 +47,23 @@ def inline_calls(program: Program, _: Target) -> Rewrite:
     is then handed over together with what stands around it, and meets it in `share_prefixes`.
 
     A call inside a `loop` or `map` stays: its iteration stands inside the path of its sites, where no op
-    of the loop's own program can have it. So does one that would make the program longer than 20,000
-    ops. Calls in a program that stays a call are put into that one.
+    of the loop's own program can have it. So does one that would make the program longer than `max_ops`.
+    Calls in a program that stays a call are put into that one.
     """
     if not any(isinstance(op, Call) for op in walk(program.ops)):
         return program
-    inlining = _Inlining(program)
+    inlining = _Inlining(program, max_ops)
     return inlining.program(), tuple(dict.fromkeys(inlining.remarks))
 
 
 class _Inlining:
     """One program; `left` is how many ops it may still grow by."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, max_ops: int) -> None:
         self.before = program
+        self.max_ops = max_ops
         self.fresh = count(next_id(program))
-        self.left = MOST_OPS - sum(1 for _ in walk(program.ops))
+        self.left = max_ops - sum(1 for _ in walk(program.ops))
         self.rename: dict[Value, Value] = {}
         self.remarks: list[Remark] = []
 
@@ -88,13 +89,13 @@ class _Inlining:
         return tuple(made)
 
     def call(self, op: Call, repeated: str) -> Iterator[Op]:
-        inner = _Inlining(op.program)
+        inner = _Inlining(op.program, self.max_ops)
         op = replace(op, program=inner.program())
         self.remarks += inner.remarks
         name, length = op.program.name, sum(1 for _ in walk(op.program.ops))
         why = f"its sites name the iteration of the `{repeated}` around it" if repeated else ""
         if length > self.left:
-            why = f"with its {length} ops the program would have more than {MOST_OPS}"
+            why = f"with its {length} ops the program would have more than {self.max_ops}"
         if why:
             self.remarks.append(Remark("inline_calls", f"`{name}` stays a call: {why}", place(op.loc)))
             yield op
@@ -116,8 +117,8 @@ class _Inlining:
             else:
                 own[value] = arg
         own.update((value, self.value(value.type)) for value in definitions(called.ops))
-        call = str(op.site)
-        yield from (renamed(_at(inner, call), own) for inner in _unnamed(called.ops))
+        inside = rewritten(called.ops, partial(_under, call=str(op.site)), calls=False)
+        yield from (renamed(inner, own) for inner in inside)
         # Two generations must not meet in a stream that the called program goes on from, or gives twice.
         taken = dict.fromkeys(stream for inner in walk(called.ops) for stream in continued(inner))
         for result, value in zip(op.results, values_in(called.returns), strict=True):
@@ -134,24 +135,12 @@ class _Inlining:
         return Value(next(self.fresh), kind)
 
 
-def _at(op: Op, call: str) -> Op:
-    """The op with the sites that it, and those in its blocks, have under `call`."""
+def _under(op: Op, call: str) -> Op | None:
+    """The op of a called program as it is under `call`, where its own variables and prompt have no names."""
     match op:
+        case Store() | Prompt():
+            return None
         case Gen() | Select() | Join() | Call():
-            site: Site = op.site.inside(call, ())
-            return replace(op, site=site)
-        case _ if any(True for _ in regions(op)):
-            return with_regions(
-                op, lambda held: replace(held, ops=tuple(_at(inner, call) for inner in held.ops))
-            )
+            return replace(op, site=op.site.inside(call, ()))
         case _:
             return op
-
-
-def _unnamed(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The ops of a called program without those that name its own variables and prompt."""
-    return tuple(
-        with_regions(op, lambda held: replace(held, ops=_unnamed(held.ops)))
-        for op in ops
-        if not isinstance(op, Store | Prompt)
-    )

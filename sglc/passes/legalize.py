@@ -12,10 +12,12 @@ from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 
-@register("legalize", Exactness.TEXT, "what the target's model cannot do is emulated, or refused here")
+@register(
+    "legalize", Exactness.TEXT, "what the target's model cannot do is emulated, or refused here", Kind.LOWERING
+)
 def legalize(program: Program, target: Target) -> Rewrite:
     """Leave the program as it is, say what the back end will emulate, and refuse the rest.
 

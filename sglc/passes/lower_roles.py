@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sglc.errors import LegalizeError, Loc
@@ -48,14 +48,17 @@ from sglc.ir.ops import (
     hands_over,
 )
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere
 from sglc.ir.target import Target, Tokenizer
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 from sglc.passes.chat.continuations import go_on_alike, joined, taken_over, written_first
 from sglc.passes.chat.conversation import Chat, ChatWriter
 from sglc.passes.chat.markup import ASSISTANT, ChatMarkup
 
 
-@register("lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens")
+@register(
+    "lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens", Kind.LOWERING
+)
 @with_room
 def lower_roles(program: Program, target: Target) -> Rewrite:
     """Replace turns by what the tokenizer's own chat template writes around their contents.
@@ -80,7 +83,7 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
             leave conversations that go on differently, SGLC310 iterations do.
     """
     tokenizer = target.tokenizer
-    turns = [op for op in _all_ops(program) if isinstance(op, RoleOpen | RoleClose)]
+    turns = [op for op in everywhere(program.ops) if isinstance(op, RoleOpen | RoleClose)]
     if tokenizer is None:
         if not turns:
             return program
@@ -99,13 +102,6 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
     roles = tuple(dict.fromkeys([*(op.role for op in turns), "user", ASSISTANT])) if turns else ()
     lowered, _ = _Lowering(program, tokenizer, ChatMarkup(tokenizer), roles, remarks).run()
     return lowered, tuple(remarks.values())
-
-
-def _all_ops(program: Program) -> Iterator[Op]:
-    for op in walk(program.ops):
-        yield op
-        if isinstance(op, Call):
-            yield from _all_ops(op.program)
 
 
 class _Lowering:

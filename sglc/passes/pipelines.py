@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sglc.ir.target import EVERYTHING, Target
+from sglc.passes.base import looked_up
+from sglc.passes.pass_options import name_of, options_of
 
 LOCAL = (
     "check_constraints",  # first, while every generation still has its place
     "inline_calls",  # before all that joins and merges: it then sees past the border of a call
+    "prune",  # behind it: what a called program generates for nobody goes too
+    "overlap_tools",
     "fold_text",  # longer literals, fewer ops: what follows is quicker and finds more that is equal
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
@@ -22,6 +26,8 @@ TEXT = (
     "check_constraints",
     "legalize",  # as early as the last: what the model cannot do is refused at its place
     "inline_calls",
+    "prune",
+    "overlap_tools",
     "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
@@ -35,6 +41,8 @@ CHAT = (
     "check_constraints",
     "legalize",
     "inline_calls",
+    "prune",
+    "overlap_tools",
     "speculate",  # what one request can ask for, `chat_turns` does not refuse
     "chat_turns",
     "fold_text",
@@ -50,18 +58,32 @@ _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
 
 
 def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
-    """Passes as they are asked for: `+name` stands before the first `fold_text` of the others.
+    """Passes as they are asked for: `+name` adds one to the others, and `-name` takes one away.
 
-    Without others these are the target's own. There calls are inlined, and turns are still turns. Nothing
-    that is asked for is nothing.
+    Without others these are the target's own. One that stands there already is given the options of
+    `+name{...}`; others come before the first `fold_text`, where calls are inlined, and turns are still turns.
+    Nothing that is asked for is nothing.
+
+    Raises:
+        UsageError: SGLC020, SGLC322, a name that is no pass, or an option that it does not have.
     """
     asked = tuple(passes)
-    more = tuple(name[1:] for name in asked if name.startswith("+"))
-    others = tuple(name for name in asked if not name.startswith("+"))
-    if more and not others:
-        others = pipeline_for(target)
-    at = others.index("fold_text") if "fold_text" in others else len(others)
-    return (*others[:at], *more, *others[at:])
+    for spec in asked:
+        options_of(spec.lstrip("+-"), looked_up(spec.lstrip("+-")).run)
+    more = [spec[1:] for spec in asked if spec.startswith("+")]
+    less = [name_of(spec[1:]) for spec in asked if spec.startswith("-")]
+    others = [spec for spec in asked if not spec.startswith(("+", "-"))]
+    if asked and not others:
+        others = list(pipeline_for(target))
+    names = [name_of(spec) for spec in others]
+    new = [spec for spec in more if "{" not in spec or name_of(spec) not in names]
+    for spec in more:
+        others = [
+            spec if spec not in new and name_of(spec) == name else old
+            for name, old in zip(names, others, strict=True)
+        ]
+    at = names.index("fold_text") if "fold_text" in names else len(names)
+    return tuple(spec for spec in (*others[:at], *new, *others[at:]) if name_of(spec) not in less)
 
 
 def pipeline_for(target: Target) -> tuple[str, ...]:

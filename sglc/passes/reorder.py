@@ -23,6 +23,7 @@ from sglc.ir.core import (
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Arg, Call, Format, Image, ScopeBegin, ScopeEnd
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -48,17 +49,10 @@ def reorder(program: Program, target: Target) -> Rewrite:
     is gained and nothing moves. The model reads the same sections in another order, and may answer
     differently: only the author can allow that, and only the user asks for this pass.
     """
-    if not any(isinstance(op, ScopeBegin) and op.movable for op in _everywhere(program)):
+    if not any(isinstance(op, ScopeBegin) and op.movable for op in everywhere(program.ops)):
         return program
     remarks: list[Remark] = []
     return _Reordering(program, target, remarks).program(), tuple(dict.fromkeys(remarks))
-
-
-def _everywhere(program: Program) -> Iterator[Op]:
-    for op in walk(program.ops):
-        yield op
-        if isinstance(op, Call):
-            yield from _everywhere(op.program)
 
 
 @dataclass(frozen=True, slots=True)

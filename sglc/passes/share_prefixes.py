@@ -26,12 +26,12 @@ from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, PureCall, Select, Switch, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
-from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 _Merged = tuple[Op, ...]
 
 
-@register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once")
+@register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once", Kind.ENABLING)
 @with_room
 def share_prefixes(program: Program, _: Target) -> Rewrite:
     """Merge pure ops with equal operands, and fork where two generations then meet in one stream.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, Type, Value, inputs, regions, walk, with_regions
+from sglc.ir.core import Op, Program, Type, Value, inputs, regions
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Arg, Call, Fork, Gen, RoleOpen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere, rewritten
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
@@ -43,33 +44,26 @@ def speculate(program: Program, target: Target) -> Rewrite:
     Raises:
         LegalizeError: SGLC317, such a turn cannot be asked for in one request.
     """
-    if not target.guesses or not any(isinstance(op, Gen) and op.ahead for op in _everywhere(program)):
+    if not target.guesses or not any(isinstance(op, Gen) and op.ahead for op in everywhere(program.ops)):
         return program
     remarks: list[Remark] = []
     changed = _changed(program, target, remarks)
     return changed, tuple(dict.fromkeys(remarks))
 
 
-def _everywhere(program: Program) -> Iterator[Op]:
-    for op in walk(program.ops):
-        yield op
-        if isinstance(op, Call):
-            yield from _everywhere(op.program)
-
-
 def _changed(program: Program, target: Target, remarks: list[Remark]) -> Program:
     aheads = _aheads(_Uses.of(program), target, remarks)
 
-    def rewritten(op: Op) -> Op:
+    def changed(op: Op) -> Op:
         match op:
             case Gen():
                 return replace(op, ahead=aheads.get(op.results[0], 0))
             case Call():
                 return replace(op, program=_changed(op.program, target, remarks))
             case _:
-                return with_regions(op, lambda region: replace(region, ops=tuple(map(rewritten, region.ops))))
+                return op
 
-    return replace(program, ops=tuple(map(rewritten, program.ops)))
+    return replace(program, ops=rewritten(program.ops, changed, calls=False))
 
 
 @dataclass(frozen=True, slots=True)

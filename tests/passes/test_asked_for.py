@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,22 @@ import pytest
 
 import sglc as sgl
 from benchmarks.passes import Counted, answered, measured, reviewed, siblings
+from sglc.backends.scripted import ScriptedBackend
 from sglc.cli import main
+from sglc.cli.program_file import open_function
+from sglc.errors import UsageError
+from sglc.ir.core import Op, Program
+from sglc.ir.ops import Append
 from sglc.ir.plan.plan import Plan
 from sglc.ir.target import Takes, Target
+from sglc.passes.base import PASSES, Exactness, Pass
 from sglc.passes.compile import compile_program
+from sglc.passes.pass_options import options_of, split_specs
 from sglc.passes.pipelines import CHAT, LOCAL, extended
 
 PLAIN = Target("plain")
 API = Target("api", protocol="chat", takes=Takes(samples=1))
+LOCAL_AT, CHAT_AT = LOCAL.index("fold_text"), CHAT.index("fold_text")
 PROGRAM = """\
 import sglc as sgl
 
@@ -37,19 +47,85 @@ def ask(s, question):
     [
         (("fold_text",), PLAIN, ("fold_text",)),
         ((), PLAIN, ()),
-        (("+reorder",), PLAIN, (*LOCAL[:2], "reorder", *LOCAL[2:])),
-        (("+dead_code", "+reorder"), PLAIN, (*LOCAL[:2], "dead_code", "reorder", *LOCAL[2:])),
-        (("+reorder",), API, (*CHAT[:5], "reorder", *CHAT[5:])),
+        (("+reorder",), PLAIN, (*LOCAL[:LOCAL_AT], "reorder", *LOCAL[LOCAL_AT:])),
+        (("+speculate", "+reorder"), PLAIN, (*LOCAL[:LOCAL_AT], "speculate", "reorder", *LOCAL[LOCAL_AT:])),
+        (("+reorder",), API, (*CHAT[:CHAT_AT], "reorder", *CHAT[CHAT_AT:])),
         (("lower_roles", "+reorder", "fold_text"), PLAIN, ("lower_roles", "reorder", "fold_text")),
         (("lower_roles", "+reorder"), PLAIN, ("lower_roles", "reorder")),
+        (("-fold_text", "-speculate"), PLAIN, tuple(name for name in LOCAL if name != "fold_text")),
+        (
+            ("-fold_text", "+reorder", "-unify"),
+            PLAIN,
+            (*LOCAL[:LOCAL_AT], "reorder", "share_prefixes", "lower_roles"),
+        ),
+        (("fold_text", "lower_roles", "-fold_text"), PLAIN, ("lower_roles",)),
+        (("+inline_calls{max_ops=9}",), PLAIN, (LOCAL[0], "inline_calls{max_ops=9}", *LOCAL[2:])),
+        (
+            ("+cache_hints{min_tokens=9}",),
+            PLAIN,
+            (*LOCAL[:LOCAL_AT], "cache_hints{min_tokens=9}", *LOCAL[LOCAL_AT:]),
+        ),
     ],
 )
 def test_where_a_pass_that_is_asked_for_stands(
     asked: tuple[str, ...], target: Target, expected: tuple[str, ...]
 ) -> None:
     assert extended(asked, target) == expected
-    assert CHAT[5] == "fold_text"
-    assert LOCAL[2] == "fold_text"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("-foo", "unknown pass `foo`"),
+        ("+cache_hints{a=1}", "pass `cache_hints` has no option `a`"),
+        ("cache_hints{min_tokens=few}", "pass `cache_hints` takes `min_tokens=int`"),
+        ("cache_hints{min_tokens=9", "pass `cache_hints` takes `min_tokens=int`"),
+        ("cache_hints{min_tokens}", "pass `cache_hints` takes `min_tokens=int`"),
+        ("fold_text{a=1}", "pass `fold_text` has no option `a`"),
+    ],
+)
+def test_what_no_pass_has_is_refused_with_what_there_is(spec: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        extended([spec], PLAIN)
+    assert ("min_tokens: int = 1024" if "cache_hints" in spec else "none") in caught.value.note or (
+        "cache_hints, chat_turns" in caught.value.note
+    )
+
+
+def test_options_have_the_types_that_the_pass_says() -> None:
+    def run(program: Any, target: Any, *, deep: bool = False, most: int = 3, name: str = "") -> Any:
+        return program
+
+    assert options_of("x", run) == {}
+    assert options_of("x{deep=true, most=-4,name=a b}", run) == {"deep": True, "most": -4, "name": "a b"}
+    assert split_specs("+a{x=1,y=2}, -b,,c") == ("+a{x=1,y=2}", "-b", "c")
+
+
+def test_python_takes_passes_as_the_command_line_does(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def louder(program: Program, _: Target, *, times: int = 1) -> Program:
+        def changed(op: Op) -> Op:
+            return (
+                replace(op, text=op.text + "!" * times)
+                if isinstance(op, Append) and isinstance(op.text, str)
+                else op
+            )
+
+        return replace(program, ops=tuple(map(changed, program.ops)))
+
+    monkeypatch.setitem(PASSES, "louder", Pass("louder", Exactness.AGGRESSIVE, louder, "for this test"))
+    heard = []
+    backend = ScriptedBackend(lambda asked: heard.append(asked.prompt.count("brief. !!")) or "yes")
+    function = open_function("ask.py")
+    for passes in ("+louder{times=2}", ["+louder{times=2}"]):
+        assert function.run(question="Why?", backend=backend, passes=passes)["answer"] == "yes"
+        function.run_batch([{"question": "Why?"}], backend=backend, passes=passes)
+        compiled = function.compile(backend, passes=passes)
+        assert compiled.run(question="Why?")["answer"] == "yes"
+        assert "!!" in str(function.explain(backend, passes=passes).compiled.plan)
+    assert function.run(question="Why?", backend=backend)["answer"] == "yes"
+    assert heard == [1] * 6 + [0]
+    with pytest.raises(UsageError, match="SGLC020"):
+        function.run(question="Why?", backend=backend, passes="-foo")
 
 
 @pytest.fixture
@@ -69,6 +145,16 @@ def test_the_command_line_runs_passes(files: Path, capsys: pytest.CaptureFixture
     shown = json.loads(capsys.readouterr().out)
     assert shown["vars"] == {"answer": "rules first"}
     assert shown["value"] == "rules first"
+
+
+def test_the_command_line_takes_a_pass_away(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["compile", "ask.py", "--target", "scripted:answers.json", "--emit", "ir"]
+    shown = []
+    for passes in ([], ["--passes", "-fold_text"], ["--passes=-fold_text"]):
+        assert main([*given, "--dump-ir-after-all", *passes]) == 0
+        shown.append(capsys.readouterr().out)
+    assert ["# after fold_text" in out for out in shown] == [True, False, False]
+    assert shown[1] == shown[2]
 
 
 def test_explain_says_what_they_do(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +193,8 @@ def test_reordered_rows_compute_the_rules_once() -> None:
 
 def test_what_nobody_reads_is_not_generated() -> None:
     rows = [{"essay": "Tea is made of leaves."}]
-    off, on = measured(plan(reviewed.trace()), rows), measured(plan(reviewed.trace(), "+dead_code"), rows)
+    program = replace(reviewed.trace(), outputs=("verdict",))
+    off, on = measured(plan(program, "-prune"), rows), measured(plan(program), rows)
     assert (off.generations, on.generations) == (8, 5)  # three reasons
     assert off.generated_tokens - on.generated_tokens == 3 * 16
 

@@ -17,7 +17,6 @@ from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text
-from sglc.passes import inline_calls
 from sglc.passes.base import run_pipeline
 from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL
@@ -71,15 +70,14 @@ def test_what_a_called_program_names_is_no_variable(passes: tuple[str, ...]) -> 
     assert value == "v"
 
 
-def test_a_program_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_calls, "MOST_OPS", 10)
+def test_a_program_does_not_grow_without_end() -> None:
     called = "".join(
         f"    call('g', (), occurrence={number}):\n        def g():\n            s0 = root()\n"
         "            s1 = append(s0, 'a')\n            s2, t0 = gen(s1, 'x')\n            return\n"
         for number in range(5)
     )
     program = from_text(f"def f():\n{called}    return\n", "f.sglir")
-    after, remarks = run_pipeline(program, PLAIN, ["inline_calls"])
+    after, remarks = run_pipeline(program, PLAIN, ["inline_calls{max_ops=10}"])
     left = [op for op in walk(after.ops) if isinstance(op, Call)]
     assert len(list(walk(after.ops))) <= 10
     assert len(left) == 4

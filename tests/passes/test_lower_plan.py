@@ -252,7 +252,7 @@ EVERYTHING = Plan(
         SwitchStep(Slot("t2"), ("x",), (2, 2), (), Loc("f.py", 7)),
         LoopStep((Slot("t2"), Held("s1")), 4, 3, (Slot("t3"), Held("s2")), Loc("f.py", 8)),
         FunctionStep(
-            "l0", "search", (Slot("t3"), {"is": 1}), {"key": (None, 1.5)}, "list", True, Loc("f.py", 9)
+            "l0", "search", (Slot("t3"), {"is": 1}), {"key": (None, 1.5)}, "list", True, "free", Loc("f.py", 9)
         ),
         MapStep(Slot("l0"), 4, (Slot("l1"),), Loc("f.py", 10)),
         CallStep(Site("f", (), "g"), ("text", Held("s2")), 5, (Slot("t4"),), Loc("f.py", 11)),
@@ -261,6 +261,7 @@ EVERYTHING = Plan(
     variables=(Named("x", (Slot("t0"), None)), Within(2), Named("is", Slot("t1"))),
     returns={"is": "map", "items": (Joined(("a", Slot("a"), Slot("t0"))), 1, -0.5, True, None, {})},
     estimate=Estimate(1, 2, 3, 4),
+    outputs=("x", "is"),
     blocks=(
         Block((), (), ("yes", Held(None)), (Named("z", Slot("t0")),)),
         Block((), (HostStep("here", Loc("f.py", 12)),), ()),

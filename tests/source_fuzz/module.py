@@ -18,7 +18,7 @@ __all__ = ["FEATURES", "Module", "random_module"]
 _REGISTERED = (_locals, _outside, _prompts)  # importing them registers their productions
 _STANDARD = (
     "collections", "contextlib", "dataclasses", "enum", "functools", "html", "io", "itertools", "json",
-    "logging", "math", "pydantic", "random", "re", "string", "sys", "textwrap",
+    "logging", "math", "pydantic", "random", "re", "string", "sys", "textwrap", "threading",
 )  # fmt: skip
 _LEVELS = (BASIC, RULED, RULED, RULED, ANYTHING)
 

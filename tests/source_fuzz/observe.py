@@ -106,8 +106,9 @@ def of_result(result: Result) -> Outcome:
     outcome["variables"] = {name: canon_alone(variables[name]) for name in names}
     outcome["order of variables"] = list(variables)
     outcome["reads"] = {name: [canon_alone(_read(result, name)), name in result] for name in [*names, _ABSENT]}
-    outcome["text"] = result.text()
-    outcome["messages"] = canon_alone(result.messages())
+    if result.asked is None:
+        outcome["text"] = result.text()
+        outcome["messages"] = canon_alone(result.messages())
     outcome["meta data"] = {name: _meta(result.get_meta_info(name)) for name in names}
     calls = [_meta(_fields(call)) for call in result.calls]
     outcome["calls"] = sorted(calls, key=json.dumps)

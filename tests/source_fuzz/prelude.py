@@ -276,6 +276,16 @@ def record(data):
 def take(thing) -> str:
     LOG.append(("take", thing if type(thing) in (list, dict, tuple) else type(thing).__name__))
     return f"took {type(thing).__name__}"
+#: look_up
+LOOKED, LOOKING = set(), threading.Lock()
+
+
+@sgl.tool(ordered=False)
+def look_up(text: str) -> str:
+    # Which calls there were is seen, and not in which order.
+    with LOOKING:
+        LOOKED.add((text, sum(one == text for one, _ in LOOKED)))
+    return f"{text} looked up"
 #: push <- LOG
 @sgl.tool
 def push(things, text: str) -> str:

@@ -281,6 +281,18 @@ def tools(b: Builder) -> None:
                 b.steps()
 
 
+@production(BASIC, weight=0.8)
+def tools_without_an_order(b: Builder) -> None:
+    """Several of them, and others in program order between."""
+    b.need("look_up")
+    for _ in range(b.random.randrange(1, 4)):
+        b.texts.append(b.local("k", f"look_up({b.text()})"))
+        if b.chance(0.4):
+            b.need("find")
+            b.texts.append(b.local("k", f"find({b.text()})"))
+    b.observe(b.texts[-1])
+
+
 @production(RULED, weight=1.7)
 def tool_given_an_object(b: Builder) -> None:
     """A tool is handed the caller's own objects, and what the body made."""

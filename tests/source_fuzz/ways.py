@@ -181,6 +181,22 @@ def _through_the_function(
     if not any(found.aspect == "state" for found in report.differences):
         _compiled_in_between(report, expected, fresh, rows)
         _with_a_cache(report, expected, fresh, rows)
+        _asked_for_less(report, expected, fresh, rows)
+
+
+def _asked_for_less(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+    """Some variables are asked for: they are what they were, and so are the value and what tools did."""
+    names = sorted(expected["variables"])
+    outputs = [name for number, name in enumerate(names) if (number + len(names)) % 3]
+    # What needs no order is called for who reads it.
+    outside = ("printed", "arguments") if "look_up" in vars(fresh()) else OUTSIDE
+    kept = {**expected, "variables": {name: expected["variables"][name] for name in sorted(outputs)}}
+    for way, mode in (("fewer outputs", "auto"), ("fewer outputs as Python", "python")):
+        module = fresh()
+        (row,) = rows(module, 0)
+        run = partial(module.program.run, **row, seed=SEED, outputs=outputs, mode=mode)
+        found = seen(lambda backend, run=run: [run(backend=backend)], module, row)  # type: ignore[misc]
+        report.compare(FUNCTION, way, kept, found, ("error", "value", "variables", *outside))
 
 
 def _with_a_cache(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
 # The options that decide what a row gives; in a run that goes on the others may be other ones.
-_DECIDING = ("mode", "passes", "max_calls", "max_tokens", "device", "dtype")
+_DECIDING = ("mode", "passes", "outputs", "max_calls", "max_tokens", "device", "dtype")
 
 
 def run_rows(

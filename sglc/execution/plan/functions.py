@@ -34,6 +34,7 @@ class Functions:
         self._tools = tools
         self._context = context
         self.served = Served()
+        self._begun: dict[tuple[str, str], int] = {}  # the last one of equal calls that need no order
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def at_once(self, step: FunctionStep) -> bool:
@@ -87,21 +88,21 @@ class Functions:
 
     async def _called(self, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         function = self._tools.get(step.function) or EFFECTS[step.function]
-        call = object()
+        call, number = object(), 0
+        if step.effects and not step.needs_order:
+            equal = step.function, key_of(args, named) or ""
+            number = self._begun[equal] = self._begun.get(equal, -1) + 1
         self.calling[call] = step
         self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
         try:
-            made = await call_function(step.function, function, args, named, step.loc, self._context())
+            made = await call_function(step.function, function, args, named, step.loc, self._context(), number)
         except Exception as error:
             problem = error
         finally:
             self.calling.pop(call, None)
-        entry = ToolCall(step.function, made, None if problem is None else problem.__cause__ or problem)
-        if step.effects:
-            self.served.tools.append(entry)
-        elif (key := key_of(args, named)) is not None:
-            self.served.pure[step.function, key] = entry
+        why = None if problem is None else problem.__cause__ or problem
+        self.served.add(ToolCall(step.function, made, why), step, args, named, number)
         if problem is not None:
             raise problem
         return made

@@ -84,7 +84,8 @@ class PreparedPrompt:
 @dataclass(frozen=True, slots=True)
 class Order:
     """The effects of a block's steps: which step `has` some, and of each step the number of the last one
-    `before` it that has, and of the last one before it that may hand over to Python. `last` is the last of all.
+    `before` it that has, and of the last one before it that may hand over to Python; of calls of tools, in
+    which the program may raise too. `last` is the last of all.
 
     `waits`: whether a step begins behind those before it.
     """
@@ -226,14 +227,16 @@ def _sites(block: Block) -> dict[Name, Site]:
 
 def _order(block: Block, uses: Uses) -> Order:
     has = [uses.has_effects(step) for step in block.steps]
-    waits = [isinstance(step, FunctionStep) and step.effects for step in block.steps]
+    waits = [isinstance(step, FunctionStep) and step.in_order for step in block.steps]
     before, gates = [], []
-    last = gate = NOBODY
+    last = gate = end = NOBODY
     for number, step in enumerate(block.steps):
         before.append(last)
-        gates.append(gate)
+        gates.append(end if isinstance(step, FunctionStep) and step.effects else gate)
         if uses.hands_over(step):
             gate = number
+        if uses.may_end(step):
+            end = number
         if has[number]:
             last = number
     return Order(tuple(has), tuple(waits), tuple(before), tuple(gates), last)

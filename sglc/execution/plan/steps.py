@@ -98,7 +98,7 @@ def _function(run: Running, frame: Frame, number: int, prepared: PreparedStep, s
     # What reads a variable's typed value reads those of all samples.
     args = [as_python(item if step.function.endswith(STORED) else plain(item)) for item in given]
     named = {key: as_python(plain(read(frame))) for key, read in prepared.named.items()}
-    if step.effects and (before := frame.before_step(number)) is not None and before.error is not None:
+    if step.in_order and (before := frame.before_step(number)) is not None and before.error is not None:
         raise before.error
     if run.functions.at_once(step):
         _made(run, frame, number, run.functions.made(step, args, named))

@@ -30,6 +30,8 @@ _SPELT = {"str": Type.TEXT, "bool": Type.BOOL, "list[str]": Type.LIST, "List[str
 _DECLARED: dict[str, Declared] = {}
 # Calls a declared function for whoever watches the run: (name, function, whether it is pure, args, named).
 AROUND: ContextVar[Callable[..., Any] | None] = ContextVar("sglc_around", default=None)
+# Which one of equal calls, that need no order, a plan makes: they begin in the order of the program.
+EQUAL_CALL: ContextVar[int | None] = ContextVar("sglc_equal_call", default=None)
 
 
 class Declared:
@@ -37,13 +39,17 @@ class Declared:
 
     Attributes:
         idempotent: to call it twice does what to call it once does.
+        ordered: its calls need the order of the program.
     """
 
-    def __init__(self, function: FunctionType, *, effects: bool, idempotent: bool = False) -> None:
+    def __init__(
+        self, function: FunctionType, *, effects: bool, idempotent: bool = False, ordered: bool = True
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.effects = effects
         self.idempotent = idempotent
+        self.ordered = ordered
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.gives = _type_of(function)
 
@@ -91,8 +97,10 @@ class Declared:
         return tracer.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
 
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
-        kind = Tool if self.effects else PureCall
-        return kind(self.name, given, named, str(self.gives), loc=loc)
+        if not self.effects:
+            return PureCall(self.name, given, named, str(self.gives), loc=loc)
+        order = "program" if self.ordered else "free"
+        return Tool(self.name, given, named, str(self.gives), order, loc=loc)
 
 
 def _constant(arg: Any) -> Any:
@@ -128,10 +136,12 @@ def tool(function: _F) -> _F: ...
 
 
 @overload
-def tool(*, idempotent: bool = ...) -> Callable[[_F], _F]: ...
+def tool(*, idempotent: bool = ..., ordered: bool = ...) -> Callable[[_F], _F]: ...
 
 
-def tool(function: _F | None = None, *, idempotent: bool = False) -> _F | Callable[[_F], _F]:
+def tool(
+    function: _F | None = None, *, idempotent: bool = False, ordered: bool = True
+) -> _F | Callable[[_F], _F]:
     """Declare a function with effects: a compiled program calls it once, in order, when it runs.
 
     What it returns is a text, a truth value or a list of texts if its annotation says so (`-> str`,
@@ -140,13 +150,15 @@ def tool(function: _F | None = None, *, idempotent: bool = False) -> _F | Callab
     Args:
         idempotent: to call it twice does what to call it once does. A run that goes on then calls it again
             where it was called and its end is not known.
+        ordered: False says that it may be called before or beside other calls, as a look-up may. A plan then
+            calls it when its arguments are there, in a thread of its own.
 
     Raises:
         TraceError: SGLC149, no plain function, or another one is declared under its name.
     """
 
     def declared(function: _F) -> _F:
-        return cast(_F, _declare(function, effects=True, idempotent=idempotent))
+        return cast(_F, _declare(function, effects=True, idempotent=idempotent, ordered=ordered))
 
     return declared if function is None else declared(function)
 
@@ -190,14 +202,20 @@ def is_idempotent(name: str) -> bool:
     return declared is not None and declared.idempotent
 
 
-def _declare(function: Any, *, effects: bool, idempotent: bool = False) -> Any:
+def is_ordered(name: str) -> bool:
+    """Whether calls of the function that is declared under this name need their order."""
+    declared = _DECLARED.get(name)
+    return declared is None or declared.ordered
+
+
+def _declare(function: Any, *, effects: bool, idempotent: bool = False, ordered: bool = True) -> Any:
     what = "tool" if effects else "pure"
     if not isinstance(function, FunctionType):
         raise TraceError(
             "SGLC149", f"`@{what}` wants a function, not `{type(function).__name__}`", here(),
             hint=f"write `@{what}` above a `def`",
         )  # fmt: skip
-    declared = Declared(function, effects=effects, idempotent=idempotent)
+    declared = Declared(function, effects=effects, idempotent=idempotent, ordered=ordered)
     other = _DECLARED.get(declared.name)
     if other is not None and _are_apart(other.function.__code__, function.__code__):
         raise TraceError(

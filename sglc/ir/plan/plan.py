@@ -129,8 +129,9 @@ class CallStep:
 class FunctionStep:
     """`name` is what the declared Python function returns, a value of type `gives`.
 
-    One with effects (a tool) is called when all before it, in the order of the program, have returned, those
-    without effects too: it could change what they read, and is not called where one of them has failed.
+    One in the `order` of the program is called when all before it have returned, those without effects too: it
+    could change what they read, and is not called where one of them has failed. Others are called when their
+    arguments are there; one with `effects` not before it is known that the program comes to it.
     """
 
     name: str
@@ -139,7 +140,18 @@ class FunctionStep:
     named: Mapping[str, OutputTree]
     gives: str
     effects: bool
+    order: str  # of `ops.ORDERS`
     loc: Loc
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it waits for all that stands before it."""
+        return self.order != "overlap"
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether its calls are told apart by their order."""
+        return self.effects and self.order == "program"
 
 
 Step = Segment | HostStep | ValueStep | CondStep | SwitchStep | LoopStep | MapStep | CallStep | FunctionStep
@@ -238,7 +250,8 @@ class Plan:
     `variables` are the named texts (a list for a joined name), `returns` the function's value. Streams
     that it returns are kept under the dotted path of their place in it. `tokenizer` is the hash of the
     tokenizer that control tokens were taken from ("" without one). The prompt prefixes in `leads` tell which
-    runs begin alike. It does what its program does for arguments of which all `guards` hold.
+    runs begin alike. It does what its program does for arguments of which all `guards` hold. `outputs` are the
+    variables that may be read; None: all, and the prompt.
     """
 
     version: int
@@ -253,6 +266,7 @@ class Plan:
     blocks: tuple[Block, ...] = ()
     leads: tuple[PromptPrefix, ...] = ()
     guards: tuple[PlanGuard, ...] = ()
+    outputs: tuple[str, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sglc.errors import VerifyError
 from sglc.ir.facts import names_in
-from sglc.ir.ops import GIVES
+from sglc.ir.ops import GIVES, ORDERS
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -107,6 +107,8 @@ def _check_blocks(steps: Sequence[Step], blocks: Sequence[Block], path: str) -> 
                 raise _wrong(here, f"has {len(step.operands)} operands")
             case FunctionStep() if step.gives not in GIVES:
                 raise _wrong(here, f"gives a `{step.gives}`")
+            case FunctionStep() if step.order not in ORDERS:
+                raise _wrong(here, f"is called in the order `{step.order}`")
             case CondStep():
                 _check_arms((blocks[step.then], blocks[step.orelse]), len(step.gives), here)
             case SwitchStep():

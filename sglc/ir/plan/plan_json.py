@@ -172,6 +172,8 @@ def _load_union(data: object, options: tuple[Any, ...], path: str) -> Any:
         elif option in _KINDS:
             if kind == _KINDS[option]:
                 return _load_class(data, option, path)
+        elif get_origin(option) is tuple and isinstance(data, list):
+            return _load(data, option, path)
         elif type(data) is option:
             return data
     names = " or ".join(_KINDS.get(option, getattr(option, "__name__", "")) for option in options)

@@ -60,6 +60,8 @@ def plan_text(plan: Plan) -> str:
     made = f"# for `{plan.target}`" + (f", tokenizer {plan.tokenizer[:12]}" if plan.tokenizer else "")
     printer = _Printer(plan)
     printer.lines.append(f"plan {plan.program}({', '.join(map(_param, plan.params))})  {made}")
+    if plan.outputs is not None:
+        printer.lines.append(f"  outputs {', '.join(map(repr, plan.outputs)) or 'none'}")
     printer.lines += [f"  guard {guard.fact} is {guard.expected}" for guard in plan.guards]
     printer.steps(plan.steps, "  ")
     printer.variables(plan.body, "  ")
@@ -111,6 +113,7 @@ class _Printer:
                 )
             case FunctionStep():
                 kind = "tool" if step.effects else "function"
+                kind = f"overlapping {kind}" if step.effects and not step.in_order else kind
                 given = ", ".join(
                     [*map(_tree, step.args), *(f"{key}={_tree(tree)}" for key, tree in step.named.items())]
                 )

@@ -181,3 +181,12 @@ class Segment:
 
     nodes: tuple[Node, ...]
     gives: tuple[tuple[str, int], ...] = ()
+
+
+def behind(segment: Segment, index: int) -> set[int]:
+    """Node `index` of a segment, and every node that it waits for, directly or not."""
+    seen = {index}
+    for at in range(index, -1, -1):
+        if at in seen:
+            seen.update(reads(segment.nodes[at]))
+    return seen

@@ -120,10 +120,12 @@ class Uses:
         self._outside: list[Names] = []  # by block: what it reads from outside
         self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
         self.handing_over: list[bool] = []
+        self.ending: list[bool] = []
         for block in blocks:  # a block holds only those before it
             self._outside.append(self._of_block(block))
             self.effects.append(any(self.has_effects(step) for step in block.steps))
             self.handing_over.append(any(self.hands_over(step) for step in block.steps))
+            self.ending.append(any(self.may_end(step) for step in block.steps))
 
     def reads(self, step: Step) -> Names:
         """What a step, and the blocks that it holds, read from outside of it."""
@@ -156,6 +158,10 @@ class Uses:
         if isinstance(step, HostStep):
             return not step.error
         return any(self.handing_over[number] for number in blocks_of(step))
+
+    def may_end(self, step: Step) -> bool:
+        """Whether the program may raise, or go on as Python, in a step."""
+        return isinstance(step, HostStep) or any(self.ending[number] for number in blocks_of(step))
 
     def _of_block(self, block: Block) -> Names:
         found: Names = {}

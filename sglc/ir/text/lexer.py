@@ -70,6 +70,7 @@ class Source:
     start: Token  # `def`
     title: str
     params: tuple[tuple[Token, CallText | None], ...]
+    outputs: tuple[str, ...] | None
     comment: str
     lines: tuple[Line, ...]
     end: Token  # `return`
@@ -83,9 +84,12 @@ class _Cut(Transformer[Token, Any]):
         return next(part for part in parts if isinstance(part, Source))
 
     def program(self, parts: list[Any]) -> Source:
-        start, title, params, comment, *lines, end, returns, _ = parts
+        start, title, params, _, outputs, comment, *lines, end, returns, _ = parts
         name = _string(title) if title.type == "STRING" else str(title)
-        return Source(start, name, params or (), comment, tuple(lines), end, returns)
+        return Source(start, name, params or (), outputs, comment, tuple(lines), end, returns)
+
+    def outputs(self, parts: list[Token]) -> tuple[str, ...]:
+        return tuple(map(_string, parts))
 
     def params(self, parts: list[Any]) -> tuple[Any, ...]:
         return tuple(parts)
@@ -183,6 +187,7 @@ def _lark() -> Lark:
 _NAMES = {
     "NAME": "a name", "STRING": "a string", "NUMBER": "a number", "_NL": "end of line", "COMMENT": "a comment",
     "$END": "end of file", "LPAR": "`(`", "RPAR": "`)`", "LBRACE": "`{`", "RBRACE": "`}`", "COMMA": "`,`",
+    "ARROW": "`->`",
     "COLON": "`:`", "EQUAL": "`=`", "DEF": "`def`", "RETURN": "`return`", "NONE": "`None`", "TRUE": "`True`",
     "FALSE": "`False`", "ELSE": "`else`", "CASE": "`case`", "YIELD": "`yield`", "AS": "`as`", "__ANON_0": "`_`",
     "UNDERSCORE": "`_`",

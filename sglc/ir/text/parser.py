@@ -15,7 +15,7 @@ from lark import Token
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
 from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
-from sglc.ir.ops import GIVES, Arg, Guard, Loop, Map, Resume, types_of
+from sglc.ir.ops import GIVES, ORDERS, Arg, Guard, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.lexer import MAX_DIGITS, Arm, CallText, Digits, LexedBlock, Line, Source, cut
 from sglc.ir.text.syntax import IR_VERSION, loc_of, required
@@ -107,6 +107,7 @@ _ADMITS: dict[str, tuple[_Check, str]] = {
         "names with values or plain data",
     ),
     "tuple[Value | None, ...]": (_all(lambda item: item is None or _value(item)), "a tuple of values and None"),
+    "Order": (lambda item: _text(item) and item in ORDERS, f"one of {', '.join(map(repr, ORDERS))}"),
     "Gives": (lambda item: _text(item) and item in GIVES, f"one of {', '.join(map(repr, GIVES))}"),
 }
 
@@ -198,7 +199,7 @@ class _Builder:
         self.column([*(line.first for line in source.lines), source.end], source.start)
         ops = tuple(self.op(line) for line in source.lines)
         returns = cast(Tree, self.resolve(source.returns, source.end))
-        return Program(source.title, params, ops, returns)
+        return Program(source.title, params, ops, returns, source.outputs)
 
     def param(self, name: Token, call: CallText | None, given: Loc | None) -> Op:
         loc = given or self.loc(name, name)

@@ -96,11 +96,11 @@ def canonical(program: Program) -> Program:
             op, results=changed(op.results), **{name: changed(item) for name, item in attributes(op)}
         )
 
-    return Program(
-        program.name,
-        tuple(renamed(op) for op in program.params),
-        tuple(renamed(op) for op in program.ops),
-        changed(program.returns),
+    return replace(
+        program,
+        params=tuple(renamed(op) for op in program.params),
+        ops=tuple(renamed(op) for op in program.ops),
+        returns=changed(program.returns),
     )
 
 
@@ -150,7 +150,8 @@ class _Printer:
     def program(self, program: Program, indent: str) -> None:
         names = value_names(program)
         title = program.name if program.name.isidentifier() else repr(program.name)
-        head = f"{indent}def {title}({', '.join(_param(op, names) for op in program.params)}):"
+        head = f"{indent}def {title}({', '.join(_param(op, names) for op in program.params)})"
+        head += ":" if program.outputs is None else f" -> {program.outputs!r}:"
         self.lines.append(head + (_param_trailer(program.params) if self.locs else ""))
         for op in program.ops:
             self.op(op, program.name, names, indent + _STEP)

@@ -9,6 +9,7 @@ from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, Op, Type, Value, values_in
 from sglc.ir.ops import (
     GIVES,
+    ORDERS,
     SELECT_METHODS,
     Append,
     Call,
@@ -136,6 +137,9 @@ def check_fields(op: Op) -> None:
             raise problem(
                 "SGLC219", f"`{op.name}` gives a `{op.gives}`", op, note=f"functions give: {', '.join(GIVES)}"
             )
+        case Tool() if op.order not in ORDERS:
+            known = ", ".join(ORDERS)
+            raise problem("SGLC213", f"`tool` knows no order `{op.order}`", op, note=f"known: {known}")
         case Control() if not op.ids:
             raise problem("SGLC213", "`control` has no ids", op)
         case Loop() if op.max_iters < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Any
 
 from sglc.errors import Paused, RecordingError
 from sglc.execution.tasks import task_path
+from sglc.frontend.tracing.tools import EQUAL_CALL, is_ordered
 from sglc.observe.replay.tape import Answered, Json, TapeRow, alike, given_json, occurrence_of, value_of
 
 PAUSES = "sglc.pause/"  # stands before the name of a pause in a recording
@@ -23,7 +25,8 @@ _SHOWN = 160  # characters of a call's arguments
 class Calls:
     """The functions that a row calls, or a program that it calls, in its order.
 
-    A pure one is known by its arguments, any other by how often it was called before in the same task.
+    A pure one is known by its arguments, one that needs no order by how often it was given them before, and any
+    other by how often it was called before in the same task.
     """
 
     recorded: TapeRow
@@ -31,19 +34,34 @@ class Calls:
     within: str
     _called: dict[tuple[str, str], int] = field(
         default_factory=dict
-    )  # of each function in each task, how often
+    )  # of each function in each task, or with each arguments, how often
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def next(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Json:
         """How the next call of a function is written down."""
         given, by_name = given_json(args, named)
         call: Json = {"function": name, "args": given, "named": by_name}
-        if pure:
-            digest = sha256(json.dumps([given, by_name], sort_keys=True).encode("utf-8", "surrogatepass"))
-            return {**call, "occurrence": digest.hexdigest()[:16]}
-        task = task_path()
-        place = self._called.get((task, name), 0)
-        self._called[task, name] = place + 1
-        return {**call, "occurrence": place, **({"task": task} if task else {})}
+        free = not pure and self._is_free(name)
+        if not pure and not free:
+            task = task_path()
+            return {**call, "occurrence": self._count(task, name), **({"task": task} if task else {})}
+        data = json.dumps([given, by_name], sort_keys=True).encode("utf-8", "surrogatepass")
+        digest = sha256(data).hexdigest()[:16]
+        if not free:
+            return {**call, "occurrence": digest}
+        return {**call, "occurrence": f"{digest}-{self._count(digest, name, EQUAL_CALL.get())}"}
+
+    def _count(self, among: str, name: str, known: int | None = None) -> int:
+        """How often a function was called before, in a task or with the same arguments; as `known` says."""
+        with self._turn:  # those that need no order are called in threads
+            place = self._called.get((among, name), 0) if known is None else known
+            self._called[among, name] = max(place + 1, self._called.get((among, name), 0))
+        return place
+
+    def _is_free(self, name: str) -> bool:
+        """Whether calls of a function need no order: so it is declared, here or where it was recorded."""
+        known = self.recorded.calls.get((self.within, name), {})
+        return not is_ordered(name) or any("-" in str(occurrence) for _, occurrence in known)
 
     def paused(self, pause: Paused) -> Json:
         """How a pause is written down: as a function of its own, which is given what it asks."""
@@ -79,8 +97,7 @@ class Calls:
         name = call["function"]
         return RecordingError(
             "SGLC426", f"`{name}` was begun, and its end is not known (row {self.number})",
-            note=f"it was call {call['occurrence'] + 1} of it, given {shown(call)}: what it does may be done "
-            "or not",
+            note=f"it was {number_of(call)} of it, given {shown(call)}: what it does may be done or not",
             hint="look, and call it once more with `redo` (`--redo`); where that never harms, declare it with "
             "`@sglc.tool(idempotent=True)`",
         )  # fmt: skip
@@ -93,6 +110,12 @@ def waits_for(name: str, pause: Paused) -> Paused:
         hint=f"go on with it: `resume=True, answers={{{name!r}: ...}}`, or `--resume --answer {name}=JSON`",
         name=name, question=pause.question, data=pause.data,
     )  # fmt: skip
+
+
+def number_of(call: Json) -> str:
+    """Which call of its function it is, for an error."""
+    occurrence = call["occurrence"]
+    return f"call {occurrence + 1}" if isinstance(occurrence, int) else "a call"
 
 
 def is_ended(line: Json) -> bool:

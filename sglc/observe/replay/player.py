@@ -178,7 +178,8 @@ class RowPlayer:
         call = self._calls.next(name, args, named, pure=pure)
         answered = self._calls.recorded_of(call)
         if answered is None:
-            what = "with these arguments" if pure else f"number {call['occurrence'] + 1}"
+            number = call["occurrence"]
+            what = f"number {number + 1}" if isinstance(number, int) else "with these arguments"
             raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
                 note=f"it is given {shown(call)}", hint=AGAIN,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, values_in
+from sglc.ir.effects import variable_of
 from sglc.ir.ops import (
     Arg,
     Cond,
@@ -319,10 +320,8 @@ class _BlockLowering:
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
         for number, op in enumerate(ops):
             match op:
-                case Gen() | Select() if not (op.site.fork or op.site.called):
-                    name, value = op.site.name, op.results[1]
-                case Join() if not (op.site.fork or op.site.called):
-                    name, value = op.site.name, op.results[0]
+                case Gen() | Select() | Join() if (stored := variable_of(op)) is not None:
+                    name, value = stored, op.results[-1]
                 case Store(name, (tuple(parts), turns)) if name == _PROMPT:
                     whole = [
                         item

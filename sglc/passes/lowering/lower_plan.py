@@ -52,4 +52,5 @@ def lower_plan(program: Program, target: Target) -> Plan:
         blocks=blocks,
         leads=prompt_prefixes(program),
         guards=tuple(PlanGuard(op.fact, op.expected, op.loc) for op in program.params if isinstance(op, Guard)),
+        outputs=program.outputs,
     )

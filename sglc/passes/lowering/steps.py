@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sglc.ir.core import Op, Program, Region, Tree, Value, walk
+from sglc.ir.effects import Effect, any_effect, effects_of
 from sglc.ir.ops import (
     Call,
     Concat,
     Cond,
     Eq,
-    Gen,
     HostCall,
     In,
-    Join,
     Loop,
     Lower,
     Map,
@@ -21,8 +20,6 @@ from sglc.ir.ops import (
     Pack,
     ParseJson,
     PureCall,
-    Select,
-    Store,
     Strip,
     Switch,
     Tool,
@@ -71,9 +68,9 @@ def decision(
             return _value(op, scope, (op.tree,))
         case Tool() | PureCall():
             named = {key: tree(item) for key, item in op.named.items()}
-            effects = isinstance(op, Tool)
+            effects, order = isinstance(op, Tool), op.order if isinstance(op, Tool) else "overlap"
             args = tuple(map(tree, op.args))
-            return FunctionStep(_only(gives), op.name, args, named, op.gives, effects, op.loc)
+            return FunctionStep(_only(gives), op.name, args, named, op.gives, effects, order, op.loc)
         case Cond():
             then, orelse = region(scope, op.then), region(scope, op.orelse)
             return CondStep(tree(op.pred), then, orelse, gives, op.loc)
@@ -105,7 +102,7 @@ def put_together(value: Value, scope: LoweringScope, reader: Op) -> Step:
 
 def may_hand_over(op: Op) -> bool:
     """Whether ordinary Python may take over at the op."""
-    return any(isinstance(inner, HostCall) for inner in walk((op,)))
+    return any(effects_of(inner) & Effect.LEAVES for inner in walk((op,)))
 
 
 def is_quick(op: Op) -> bool:
@@ -115,17 +112,12 @@ def is_quick(op: Op) -> bool:
 
 def calls_tools(op: Op) -> bool:
     """Whether a tool may be called at the op."""
-    return any(isinstance(inner, Tool) for inner in _inside(op))
+    return any_effect(op, Effect.ACTS | Effect.CALLS)
 
 
 def has_to_run(op: Op) -> bool:
     """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
-    return any(
-        isinstance(inner, Gen | Select | Join | Tool | Store | HostCall | ParseJson | Map)
-        or (isinstance(inner, PureCall) and inner.name in PURE and PURE[inner.name].fails)
-        or (isinstance(inner, Switch) and inner.default is None)
-        for inner in _inside(op)
-    )
+    return any_effect(op, ~Effect.DECIDES)
 
 
 def _value(op: Op, scope: LoweringScope, items: Iterable[Tree]) -> Step:
@@ -137,12 +129,3 @@ def _only(gives: Sequence[Slot | Held]) -> str:
     (only,) = gives
     assert only.name is not None
     return only.name
-
-
-def _inside(op: Op) -> Iterator[Op]:
-    """The op and all ops in it, those of called programs included."""
-    for inner in walk((op,)):
-        yield inner
-        if isinstance(inner, Call):
-            for called in inner.program.ops:
-                yield from _inside(called)

@@ -1,0 +1,91 @@
+"""What ops do beside giving values, as data: what leaves an op out, moves or orders it asks here."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+
+from sglc.ir.core import Op, Program, walk
+from sglc.ir.ops import (
+    Cond,
+    Gen,
+    HostCall,
+    Join,
+    Loop,
+    Map,
+    ParseJson,
+    Prompt,
+    PureCall,
+    Select,
+    Store,
+    Switch,
+    Tool,
+)
+from sglc.ir.pure import PURE
+from sglc.ir.rewrite import everywhere
+
+
+class Effect(Flag):
+    """One kind of thing that would be noticed if the op were left out, though nothing reads what it gives."""
+
+    NOTHING = 0
+    GENERATES = auto()  # a model is asked
+    STORES = auto()  # a variable of the run, or its prompt
+    ACTS = auto()  # a declared function is called that changes something, in the order of the program
+    CALLS = auto()  # one that needs no order
+    FAILS = auto()  # the run may end here
+    DECIDES = auto()  # which ops run
+    LEAVES = auto()  # the program may go on as ordinary Python, or raises
+
+
+_EFFECTS: dict[type[Op], Effect] = {
+    Gen: Effect.GENERATES | Effect.STORES,
+    Select: Effect.GENERATES | Effect.STORES,
+    Join: Effect.STORES,
+    Store: Effect.STORES,
+    Prompt: Effect.STORES,
+    Tool: Effect.ACTS,
+    ParseJson: Effect.FAILS,
+    Map: Effect.FAILS | Effect.DECIDES,
+    Cond: Effect.DECIDES,
+    Switch: Effect.DECIDES,
+    Loop: Effect.DECIDES,
+    HostCall: Effect.LEAVES,
+}
+
+
+def effects_of(op: Op) -> Effect:
+    """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
+    found = _EFFECTS.get(type(op), Effect.NOTHING)
+    if isinstance(op, Tool) and op.order != "program":
+        return Effect.CALLS
+    fails = isinstance(op, PureCall) and op.name in PURE and PURE[op.name].fails
+    if fails or (isinstance(op, Switch) and op.default is None):
+        return found | Effect.FAILS
+    return found
+
+
+def any_effect(op: Op, wanted: Effect) -> bool:
+    """Whether the op, or anything in it, has one of these effects."""
+    return any(effects_of(inner) & wanted for inner in everywhere((op,)))
+
+
+def variable_of(op: Op) -> str | None:
+    """The variable of the program that the op stores; what branches and called programs generate is none."""
+    match op:
+        case Gen() | Select() | Join() if not (op.site.fork or op.site.called):
+            return op.site.name
+        case Store():
+            return op.name
+        case _:
+            return None
+
+
+def variables_of(program: Program) -> list[str] | None:
+    """The variables that a program may store, in order; None: it may go on as Python, which stores others."""
+    found: dict[str, None] = {}
+    for op in walk(program.ops):
+        if isinstance(op, HostCall) and not op.error:
+            return None
+        if (name := variable_of(op)) is not None:
+            found[name] = None
+    return list(found)

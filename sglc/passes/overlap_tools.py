@@ -1,0 +1,39 @@
+"""Tools that need no order are called as soon as what they are given is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sglc.ir.core import Op, Program
+from sglc.ir.depth import with_room
+from sglc.ir.ops import Tool
+from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import rewritten
+from sglc.ir.target import Target
+from sglc.passes.base import Exactness, Rewrite, register
+
+
+@register("overlap_tools", Exactness.TOKENS, "tools that are declared without an order run side by side")
+@with_room
+def overlap_tools(program: Program, _: Target) -> Rewrite:
+    """Let calls of tools that are declared with `ordered=False` wait for nothing but their arguments.
+
+        t0 = tool('f', (a,), order='free')               t0 = tool('f', (a,), order='overlap')
+        t1 = tool('f', (b,), order='free')           ->  t1 = tool('f', (b,), order='overlap')
+        t2 = tool('g', (a,))                             t2 = tool('g', (a,))
+
+    A call still waits for what decides whether the program comes to it: conditions and loops around it, and
+    places before it where the program may raise or go on as Python. Calls in program order wait for all that
+    stands before them, these too.
+    """
+    remarks: list[Remark] = []
+
+    def changed(op: Op) -> Op:
+        if not isinstance(op, Tool) or op.order != "free":
+            return op
+        said = f"`{op.name}` is called as soon as its arguments are there"
+        remarks.append(Remark("overlap_tools", said, place(op.loc)))
+        return replace(op, order="overlap")
+
+    ops = rewritten(program.ops, changed)
+    return (replace(program, ops=ops), tuple(remarks)) if remarks else program
