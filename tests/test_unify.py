@@ -279,6 +279,7 @@ def test_a_plan_without_the_pass_makes_every_call() -> None:
     for passes, expected in ((LOCAL, (16, 48)), (WITHOUT, (64, 0))):
         plan = compile_program(asks.trace(), backend.target, passes).plan
         assert unified(LoadedPlan(plan).run_batch(ROWS, backend=backend)) == expected
+    assert unified(asks.run_batch(ROWS, backend=backend, passes="-unify")) == (64, 0)
 
 
 def test_samples_are_drawn_for_each_row() -> None:
