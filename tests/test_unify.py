@@ -42,12 +42,13 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL
 from tests.depth import at_depth
+from tests.openai_server import serving
 from tests.oracle_backend import Characters, OracleBackend
 from tests.random_programs import ARGS, random_program
 from tests.test_known_answers import same
 from tests.test_plan_run import Recorded
 from tests.test_record import begun, plain
-from tests.test_response_cache import echoing, shown
+from tests.test_response_cache import chat, echoing, shown
 from tests.waiting import HandClock, until
 
 WITHOUT = tuple(name for name in LOCAL if name != "unify")
@@ -260,6 +261,17 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
     assert with_it.walker.kept.empty
     if program is goes_on:  # of `a` 4, of the others one a row, as each goes on behind its own sample
         assert calls == 4 + 3 * len(rows)
+
+
+@pytest.mark.slow
+def test_on_an_api() -> None:
+    with serving(lambda body: f"{len(body['messages'])} messages") as api:
+        backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key="sk")
+        results = chat.run_batch([{"q": f"n{number % 4}"} for number in range(16)], backend=backend)
+        assert unified(results) == (8, 24)
+        assert len(api.bodies) == 8
+        assert [(row["a"], row["b"]) for row in results] == [("2 messages", "4 messages")] * 16
+        backend.close()
 
 
 @pytest.mark.slow
