@@ -69,7 +69,7 @@ def measure(backend: LocalBackend) -> dict[str, Any]:
         for prompt in prompts:
             tokens, steps, text = generate(backend, prompt, regex, canonical=True)
             any_tokens, any_steps, any_text = generate(backend, prompt, regex, canonical=False)
-            jump_forward.forced_run = lambda part, made: None
+            jump_forward.forced_run = lambda request, state, made: None
             same = generate(backend, prompt, regex, canonical=True)
             any_same = generate(backend, prompt, regex, canonical=False)
             jump_forward.forced_run = original

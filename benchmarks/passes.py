@@ -16,17 +16,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import sglc
+from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.call_record import total
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.ir.core import Program
-from sglc.ir.plan.events import Usage
+from sglc.ir.plan.events import Event, Usage
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target, Tokenizer
@@ -41,6 +42,7 @@ from tests.openai_server import serving
 from tests.reference.oracle import Oracle
 
 ROWS = 16
+EQUAL = 4  # rows that are the same, of those that `unify` is measured on
 SIBLINGS = 8
 ESSAY = "Tea is made from leaves, and it takes as long as it takes. " * 8
 RULES = "Answer in one word. Name no source. Where two answers fit, give the older one. " * 20
@@ -101,6 +103,15 @@ def extracted(s: Any, essay: str) -> None:
     s += "\nCity:" + sglc.gen("city", stop="\n")
 
 
+@sglc.function
+def graded(s: Any, question: str) -> None:
+    """The same question stands in many rows, and its mark is given twice, by two names."""
+    s += f"Question: {question}\nRules: {RULES}\n"
+    forks = s.fork(2)
+    forks[0] += sglc.gen("mark", max_tokens=4, temperature=0, ignore_eos=True)
+    forks[1] += sglc.gen("second mark", max_tokens=4, temperature=0, ignore_eos=True)
+
+
 def siblings(shared: bool) -> Program:
     """Prompts that begin alike: each with its own literal, or with the common part written once."""
     lines = ["def f():", "    s0 = root()"]
@@ -135,12 +146,17 @@ class Counted(LocalBackend):
     def __init__(self) -> None:
         super().__init__(LocalOptions("smollm2", device="cpu"))
         vocabulary = len(self.tokenizer.token_bytes())
+        self.submits = 0
         self.oracle = CountedOracle(pages=4_000, page_size=16, vocab_size=vocabulary, eos_ids=())
 
     @property
     def tokenizer(self) -> Tokenizer:
         assert self.target.tokenizer is not None
         return self.target.tokenizer
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        self.submits += 1
+        return super().submit(segment, streams=streams)
 
     def _load(self) -> Machine:
         return Machine(Engine(self.oracle, EngineConfig(max_rows=16, max_len=8_000)), self.tokenizer)
@@ -194,6 +210,16 @@ def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
         return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
 
 
+def measured_batch(plan: Plan, rows: Rows) -> Figures:
+    """Run the rows as one batch, from an empty prefix tree."""
+    backend = Counted()
+    results = LoadedPlan(plan).run_batch(rows, backend=backend, seed=0)
+    used = sum((result.usage for result in results), Usage())
+    backend.close()
+    steps, made = backend.oracle.steps, backend.submits
+    return Figures(made, steps, used.computed, used.prompt, used.calls, used.completion)
+
+
 def called(passes: str | None) -> dict[str, int]:
     """How many look-ups of `informed` come one after another, and how long the second run takes."""
     backend = Counted()
@@ -220,10 +246,13 @@ def report() -> dict[str, Any]:
     """All figures as plain data."""
     target = Counted().target
 
-    def both(program: Program, rows: Rows, off: Sequence[str], on: Sequence[str]) -> dict[str, Any]:
+    def both(
+        program: Program, rows: Rows, off: Sequence[str], on: Sequence[str],
+        run: Callable[[Plan, Rows], Figures] = measured,
+    ) -> dict[str, Any]:  # fmt: skip
         ways = (("off", off), ("on", on))
         plans = {name: compile_program(program, target, list(passes)).plan for name, passes in ways}
-        return {name: asdict(measured(plan, rows)) for name, plan in plans.items()}
+        return {name: asdict(run(plan, rows)) for name, plan in plans.items()}
 
     essays = [{"essay": f"{number}. {ESSAY}"} for number in range(4)]
     questions = [{"question": f"what is {number} times {number}?"} for number in range(ROWS)]
@@ -235,6 +264,7 @@ def report() -> dict[str, Any]:
         "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
         "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
         "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
+        "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
             name: asdict(measured(plan, [{}])) for name, plan in hoisted.items()
@@ -274,6 +304,7 @@ def main() -> int:
             "prune": 4,
             "overlap_tools": 1,
             "speculate": 1,
+            "unify": ROWS * EQUAL,
             "reorder": ROWS,
             "hoist_prefix": 1,
         },

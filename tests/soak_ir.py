@@ -38,6 +38,7 @@ PASSES = (
     "inline_calls",
     "fold_text",
     "share_prefixes",
+    "unify",
     "overlap_tools",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
@@ -196,6 +197,7 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         check_reorder,
         raw_program,
     )
+    from tests.test_unify import check_random as check_batch
 
     tokenizer = load_tokenizer(path("smollm2"))
     for number in range(seed, seed + programs):
@@ -215,6 +217,9 @@ def soak(programs: int, seed: int) -> Iterator[Counter[str]]:
         check_orders(program, number, orders)
         prompts = check_ids(chat_program(number), tokenizer, PASSES[number % len(PASSES)])
         found["prompts whose ids were compared"] += prompts[0] if prompts is not None else 0
+        made, without = check_batch(number)
+        found["calls of batches"] += without
+        found["calls of batches that unify saved"] += without - made
         meant = means(program)
         found["generations"] += len(meant.calls)
         found["tools called, and runs that hand over"] += len(meant.hosts)

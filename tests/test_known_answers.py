@@ -12,13 +12,13 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.execution.answers.known_answers import submit_unknown
+from sglc.execution.answers.prompts import Inputs, Streams
 from sglc.execution.result import Result
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Event, GenDone, SelectDone
 from sglc.ir.plan.segment import GenNode, KeepNode, ReleaseNode, Segment, SelectNode
-from sglc.observe.replay.known_answers import submit_unknown
-from sglc.observe.replay.prompts import Inputs, Streams
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend

@@ -23,11 +23,12 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
+from sglc.execution.answers import prompts
 from sglc.execution.result import Result
 from sglc.ir.plan.segment import Segment
 from sglc.ir.text.printer import from_text, to_text
 from sglc.observe.observer import open_observer
-from sglc.observe.replay import calls, player, prompts, tape
+from sglc.observe.replay import calls, player, tape
 from sglc.observe.replay.tape import FILE, read_tape
 from sglc.passes.compile import compile_program
 from tests.depth import at_depth, few

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def test_a_browser_may_ask_whether_it_may_ask_without_a_key(client: httpx2.Clien
         assert answer.headers["access-control-allow-headers"] == "authorization,x-any"
         assert "POST" in answer.headers["access-control-allow-methods"]
         refused = client.options(path, headers={**asked, "origin": OTHER_PAGE})
-        assert refused.status_code == 400
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "origin_not_allowed")
         assert "access-control-allow-origin" not in refused.headers
     assert client.options("/generate", headers={"authorization": ""}).status_code == 401  # no such question
 
@@ -241,7 +242,7 @@ def test_a_server_is_asked_by_its_name(client: httpx2.Client) -> None:
         "::",
     ):
         answer = client.get("/health", headers={"host": host})
-        assert (answer.status_code, answer.text) == (400, "Invalid host header")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_host")
 
 
 # -- what is known of a request --------------------------------------------------------------------
@@ -393,3 +394,39 @@ def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     err = capsys.readouterr().err
     assert f"error[SGLC034]: `{other}` cannot be served with `{key}`: the key is another one's\n" in err
+
+
+# -- how many connections there may be -------------------------------------------------------------
+
+
+def test_one_connection_too_many_is_told_to_come_again(script: str) -> None:
+    with serving("--model", script, "--max-connections", "2") as server, ExitStack() as held:
+        port = int(server.url.rpartition(":")[2])
+        asked = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+
+        def opened() -> socket.socket:
+            return held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
+
+        first, _ = (opened() for _ in range(2))
+        first.sendall(asked)
+        assert first.recv(4096).startswith(b"HTTP/1.1 200")
+        third = opened()
+        third.sendall(asked)
+        answer = b""
+        while more := third.recv(4096):  # until the server closes it
+            answer += more
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in head.lower()
+        assert json.loads(body)["error"]["code"] == "too_many_connections"
+        first.sendall(asked)  # who was there before is answered on
+        assert first.recv(4096).startswith(b"HTTP/1.1 200")
+        first.close()
+
+        def room() -> bool:
+            with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as another:
+                another.sendall(asked)
+                return another.recv(4096).startswith(b"HTTP/1.1 200")
+
+        until(room)
+        assert server.log.read_text().count("\n") == 1  # that is no news

@@ -220,6 +220,14 @@ def test_a_length_and_an_encoding_together_are_refused_and_nothing_behind_them_i
         assert answers.startswith(b"HTTP/1.1 400")
 
 
+def test_what_is_no_request_is_answered_as_any_other(server: Server) -> None:
+    for data in (b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n"):
+        head, _, body = raw(server, data).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"content-type: application/json" in head.lower()
+        assert json.loads(body)["error"]["code"] == "bad_request"
+
+
 TURN = {"role": "user", "content": "a"}
 
 

@@ -108,7 +108,8 @@ def test_a_body_without_end_is_refused(server: Server) -> None:
     connection.putheader("content-length", str(Limits().body + 1))
     connection.endheaders(b"{")
     answer = connection.getresponse()
-    assert (answer.status, answer.read()) == (413, b"Content Too Large")
+    error = json.loads(answer.read())["error"]
+    assert (answer.status, error["code"], error["type"]) == (413, "body_too_large", "invalid_request_error")
     connection.close()
 
 

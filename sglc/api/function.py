@@ -185,7 +185,7 @@ class Function:
             place,
             live=live or bool(options.get("stream")),
             in_thread=options.get("use_thread") is not False,
-            outputs=self._ahead.outputs(options.get("outputs"), sampling),
+            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
             mode=options.get("mode", "python" if options.get("use_thread") is False else "auto"),
         )
 
@@ -366,11 +366,15 @@ class Function:
         call = replace(set_up(self.__name__, chosen, seed, count_of(rows), limits, watches), outputs=asked)
 
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
+            if call.duplicates is not None:
+                call.duplicates.look([arguments for arguments, _ in ahead])
+            if not hoist_prefix:
+                return range(len(ahead))
             from sglc.execution.batch.prefixes import batch_order
 
             return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
-        return run_rows(call, self._maker(call, mode), fitting, order if hoist_prefix else None, delivery)
+        return run_rows(call, self._maker(call, mode), fitting, order, delivery)
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""
@@ -563,12 +567,15 @@ class Function:
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
-                return Run(setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on))
+                asked = ready.prepared.asked
+                return Run(
+                    setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on), asked
+                )
         if at_once:
             return None
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
-        return Run(setup, arguments, lambda run: self._python_part(sampling, run), why)
+        return Run(setup, arguments, lambda run: self._python_part(sampling, run), why_python=why)
 
     @cached_property
     def _plans(self) -> PlanTree:

@@ -10,15 +10,24 @@ from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.options import random_seed
 
 if TYPE_CHECKING:
+    from sglc.execution.answers.duplicates import Duplicates
     from sglc.execution.lifecycle import CallSetup, Limits
     from sglc.execution.observer import CallObserver
     from sglc.ir.plan.backend import Backend
 
 
 def set_up(
-    name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits, watches: Mapping[str, Any]
-) -> CallSetup:
-    """What all runs of `name` have that one call starts. `rows`: of a batch; `watches`: how it is observed."""
+    name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits,
+    watches: Mapping[str, Any], duplicates: Duplicates | None = None,
+) -> CallSetup:  # fmt: skip
+    """What all runs of `name` have that one call starts.
+
+    Args:
+        rows: of a batch.
+        watches: how it is observed.
+        duplicates: of several calls on `backend`.
+    """
+    from sglc.execution.answers.duplicates import Duplicates
     from sglc.execution.lifecycle import CallSetup
 
     context = RUN_CONTEXT.get()
@@ -28,5 +37,11 @@ def set_up(
         from sglc.observe.observer import open_observer
 
         observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
-        backend = backend if observer is None else observer.backend(backend)
-    return CallSetup(name, backend, random_seed() if seed is None else seed, limits, observer)
+    seed = random_seed() if seed is None else seed
+    if observer is None:
+        return CallSetup(name, backend, seed, limits, duplicates=duplicates or Duplicates(backend))
+    from sglc.execution.answers.unified_backend import UnifiedBackend
+
+    if context is None or backend is not context.backend:  # else it is unified already
+        backend = UnifiedBackend(backend)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer)

@@ -179,7 +179,12 @@ class LoadedPlan:
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
         call = self._set_up(backend, seed, count, limits, watches)
-        order = partial(plan_order, self.plan) if hoist_prefix else None
+
+        def order(ahead: Sequence[dict[str, Any]]) -> Sequence[int]:
+            if call.duplicates is not None:
+                call.duplicates.look(ahead)
+            return plan_order(self.plan, ahead) if hoist_prefix else range(len(ahead))
+
         return run_rows(
             call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery
         )
@@ -187,7 +192,9 @@ class LoadedPlan:
     # -- inside ----------------------------------------------------------------------------------
 
     def _made(self, arguments: Mapping[str, Any], setup: RunSetup) -> Run:
-        return Run(setup, arguments, lambda run: PlanPart(run, self._prepared, self.tools))
+        return Run(
+            setup, arguments, lambda run: PlanPart(run, self._prepared, self.tools), self._prepared.asked
+        )
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,

@@ -8,7 +8,8 @@ from typing import Any
 from sglc.api.function import Function
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
-from sglc.execution.batch.prefixes import batch_order
+from sglc.execution.answers.duplicates import Duplicates
+from sglc.execution.batch.prefixes import Beginnings, batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
@@ -52,13 +53,14 @@ def run_together(
     if not programs:
         return []
     chosen = resolve(backend, here())
+    duplicates = Duplicates(chosen)
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
     watches = watches_of(cache=cache)
     calls, makers = [], []
     for (function, _), own in zip(programs, fitting, strict=True):
-        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches))
+        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches, duplicates))
         makers.append(function._maker(calls[-1]))
     used = calls[-1].backend  # what answers in the place of `chosen`: a cache, or in a row that is recorded
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
@@ -68,14 +70,15 @@ def run_together(
         return makers[batch](number, fitting[batch][number], at_once)
 
     def order(ahead: Sequence[tuple[int, int]]) -> Sequence[int]:
+        duplicates.look([fitting[batch][n][0] for batch, n in ahead])
         begun = []
         for batch, (function, _) in enumerate(programs):
-            begun.append(function._ahead.beginnings([fitting[batch][n] for own, n in ahead if own == batch]))
+            own = [fitting[batch][n] for batch_of_row, n in ahead if batch_of_row == batch]
+            begun.append(function._ahead.beginnings(own) if hoist_prefix else Beginnings([()] * len(own), None))
         return batch_order(begun, used)
 
     results: list[list[Result]] = [[] for _ in programs]
-    hoisted = order if hoist_prefix else None
-    running = run_batch(make, places, used, limits.window, limits.clock, "together", order=hoisted)
+    running = run_batch(make, places, used, limits.window, limits.clock, "together", order=order)
     try:
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)

@@ -140,7 +140,8 @@ class Totals:
         seed = "" if self.seed is None else f"; seed {self.seed}"
         saved = f" ({used.saved_calls} saved)" if used.saved_calls else ""
         hits = f", {used.cache_hits} from the cache" if used.cache_hits else ""
-        calls = f"{used.calls} calls{saved}{hits}"
+        unified = f", {used.unified} unified" if used.unified else ""
+        calls = f"{used.calls} calls{saved}{hits}{unified}"
         line = f"sglc: {what}, {calls}; tokens: {tokens}{scored}{spent}; {seconds:.2f} s{seed}"
         say(line)
 

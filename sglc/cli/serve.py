@@ -139,6 +139,10 @@ _OPTIONS = {
         _Option("--max-prompts", _count, 256, "N", "most prompts of a request"),
         _Option("--max-samples", _count, 128, "N", "most samples of a prompt"),
         _Option(
+            *("--max-connections", _count, 4096, "N"),
+            "most connections open at once; who comes on another one gets a 503",
+        ),
+        _Option(
             *("--max-queue", _count, 1024, "N"),
             "most texts being made or waiting, of all requests; who wants more gets a 429",
         ),
@@ -196,6 +200,7 @@ def _serve(options: argparse.Namespace) -> int:
                 body=options.max_body << 20,
                 prompts=options.max_prompts,
                 samples=options.max_samples,
+                connections=options.max_connections,
                 queue=options.max_queue,
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
                 chat_tokens=options.max_tokens,

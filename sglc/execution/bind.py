@@ -78,12 +78,13 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: ExtendNode(
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify):
             name = str(site).encode()
             return lambda own: GenNode(
-                stream, site, sampling, loc, _seed(own.seeds, name), ahead, _key(own.cache_keys, site, key)
-            )
-        case SelectNode(stream, site, choices, method, loc, key):
+                stream, site, sampling, loc, _seed(own.seeds, name), ahead,
+                _key(own.cache_keys, site, key), unify,
+            )  # fmt: skip
+        case SelectNode(stream, site, choices, method, loc, key, unify):
             return lambda own: SelectNode(
                 stream,
                 site,
@@ -91,6 +92,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 method,
                 loc,
                 _key(own.cache_keys, site, key),
+                unify,
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -103,15 +105,15 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
 def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
     """`_filler` where the site depends on where it runs."""
     match node:
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify):
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
                 seed = _seed(own.seeds, str(at).encode())
-                return GenNode(stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key))
+                return GenNode(stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify)
 
             return filled
-        case SelectNode(stream, site, choices, method, loc, key):
+        case SelectNode(stream, site, choices, method, loc, key, unify):
             return lambda own: SelectNode(
                 stream,
                 site.inside(own.call, own.iterations),
@@ -119,6 +121,7 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 method,
                 loc,
                 _key(own.cache_keys, site, key),
+                unify,
             )
         case _:
             return _filler(node)

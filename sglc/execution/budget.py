@@ -71,7 +71,7 @@ def _shortened(node: Node, left: int) -> Node:
         return node
     length = min(sampling.max_tokens, most)
     shorter = replace(sampling, max_tokens=length, min_tokens=min(sampling.min_tokens, length))
-    return replace(node, sampling=shorter, ahead=min(node.ahead, most))
+    return replace(node, sampling=shorter, ahead=min(node.ahead, most), unify=False)  # nobody else is cut there
 
 
 def passed(node: GenNode | SelectNode, limit: str) -> RunError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, RunError, ends_run
 from sglc.execution.budget import Budget
@@ -17,6 +17,7 @@ from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.session import Session
 from sglc.ir.core import Site
+from sglc.ir.plan.asked import NOTHING_ASKED, Asked
 from sglc.ir.plan.backend import Backend
 
 
@@ -32,6 +33,16 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+class Duplicates(Protocol):
+    """Looks for runs of one call that ask for the same."""
+
+    def look(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The arguments of the rows that begin next."""
+
+    def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
+        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSetup:
     """What all runs have in common that one call of `run` or `run_batch` starts."""
@@ -41,6 +52,7 @@ class CallSetup:
     seed: int
     limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
+    duplicates: Duplicates | None = None
     place: CallPlace | None = None  # where it stands in another run's body
     outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
 
@@ -67,9 +79,12 @@ class Run:
     """
 
     def __init__(
-        self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part], why_python: str = ""
-    ) -> None:
+        self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part],
+        asked: Asked | None = None, why_python: str = "",
+    ) -> None:  # fmt: skip
+        """`asked`: what its plan asks for, if a plan runs it."""
         call = setup.call
+        same = None if asked is NOTHING_ASKED else call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live, asked=call.outputs)
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
@@ -82,7 +97,8 @@ class Run:
         outer = setup.context.get(RUN_CONTEXT)
         on_text = outer.on_text if place is not None and outer is not None else setup.on_text
         self.session = session = Session(
-            call.backend, call.seed, row, on_text, result.outputs, budget, observer=self.observer,
+            call.backend if same is None else same.backend(asked, arguments),
+            call.seed, row, on_text, result.outputs, budget, observer=self.observer,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
@@ -104,7 +120,7 @@ class Run:
         """This run, for Python that runs in it: most plans have none."""
         call, session = self._setup.call, self.session
         return RunContext(
-            call.backend, call.seed, session.row,
+            call.backend if call.duplicates is None else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
             on_text=session.on_text, budget=session.budget, served=session.served, end_with=session.end_with,

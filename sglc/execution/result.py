@@ -127,7 +127,7 @@ class Result(CallText):
         The keys are SGLang's (`prompt_tokens`, `finish_reason`, ...) and the fields of `CallRecord`. None if no
         call stored `name`, or if it failed.
         """
-        refuse_unasked(self.asked, name)
+        self._check_asked(name)
         self._ready(name)
         call = self.outputs.call_of(name)
         return None if call is None else meta_info(call)
@@ -144,7 +144,7 @@ class Result(CallText):
         Raises:
             what `result[var_name]` or `text()` raises, after everything that came before.
         """
-        refuse_unasked(self.asked, var_name)
+        self._check_asked(var_name)
         reader = TextReader(self.outputs) if var_name is None else VariableReader(self.outputs, var_name)
         return self._noticing(read(self._portion, reader))
 
@@ -163,7 +163,7 @@ class Result(CallText):
                 "SGLC024", "`return_meta_data` needs a variable: the whole prompt has several calls", here(),
                 hint='`text_async_iter("answer", return_meta_data=True)`',
             )  # fmt: skip
-        refuse_unasked(self.asked, var_name)
+        self._check_asked(var_name)
         pieces: AsyncIterator[Any]
         if var_name is None:
             pieces = read_async(self.outputs, TextReader(self.outputs))
@@ -195,7 +195,7 @@ class Result(CallText):
             the run's error, if it failed.
             MissingVariable: SGLC083, other `outputs` were asked for.
         """
-        refuse_unasked(self.asked, None)
+        self._check_asked(None)
         return self._good().text
 
     def messages(self) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ class Result(CallText):
             the run's error, if it failed.
             MissingVariable: SGLC083, other `outputs` were asked for.
         """
-        refuse_unasked(self.asked, None)
+        self._check_asked(None)
         return self._good().messages
 
     @property
@@ -361,6 +361,10 @@ class Result(CallText):
 
     def _wait(self) -> RunOutcome:
         return self._outcome or self._until(lambda: self._outcome)
+
+    def _check_asked(self, name: str | None) -> None:
+        if self.asked is not None:
+            refuse_unasked(self.asked, name)
 
     def _good(self) -> RunOutcome:
         outcome = self._wait()

@@ -165,6 +165,7 @@ class Gen(Op):
 
     `ahead`: tokens of one request of an API that may go on past it, to generations behind it; 0: none may.
     `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
+    `unify`: it is made once for all that ask for the same, here and in other rows.
     """
 
     stream: Value
@@ -172,13 +173,14 @@ class Gen(Op):
     sampling: Sampling = Sampling()
     ahead: int = 0
     cache_key: str = ""
+    unify: bool = False
 
 
 @op("select", S, T)
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key` is as of `gen`.
+    `cache_key` and `unify` are as of `gen`.
     """
 
     stream: Value
@@ -186,6 +188,7 @@ class Select(Op):
     choices: tuple[Value | str, ...]
     method: str = SELECT_METHODS[0]
     cache_key: str = ""
+    unify: bool = False
 
 
 @op("fork", variadic=True, pure=True)

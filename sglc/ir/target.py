@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sglc.ir.sampling import Sampling
+
 
 @dataclass(frozen=True, slots=True)
 class ControlText:
@@ -105,3 +107,14 @@ class Target:
     guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
+
+    def is_deterministic(self, sampling: Sampling | None) -> bool:
+        """Whether the same prompt has the same answer each time: a greedy one, or one under a seed of its own.
+
+        None is a choice: it is ranked by log-probabilities, or a greedy answer.
+        """
+        if sampling is None:
+            return self.scores_tokens or self.takes.temperature is not None
+        if sampling.temperature == 0:
+            return self.takes.temperature is not None
+        return self.takes.seed and sampling.seed is not None

@@ -14,12 +14,12 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from sglc.execution.answers.known_answers import is_whole, submit_unknown
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.target import Target
-from sglc.observe.replay.known_answers import submit_unknown
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.recording_backend import RecordingBackend
 from sglc.observe.replay.tape import answer_json, answer_of
 from sglc.observe.response_cache import ResponseCache
@@ -106,7 +106,7 @@ class CachedBackend:
                     node = followed.segment.nodes[event.node]
                     assert isinstance(node, GenNode | SelectNode)
                     known = followed.may_be_asked(event.node)  # else it goes on behind what somebody else made
-                    if known and self._is_deterministic(node) and _is_whole(event):
+                    if known and self._is_deterministic(node) and is_whole(event):
                         key = keys.get(event.node) or self._key(node, followed.inputs(event.node))
                         self.cache.answers.put(key, self.model, answer_json(event))
                 yield event
@@ -115,13 +115,11 @@ class CachedBackend:
                 await close()
 
     def _is_deterministic(self, node: GenNode | SelectNode) -> bool:
-        takes = self.target.takes
-        if isinstance(node, SelectNode):  # ranked by log-probabilities, or by a greedy answer
-            return self.target.scores_tokens or takes.temperature is not None
-        sampling = node.sampling
-        if sampling.temperature == 0:
-            return takes.temperature is not None
-        return takes.seed and (self.cache.seeded or sampling.seed is not None)
+        sampling = node.sampling if isinstance(node, GenNode) else None
+        if self.target.is_deterministic(sampling):
+            return True
+        sampled = sampling is not None and sampling.temperature > 0
+        return sampled and self.cache.seeded and self.target.takes.seed
 
     def _key(self, node: GenNode | SelectNode, inputs: Inputs) -> bytes:
         seed = None
@@ -130,7 +128,3 @@ class CachedBackend:
         site = str(node.site) if getattr(self.inner, "answers_by_site", False) else ""
         told = json.dumps([self.model, inputs.hash, inputs.made, seed, site])
         return sha256(told.encode()).digest()
-
-
-def _is_whole(event: GenDone | SelectDone) -> bool:
-    return isinstance(event, SelectDone) or all(sample.finish != "abort" for sample in event.samples)

@@ -15,7 +15,8 @@ import sglc.passes.overlap_tools
 import sglc.passes.prune
 import sglc.passes.reorder
 import sglc.passes.share_prefixes
-import sglc.passes.speculate  # noqa: F401
+import sglc.passes.speculate
+import sglc.passes.unify  # noqa: F401
 from sglc.ir.remark import Remark
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 

@@ -17,6 +17,7 @@ LOCAL = (
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
     "fold_text",  # that text joins the literals beside it
+    "unify",  # last: no pass behind it makes another sampling or prompt of what it marks
 )
 
 
@@ -32,6 +33,7 @@ TEXT = (
     "share_prefixes",
     "lower_roles",
     "fold_text",
+    "unify",
 )
 
 # An API that takes messages: turns stay turns.
@@ -45,7 +47,8 @@ CHAT = (
     "chat_turns",
     "fold_text",
     "share_prefixes",
-    "cache_hints",  # last: longer literals reach further, and nothing changes a prompt behind it
+    "cache_hints",  # longer literals reach further, and nothing changes a prompt behind it
+    "unify",
 )
 
 # What a target of tokens cannot do without: nothing is made better. For measuring what the others are worth.

@@ -13,6 +13,7 @@ from sglc.serve.deadline import Deadline
 from sglc.serve.drain import Drain, ended
 from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits, Queue
+from sglc.serve.plain_errors import in_one_form
 from sglc.serve.problems import Refusal, as_response
 
 
@@ -49,7 +50,7 @@ def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Q
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )
-    return AccessLog(_well_framed(app), written=access.logged)
+    return AccessLog(in_one_form(_well_framed(app)), written=access.logged)
 
 
 def _well_framed(app: ASGIApp) -> ASGIApp:

@@ -20,6 +20,7 @@ class Limits:
         prompts: of a request.
         samples: of a prompt.
         characters: of a prompt, whatever its tokens; what is longer need not be tokenized.
+        connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
@@ -30,6 +31,7 @@ class Limits:
     prompts: int = 256
     samples: int = 128
     characters: int = 64 << 20
+    connections: int = 4096
     queue: int = 1024
     chat_tokens: int = 4096
     request_s: float = 600.0

@@ -90,6 +90,7 @@ def serve(
     config = uvicorn.Config(
         guarded(make_direct(service), access, service.limits, service.drain, service.queue),
         http=Connection, ws="none", lifespan="off",
+        limit_concurrency=service.limits.connections,
         log_level="warning", access_log=False, proxy_headers=False,
         timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
         ssl_certfile=None if certificate is None else certificate.cert,

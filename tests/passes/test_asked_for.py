@@ -53,7 +53,11 @@ def ask(s, question):
         (("lower_roles", "+reorder", "fold_text"), PLAIN, ("lower_roles", "reorder", "fold_text")),
         (("lower_roles", "+reorder"), PLAIN, ("lower_roles", "reorder")),
         (("-fold_text", "-speculate"), PLAIN, tuple(name for name in LOCAL if name != "fold_text")),
-        (("-fold_text", "+reorder"), PLAIN, (*LOCAL[:LOCAL_AT], "reorder", "share_prefixes", "lower_roles")),
+        (
+            ("-fold_text", "+reorder", "-unify"),
+            PLAIN,
+            (*LOCAL[:LOCAL_AT], "reorder", "share_prefixes", "lower_roles"),
+        ),
         (("fold_text", "lower_roles", "-fold_text"), PLAIN, ("lower_roles",)),
         (("+inline_calls{max_ops=9}",), PLAIN, (LOCAL[0], "inline_calls{max_ops=9}", *LOCAL[2:])),
         (

@@ -150,6 +150,7 @@ def test_text_of_one_branch_in_another() -> None:
             (NodeResult(2), "no", Slot("q")),
             "token_length_normalized",
             Loc("f.sglir", 6, 5, 20),
+            unify=True,
         ),
     )
     assert plan.variables == ()  # variables of branches are named by a join

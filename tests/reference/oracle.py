@@ -20,7 +20,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.logit_masks import bias_of
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.scheduler.requests import Likely
+from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, TokenTree
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)

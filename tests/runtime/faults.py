@@ -18,8 +18,9 @@ from sglc.runtime.cache.page_pool import PagePool
 from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, PrefixMatch, RadixTree, Worth
 from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.choice_trie import ChoiceTries
-from sglc.runtime.engine import engine, jump_forward, logit_masks, scores
+from sglc.runtime.engine import engine, jump_forward, logit_masks, lookahead, scores
 from sglc.runtime.engine.engine import Engine
+from sglc.runtime.engine.lookahead import Lookaheads
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler import requests
 from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
@@ -27,13 +28,11 @@ from sglc.runtime.scheduler.kv_allocator import KVAllocator, RowWork
 from sglc.runtime.scheduler.queue import RequestQueue
 from sglc.runtime.scheduler.requests import (
     EngineRequest,
-    JumpForward,
-    Likely,
     PartKind,
     RequestPart,
-    SampleState,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
+from sglc.runtime.scheduler.samples import JumpForward, Likely, Lookahead, SampleState
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -505,12 +504,12 @@ def run_one_too_long(patch: pytest.MonkeyPatch) -> None:
     """A forced run takes in the likeliest-looking id behind it."""
     original = jump_forward.forced_run
 
-    def run(part: RequestPart, made: int) -> JumpForward | None:
-        found = original(part, made)
-        assert part.request.sampling is not None
-        if found is None or found.finish or made + len(found.ids) + 1 >= part.request.sampling.max_tokens:
+    def run(request: EngineRequest, state: int, made: int) -> JumpForward | None:
+        found = original(request, state, made)
+        assert request.sampling is not None
+        if found is None or found.finish or made + len(found.ids) + 1 >= request.sampling.max_tokens:
             return found
-        constraint = part.request.constraint
+        constraint = request.constraint
         assert constraint is not None
         allowed = np.flatnonzero(constraint.mask(found.state))
         token = int(allowed[0])
@@ -525,8 +524,8 @@ def run_behind_max_tokens(patch: pytest.MonkeyPatch) -> None:
     """A forced run goes on behind `max_tokens`."""
     original = jump_forward.forced_run
 
-    def run(part: RequestPart, made: int) -> JumpForward | None:
-        return original(part, made - 1 if made else made)
+    def run(request: EngineRequest, state: int, made: int) -> JumpForward | None:
+        return original(request, state, made - 1 if made else made)
 
     patch.setattr(jump_forward, "forced_run", run)
 
@@ -535,11 +534,11 @@ def mask_before_the_run(patch: pytest.MonkeyPatch) -> None:
     """What is sampled behind a run gets the mask of the place before its last id."""
     original = jump_forward.forced_run
 
-    def run(part: RequestPart, made: int) -> JumpForward | None:
-        found = original(part, made)
+    def run(request: EngineRequest, state: int, made: int) -> JumpForward | None:
+        found = original(request, state, made)
         if found is None or found.finish:
             return found
-        state, constraint = part.request.samples[part.index].state, part.request.constraint
+        constraint = request.constraint
         assert constraint is not None
         for token in found.ids[:-1]:
             state = constraint.advance(state, token)
@@ -689,6 +688,47 @@ def likeliest_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
         return original(result, max(index - 1, 0), count)
 
     patch.setattr(engine, "likeliest_at", likeliest_at)
+
+
+def late_row_decodes(patch: pytest.MonkeyPatch) -> None:
+    """A row goes on before it is known what it may sample."""
+    original = BatchState.known
+
+    def known(self: BatchState, rows: I32) -> I32:
+        self.late[:] = False
+        return original(self, rows)
+
+    patch.setattr(BatchState, "known", known)
+
+
+def late_prompt_begins(patch: pytest.MonkeyPatch) -> None:
+    """A sample gets a row before it is known what it may begin with."""
+    patch.setattr(RequestPart, "late", False)
+
+
+def late_end_not_seen(patch: pytest.MonkeyPatch) -> None:
+    """A sample goes on behind an id that is found to end its text when others have gone on."""
+    original = jump_forward.look_ahead
+
+    def look_ahead(*rest: Any, **named: Any) -> Lookahead:
+        return replace(original(*rest, **named), ends=False)
+
+    patch.setattr(lookahead, "look_ahead", look_ahead)
+
+
+def mask_found_for_another_sample(patch: pytest.MonkeyPatch) -> None:
+    """What one sample may go on with is taken for all of its request."""
+    original = Lookaheads._ask
+
+    def ask(self: Lookaheads, question: Any, state: int, token: int | None, made: int) -> None:
+        original(self, question, question.request.samples[0].state, token, made)
+
+    patch.setattr(Lookaheads, "_ask", ask)
+
+
+def run_of_a_row_that_gave_way_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """A run that is begun again keeps the scores of the first time."""
+    patch.setattr(jump_forward, "replace", lambda run, **named: run)
 
 
 def retracted_row_loses_a_token(patch: pytest.MonkeyPatch) -> None:
@@ -897,6 +937,11 @@ FAULTS: tuple[Fault, ...] = (
     bias_of_another_row,
     scored_prompt_from_cache,
     likeliest_of_the_place_before,
+    late_row_decodes,
+    late_prompt_begins,
+    late_end_not_seen,
+    mask_found_for_another_sample,
+    run_of_a_row_that_gave_way_goes_on,
     retracted_row_loses_a_token,
     retracted_row_takes_what_is_in_flight,
     retraction_keeps_a_lock,

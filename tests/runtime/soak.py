@@ -12,9 +12,10 @@ import random
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
 from sglc.runtime.cache.page_tree import SOME_DAY, PageNode, RadixTree, resolve
 from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.token_automaton import TokenAutomaton
 from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
@@ -35,8 +37,10 @@ from sglc.runtime.engine.engine import (
     ScoreDone,
     Token,
 )
+from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.scheduler.admission import Lengths
-from sglc.runtime.scheduler.requests import Likely
+from sglc.runtime.scheduler.requests import PartKind
+from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.step import Step, StepResult
 from tests.reference.oracle import Oracle, history_hashes
 
@@ -66,6 +70,7 @@ class Setup:
     failures: float  # probability that a launch or a drain fails
     watched: float  # share of the generations whose tokens are reported one by one
     trees: bool  # rows may branch
+    late: float  # how much of what constrained rows wait for is not there at a step; 0: they need not wait
     bold: bool  # samples are always expected to end at once, so that rows have to give way
 
     @staticmethod
@@ -83,7 +88,59 @@ class Setup:
             watched=rng.choice((0.0, 0.5, 1.0)),
             bold=rng.random() < 0.6,
             trees=rng.random() < 0.8,
+            late=rng.choice((0.0, 0.0, 0.2, 0.7)),
         )
+
+
+class SlowAutomaton(TokenAutomaton):
+    """An automaton that is taken for one whose calls take long."""
+
+    slow = True
+
+    def __init__(self, automaton: TokenAutomaton) -> None:
+        vars(self).update(vars(automaton))
+
+
+class LateThreads(MatcherThreads):
+    """Makes each call at some step, `late` ones at a later one; in any order."""
+
+    def __init__(self, rng: random.Random, late: float) -> None:
+        super().__init__()
+        self.rng = rng
+        self.late = late
+        self.begun: list[tuple[Hashable, Callable[[], Any], Callable[[Any], None]]] = []
+
+    @property
+    def pending(self) -> bool:
+        return bool(self.begun)
+
+    def begin(
+        self,
+        key: Hashable,
+        work: Callable[[], Any],
+        then: Callable[[Any], None],
+        *,
+        may_take_s: float,
+        awaited: bool,
+    ) -> None:
+        self.begun.append((key, work, then))
+
+    def drop(self, key: Hashable) -> None:
+        self.begun = [call for call in self.begun if call[0] is not key]
+
+    def wait(self, seconds: float, *, for_all: bool) -> None:
+        return
+
+    def deliver(self) -> None:
+        for call in self.rng.sample(self.begun, len(self.begun)):
+            if call in self.begun and self.rng.random() >= self.late:
+                self.begun.remove(call)
+                _, work, then = call
+                try:
+                    given = work()
+                except RunError as error:
+                    given = error
+                then(given)
 
 
 class ShakyOracle(Oracle):
@@ -150,6 +207,7 @@ class Driver:
                 cache=setup.cache,
                 max_len=setup.max_len,
             ),
+            LateThreads(random.Random(seed + 3), setup.late),
         )
         self._check_evictions()
         self.handles: dict[int, tuple[int, ...]] = {}
@@ -169,6 +227,7 @@ class Driver:
         self.cached = 0  # prompt tokens
         self.preempted = 0  # rows that gave way
         self.forced = 0  # tokens that were not sampled
+        self.late = 0  # rows that waited for what they may sample, each step counted
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
         return tuple(self.rng.randrange(VOCAB) for _ in range(length))
@@ -287,6 +346,8 @@ class Driver:
         group = self.rng.choice((None, 1, 2))
         pattern = self.rng.choice((None, self.rng.choice(PATTERNS)))
         constraint = None if pattern is None else CONSTRAINTS.regex(pattern)
+        if constraint is not None and self.setup.late:
+            constraint = SlowAutomaton(constraint)
         watch = self.rng.random() < self.setup.watched
         try:
             request = self.engine.gen(
@@ -645,6 +706,10 @@ class Driver:
             )
             if rows.last_step[row] >= 0:
                 self._check_mirror(row, held + (work.source is not None))
+            if work.part.kind is PartKind.SAMPLE:
+                late = work.part.request.samples[work.part.index].asked is not None
+                assert bool(rows.late[row]) == late, "a row waits for nothing, or not for its mask"
+                self.late += late
             before = self.occupants.get(row)
             generation = int(rows.generation[row])
             if before is not None and before[0] is not work:

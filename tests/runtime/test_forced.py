@@ -14,7 +14,7 @@ from sglc.ir.plan.events import Delta, GenDone
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward as forced_module
-from sglc.runtime.scheduler.requests import RequestPart, Token
+from sglc.runtime.scheduler.requests import EngineRequest, Token
 from tests.depth import at_depth
 from tests.runtime import test_constrained, test_segments
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES, answer, text
@@ -142,7 +142,7 @@ def test_a_stop_string_inside_a_run_cuts_it() -> None:
 # -- the real model
 
 
-def unforced(part: RequestPart, made: int) -> None:
+def unforced(request: EngineRequest, state: int, made: int) -> None:
     """As if no id were ever certain."""
 
 

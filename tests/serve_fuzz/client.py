@@ -68,7 +68,7 @@ def _reason(content: bytes) -> bool:
         error = json.loads(content.rpartition(b"\r\n\r\n")[2])["error"]
         return bool(error["message"] and error["code"])
     except (ValueError, KeyError, TypeError):
-        return b"Invalid HTTP request received." in content or b"exceeds" in content
+        return False
 
 
 def send(address: tuple[str, int], request: Hostile, most_s: float) -> Answer:

@@ -9,6 +9,7 @@ from functools import cached_property
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
 from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.ir.plan.asked import Asked, asked_in_plan
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step
 from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode
@@ -34,6 +35,11 @@ class Prepared:
             return math.inf
         nodes = [node for step in steps if isinstance(step, Segment) for node in step.nodes]
         return sum(isinstance(node, GenNode | SelectNode) for node in nodes)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """What its marked generations ask for."""
+        return asked_in_plan(self.plan)
 
     @cached_property
     def calls_functions(self) -> bool:

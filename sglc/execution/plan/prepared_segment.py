@@ -6,7 +6,7 @@ from functools import cached_property
 
 from sglc.execution.bind import Template, asked_in
 from sglc.execution.plan.reading import Names, Read
-from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
+from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
 from sglc.ir.plan.uses import own_reads
 
 
@@ -52,15 +52,6 @@ class PreparedSegment:
     def placed(self) -> Template:
         """For where it stands in a called program or in a loop."""
         return Template(self.segment, placed=True)
-
-
-def behind(segment: Segment, index: int) -> set[int]:
-    """Node `index` of a segment, and every node that it waits for, directly or not."""
-    seen = {index}
-    for at in range(index, -1, -1):
-        if at in seen:
-            seen.update(reads(segment.nodes[at]))
-    return seen
 
 
 def _generations(segment: Segment, index: int) -> list[int]:

@@ -109,9 +109,10 @@ def _row(
         step = steps.get(site)
         before = (ended[name] for name in step.after if name in ended) if step else ()
         ready = max([call.started_s, *(time for time in before if time <= call.ended_s)])
+        within = step is not None and (call.usage.unified > 0 or call.usage.prompt in step.each.prompt)
         made = ActualCall(
             result.row, str(call.site), site, call.kind, call.usage, ready, max(call.first_s, ready),
-            call.ended_s, step is not None and call.usage.prompt in step.each.prompt,
+            call.ended_s, within,
         )  # fmt: skip
         ended[site] = max(ended.get(site, 0.0), call.ended_s)
         yield made if tokenizer is None else _texts(made, call, tokenizer, marks)
@@ -139,11 +140,14 @@ def _actual(site: str, made: Sequence[ActualCall], step: StepForecast | None) ->
     if step is None:
         return ActualStep(site, usage, seconds, False, False, None)
     counts = step.counts
+    totals = ((counts.prompt, usage.prompt), (counts.new, usage.completion))
     within = (
         all(call.within for call in made)
         and len(made) in counts.calls
-        and usage.prompt in counts.prompt
-        and usage.completion in counts.new
+        and all(
+            actual in expected or (usage.unified and actual < expected.low)  # an equal call paid for the rest
+            for expected, actual in totals
+        )
     )
     return ActualStep(site, usage, seconds, True, within, _off(counts.prompt, usage.prompt) if made else None)
 

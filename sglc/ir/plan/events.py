@@ -20,7 +20,8 @@ class Usage:
 
     `saved_calls`: generations that the request of an earlier one answered too; `saved_prompt`: what their
     own requests would have sent, at least. `cache_hits`: generations and choices whose answer was in a cache of
-    answers: of these nothing else is counted.
+    answers: of these nothing else is counted. `unified`: those that have the answer of an equal one, which is
+    counted there.
     """
 
     prompt: int = 0
@@ -32,6 +33,7 @@ class Usage:
     saved_calls: int = 0
     saved_prompt: int = 0
     cache_hits: int = 0
+    unified: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -44,6 +46,7 @@ class Usage:
             self.saved_calls + other.saved_calls,
             self.saved_prompt + other.saved_prompt,
             self.cache_hits + other.cache_hits,
+            self.unified + other.unified,
         )
 
 

@@ -198,7 +198,8 @@ def _node(node: Node, function: str) -> str:
 
 
 def _hint(node: GenNode | SelectNode) -> str:
-    return f" cache_key={node.cache_key!r}" if node.cache_key else ""
+    key = f" cache_key={node.cache_key!r}" if node.cache_key else ""
+    return f"{key} unify" if node.unify else key
 
 
 def _part(part: Part) -> str:

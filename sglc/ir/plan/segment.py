@@ -90,7 +90,8 @@ class GenNode:
     """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
-    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`.
+    it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
+    one answer may be that of all that ask for the same.
     """
 
     stream: int
@@ -100,6 +101,7 @@ class GenNode:
     seed: int | None = None
     ahead: int = 0
     cache_key: str = ""
+    unify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class SelectNode:
     method: str
     loc: Loc
     cache_key: str = ""
+    unify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +181,12 @@ class Segment:
 
     nodes: tuple[Node, ...]
     gives: tuple[tuple[str, int], ...] = ()
+
+
+def behind(segment: Segment, index: int) -> set[int]:
+    """Node `index` of a segment, and every node that it waits for, directly or not."""
+    seen = {index}
+    for at in range(index, -1, -1):
+        if at in seen:
+            seen.update(reads(segment.nodes[at]))
+    return seen

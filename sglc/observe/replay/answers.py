@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglc.errors import RecordingError
+from sglc.execution.answers.prompts import Inputs
 from sglc.ir.plan.events import GenDone, SelectDone
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.observe.replay.calls import AGAIN
-from sglc.observe.replay.prompts import Inputs
 from sglc.observe.replay.tape import Answered, Json, answer_of, error_of
 
 _SHOWN = 40  # characters before and behind the first difference

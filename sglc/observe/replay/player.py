@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc, Paused, RecordingError, SglcError, UsageError, located
+from sglc.execution.answers.known_answers import told
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.backend import Backend
@@ -21,8 +23,6 @@ from sglc.ir.plan.segment import GenNode, OpenNode, Segment, SelectNode
 from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept, shown
-from sglc.observe.replay.known_answers import told
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
 from sglc.observe.replay.tape import (
     Json,
     TapeRow,

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from sglc.errors import Loc, Paused, RecordingError, RunError, SglcError
+from sglc.execution.answers.prompts import Inputs, Streams
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.frontend.values.symbolic import END_RUN
 from sglc.ir.core import Program, Site
@@ -23,7 +24,6 @@ from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
 from sglc.observe.replay.player import STOPS, Player, RowPlayer, check_arguments, not_asked_for
-from sglc.observe.replay.prompts import Inputs, Streams
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.tape import (
     NOTHING_AGAIN,

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from sglc.errors import SglcError
+from sglc.execution.answers.known_answers import submit_unknown
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.target import Target
-from sglc.observe.replay.known_answers import submit_unknown
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
 
 
 class RowNotes(Protocol):

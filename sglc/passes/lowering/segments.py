@@ -180,12 +180,13 @@ class Nodes:
             case Gen():
                 ahead = op.ahead if self.target.guesses else 0
                 key, stream = op.cache_key, self.stream(op.stream)
-                node = GenNode(stream, op.site, _normal(op.sampling), op.loc, ahead=ahead, cache_key=key)
+                sampling = _normal(op.sampling)
+                node = GenNode(stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify)
                 self.made(op, self.add(node))
             case Select():
                 stream = self.stream(op.stream)
                 choices = tuple(self.single(item) for item in op.choices)
-                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key)
+                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify)
                 self.made(op, self.add(choice))
             case Fork():
                 trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))

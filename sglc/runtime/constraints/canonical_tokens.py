@@ -37,6 +37,11 @@ class CanonicalTokens:
         self._spelled = lru_cache(maxsize=_SPELLINGS)(self._spelling)
 
     @property
+    def slow(self) -> bool:
+        """Whether a call may take long."""
+        return self._inner.slow
+
+    @property
     def start(self) -> int:
         """The state before the first token."""
         return self._inner.start
@@ -83,18 +88,17 @@ class CanonicalTokens:
         longer = np.flatnonzero(mask & (self._vocabulary.lengths > len(forced)))
         if longer.size:
             joined = {self._vocabulary.token_bytes[token][len(forced)] for token in longer.tolist()}
-            if 2 * len(joined) >= len(self._next_bytes(state, ids)):
+            if 2 * len(joined) >= self._next_bytes(state, ids):
                 return None
         return ids[0]
 
-    def _next_bytes(self, state: int, ids: Sequence[int]) -> set[int]:
-        """The bytes that may come behind the tokens `ids`."""
+    def _next_bytes(self, state: int, ids: Sequence[int]) -> int:
+        """How many bytes may come behind the tokens `ids`."""
         for token in ids:
             if not self._inner.mask(state)[token]:
-                return set()
+                return 0
             state = self._inner.advance(state, token)
-        allowed = np.flatnonzero(self._inner.mask(state)).tolist()
-        return {self._vocabulary.token_bytes[token][0] for token in allowed}
+        return np.unique(self._vocabulary.begins[self._inner.mask(state)]).size
 
 
 def _whole_characters(data: bytes) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -45,7 +47,8 @@ class Constraints:
         self._encode = encode
         self._folder = folder
         self._identity = identity
-        self.regex = lru_cache(maxsize=_AUTOMATA)(self._regex)
+        self._automata: OrderedDict[str, TokenAutomaton] = OrderedDict()  # the last used last
+        self._lock = threading.Lock()  # of them: automata may be read in several threads
         self._spelled_regex = lru_cache(maxsize=_AUTOMATA)(lambda pattern: self._spelled(self.regex(pattern)))
 
     def prepare(self) -> None:
@@ -53,6 +56,17 @@ class Constraints:
         self._vocabulary()
         with suppress(SglcError, ImportError):
             self._grammars.prepare()
+
+    def at_hand(self, sampling: Sampling) -> bool:
+        """Whether `of` takes no time."""
+        match sampling:
+            case Sampling(regex=str(pattern)):
+                return pattern in self._automata
+            case Sampling(json_schema=str(schema)):
+                return self._grammars.at_hand("strict" if sampling.strict else "json_schema", schema)
+            case Sampling(ebnf=str(grammar)):
+                return self._grammars.at_hand("ebnf", grammar)
+        return True
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.
@@ -88,6 +102,22 @@ class Constraints:
             if self._encode is None
             else CanonicalTokens(constraint, self._vocabulary(), self._encode)
         )
+
+    def regex(self, pattern: str) -> TokenAutomaton:
+        """The automaton of a pattern. The last ones are kept.
+
+        Raises as `of`.
+        """
+        with self._lock:
+            if pattern in self._automata:
+                self._automata.move_to_end(pattern)
+                return self._automata[pattern]
+        made = self._regex(pattern)
+        with self._lock:
+            self._automata[pattern] = made
+            if len(self._automata) > _AUTOMATA:
+                self._automata.popitem(last=False)
+        return made
 
     def _regex(self, pattern: str) -> TokenAutomaton:
         """Raises LegalizeError as `compile_regex`; RunError: the vocabulary cannot spell it (SGLC454)."""

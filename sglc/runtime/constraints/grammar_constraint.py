@@ -9,7 +9,7 @@ takes is counted, and tried out before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 from time import thread_time
@@ -23,6 +23,9 @@ from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import Bool
 
 _LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
+_SHARED_TOKENS = (
+    16  # texts up to here often begin alike; as many looks behind such ones are shared as a request has
+)
 _MATCHERS = 32  # kept for each request
 # Processor time of what is held to one form: what is ambiguous takes more and more for each token.
 _MAY_TAKE_S, _MAY_TAKE_EACH_S = 0.5, 0.005
@@ -52,13 +55,24 @@ class Effort:
         return late or self.longest_s > _CALL_MAY_TAKE_S
 
 
+Look = tuple[NDArray[np.uint8], bool]  # what a matcher says at a state
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the requests that are held to one form share: looks are by the tokens that led there."""
+
+    effort: Effort = field(default_factory=Effort)
+    looks: dict[tuple[int, ...], Look] = field(default_factory=dict)
+
+
 class Matcher(Protocol):
     """Reads a text token by token."""
 
     def take(self, token: int) -> None:
         """Read a token, which is allowed."""
 
-    def look(self) -> tuple[NDArray[np.uint8], bool]:
+    def look(self) -> Look:
         """The ids that may come next, packed, the lowest bit first; and whether the text may end here."""
 
     def ahead(self, limit: int) -> bytes:
@@ -69,12 +83,14 @@ class GrammarConstraint:
     """A `Constraint` of one request; its states are numbers of token sequences."""
 
     start = 0
+    slow = True
 
     def __init__(
-        self, matcher: Callable[[], Matcher], token_bytes: Sequence[bytes], size: int, effort: Effort
+        self, matcher: Callable[[], Matcher], token_bytes: Sequence[bytes], size: int, form: Form
     ) -> None:
         """`matcher` makes one that stands at the start; `token_bytes` and `size` as in `Grammars`."""
-        self._effort = effort
+        self._effort = form.effort
+        self._shared = form.looks
         self._token_bytes = token_bytes
         self._size = size
         self._new_matcher = matcher
@@ -144,12 +160,25 @@ class GrammarConstraint:
                 hint="write the grammar so that a text can be read in one way",
             )
 
-    def _looked_at(self, state: int) -> tuple[NDArray[np.uint8], bool]:
+    def _looked_at(self, state: int) -> Look:
         """The mask of `state`, packed, and whether it accepts."""
+        path = self._path(state)
+        if path in self._shared:
+            return self._shared[path]
         began_s = thread_time()
         found = self._matcher(state).look()
         self._effort.count(thread_time() - began_s)
+        if len(path) <= _SHARED_TOKENS and len(self._shared) < _LOOKS:
+            self._shared[path] = found
         return found
+
+    def _path(self, state: int) -> tuple[int, ...]:
+        """The tokens that lead to `state`, or more than are shared of them, the last one first."""
+        path: list[int] = []
+        while state and len(path) <= _SHARED_TOKENS:
+            state, token = self._came[state]
+            path.append(token)
+        return tuple(path)
 
     def _looked_ahead(self, state: int) -> tuple[bytes, bool]:
         before, token = self._came[state]

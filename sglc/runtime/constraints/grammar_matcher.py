@@ -6,6 +6,7 @@ The packages are imported with the first of them, because it takes seconds.
 from __future__ import annotations
 
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from sglc.ir.grammar.json_schema import enforceable
 from sglc.ir.grammar.strict_schema import strict_grammar
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.finite_text import endless_rule
-from sglc.runtime.constraints.grammar_constraint import Effort, GrammarConstraint, Matcher, rehearse
+from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint, Look, Matcher, rehearse
 from sglc.runtime.constraints.llguidance_matcher import Encode, Guidance
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Grammars:
         self._encode = encode
         self._size = size
         self._next_bytes = lru_cache(lambda: NextBytes(token_bytes[:size]))
-        self._kept: OrderedDict[tuple[str, str], tuple[Any, Effort, int]] = OrderedDict()  # the last used last
+        self._kept: OrderedDict[tuple[str, str], tuple[Any, Form, int]] = OrderedDict()  # the last used last
+        self._lock = threading.Lock()  # of `_kept`: grammars may be read in several threads
 
     def prepare(self) -> None:
         """Load the libraries, and tell them the vocabulary."""
@@ -98,8 +100,8 @@ class Grammars:
         return self._start("ebnf", grammar)
 
     def _start(self, kind: str, text: str) -> GrammarConstraint:
-        compiled, effort = self._compiled(kind, text)
-        constraint = self._constraint(kind, compiled, effort)
+        compiled, form = self._compiled(kind, text)
+        constraint = self._constraint(kind, compiled, form)
         if constraint.done(constraint.start):
             field = "json_schema" if kind == "strict" else kind
             raise RunError(
@@ -108,13 +110,13 @@ class Grammars:
             )  # fmt: skip
         return constraint
 
-    def _constraint(self, kind: str, compiled: Any, effort: Effort) -> GrammarConstraint:
+    def _constraint(self, kind: str, compiled: Any, form: Form) -> GrammarConstraint:
         def matcher() -> Matcher:
             if kind == "strict":
                 return self._guidance.matcher(compiled)
             return XGrammarMatcher(compiled, self._size, self._next_bytes())
 
-        return GrammarConstraint(matcher, self._token_bytes, self._size, effort)
+        return GrammarConstraint(matcher, self._token_bytes, self._size, form)
 
     @cached_property
     def _tokenizer_info(self) -> TokenizerInfo:
@@ -145,22 +147,27 @@ class Grammars:
                 return automaton_cache.path_of_grammar(self._folder, *key)
         return None
 
-    def _compiled(self, kind: str, text: str) -> tuple[Any, Effort]:
+    def at_hand(self, kind: str, text: str) -> bool:
+        """Whether it takes no time to begin with a grammar."""
+        return (kind, text) in self._kept
+
+    def _compiled(self, kind: str, text: str) -> tuple[Any, Form]:
         """As `_compile`; the last ones are kept."""
-        if (kind, text) in self._kept:
-            self._kept.move_to_end((kind, text))
-        else:
-            compiled, effort = self._compile(kind, text)
-            size = len(compiled) if kind == "strict" else compiled.memory_size_bytes
-            self._kept[kind, text] = compiled, effort, size + len(text)
+        with self._lock:
+            if (kind, text) in self._kept:
+                self._kept.move_to_end((kind, text))
+                return self._kept[kind, text][:2]
+        compiled, form = self._compile(kind, text)
+        size = len(compiled) if kind == "strict" else compiled.memory_size_bytes
+        with self._lock:
+            self._kept[kind, text] = compiled, form, size + len(text)
             while len(self._kept) > _GRAMMARS or (
                 len(self._kept) > 1 and sum(size for *_, size in self._kept.values()) > _BYTES
             ):
                 self._kept.popitem(last=False)
-        compiled, effort, _ = self._kept[kind, text]
-        return compiled, effort
+        return compiled, form
 
-    def _compile(self, kind: str, text: str) -> tuple[Any, Effort]:
+    def _compile(self, kind: str, text: str) -> tuple[Any, Form]:
         """A grammar that matchers can be made of: read, if it was compiled before.
 
         What is kept was tried: no call is known to take long.
@@ -168,16 +175,16 @@ class Grammars:
         path = self._path(kind, text)
         if path is not None and (found := automaton_cache.load_grammar(path)) is not None:
             if kind == "strict":
-                return found, Effort()
+                return found, Form()
             from xgrammar import CompiledGrammar
 
             with suppress(RuntimeError):
-                return CompiledGrammar.deserialize_json(found, self._tokenizer_info), Effort()
+                return CompiledGrammar.deserialize_json(found, self._tokenizer_info), Form()
         if kind == "strict":
             compiled: Any = strict_grammar(text)
         else:
             compiled = self._compile_grammar(kind, text)
-        effort = Effort()
+        form = Form()
         if path is not None:
             kept = compiled if kind == "strict" else compiled.serialize_json()
             if len(kept) > _MOST_BYTES:
@@ -186,9 +193,9 @@ class Grammars:
                     code, f"this generation is held to more than can be kept: {len(kept) >> 20} MiB compiled",
                     hint="make it smaller",
                 )  # fmt: skip
-            rehearse(self._constraint(kind, compiled, effort), self._token_bytes)
+            rehearse(self._constraint(kind, compiled, Form(form.effort)), self._token_bytes)
             automaton_cache.save_grammar(path, kept)
-        return compiled, effort
+        return compiled, form
 
     def _compile_grammar(self, kind: str, text: str) -> CompiledGrammar:
         if kind == "ebnf":
@@ -249,7 +256,7 @@ class XGrammarMatcher:
         taken = self._matcher.accept_token(token)
         assert taken, "a token that the mask allows is refused"
 
-    def look(self) -> tuple[NDArray[np.uint8], bool]:
+    def look(self) -> Look:
         """The ids that may come next, and whether the text may end here."""
         words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
         self._matcher.fill_next_token_bitmask(words)

@@ -14,6 +14,10 @@ class Constraint(Protocol):
     """
 
     @property
+    def slow(self) -> bool:
+        """Whether a call may take long: then they are made one at a time, in another thread than the steps'."""
+
+    @property
     def start(self) -> int:
         """The state before the first token. There is a token that it allows."""
 

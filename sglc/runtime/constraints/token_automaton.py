@@ -38,6 +38,8 @@ class Vocabulary:
         flat = np.frombuffer(b"".join(self.token_bytes), np.uint8)
         self.lengths: I32 = np.zeros(size, np.int32)  # bytes of every id
         self.lengths[: lengths.size] = lengths
+        self.begins: NDArray[np.uint8] = np.zeros(size, np.uint8)  # the first byte of every id that has bytes
+        self.begins[: lengths.size][lengths > 0] = flat[begins[lengths > 0]]
         self.node_of: I32 = np.zeros(size, np.int32)  # where a token's bytes end; 0 without bytes
         parents, values, self.levels = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [1]
         for depth in range(int(lengths.max(initial=0))):
@@ -151,6 +153,7 @@ class TokenAutomaton:
     """A `Constraint`: the tokens of a vocabulary along a byte automaton."""
 
     start = 0
+    slow = False
 
     def __init__(self, tables: Tables, vocabulary: Vocabulary, pattern: str) -> None:
         """Raises RunError: SGLC454, nothing but the empty text can be written."""

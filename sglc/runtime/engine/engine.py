@@ -26,6 +26,8 @@ from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.jump_forward import force, land, stretched
 from sglc.runtime.engine.logit_masks import steered
+from sglc.runtime.engine.lookahead import Lookaheads
+from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.engine.scores import account, likeliest_at, take_scores
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.batch_state import PrefillChunk
@@ -36,14 +38,12 @@ from sglc.runtime.scheduler.requests import (
     EngineRequest,
     Flight,
     Last,
-    Likely,
     PartKind,
     PromptScored,
     QueuePosition,
     RequestDone,
     RequestFailed,
     SampleDone,
-    SampleState,
     ScoreDone,
     Token,
     check_generation,
@@ -52,6 +52,7 @@ from sglc.runtime.scheduler.requests import (
     scores_of,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
+from sglc.runtime.scheduler.samples import Likely, Lookahead, SampleState
 from sglc.runtime.step import Executor, Step, StepCost, StepResult
 
 __all__ = [
@@ -76,7 +77,8 @@ class EngineConfig:
 class Engine:
     """Runs requests against one executor. Single-threaded; knows ids, not text."""
 
-    def __init__(self, executor: Executor, config: EngineConfig) -> None:
+    def __init__(self, executor: Executor, config: EngineConfig, threads: MatcherThreads | None = None) -> None:
+        """`threads` do what may take long."""
         self.executor = executor
         self.config = config
         self.allocator = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
@@ -90,6 +92,8 @@ class Engine:
         self._queue = RequestQueue(
             self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost
         )
+        self.threads = threads or MatcherThreads()
+        self._lookaheads = Lookaheads(self.threads, self._looked_ahead, self._refuse)
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
@@ -192,6 +196,8 @@ class Engine:
         request.watch = watch
         start = 0 if constraint is None else constraint.start
         request.samples = [SampleState(state=start) for _ in seeds]
+        if constraint is not None and constraint.slow:
+            self._lookaheads.at_start(request)
         return self._submit(request)
 
     def score(
@@ -232,16 +238,8 @@ class Engine:
         owner = self._requests.get(request)
         if owner is None or owner.samples[sample].done:
             return
-        state = owner.samples[sample]
-        del state.likeliest[length:]
-        if state.row < 0:
-            ids, logprobs = self._queue.withdraw(owner, sample)
-            assert 0 <= length <= len(ids), "a cut behind the tokens reported"
-            self._report(owner, sample, ids[:length], logprobs[:length], "stop")
-            return
-        assert 0 <= length <= self.rows.made[state.row], "a cut behind the tokens reported"
-        self.rows.made[state.row] = length
-        self._end_sample(owner, sample, "stop")
+        del owner.samples[sample].likeliest[length:]
+        self._conclude(owner, sample, length, "stop")
 
     def abort(self, request: RequestId) -> None:
         """Forget a request: nothing more of it is computed, cached or reported. Unknown ones are ignored."""
@@ -255,7 +253,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, is in flight or is left to report."""
-        return not (self._requests or self._flights or self._events)
+        return not (self._requests or self._flights or self._events or self.threads.pending)
 
     @property
     def steps(self) -> int:
@@ -273,14 +271,24 @@ class Engine:
         That is `depth` of them, but two at most while somebody looks at each token: who looks may end
         a sample, and what was launched for it by then is lost.
         """
+        if self.threads.pending:
+            self._lookaheads.take(hurry=bool(self._flights) or self._may_launch)
         depth = self.executor.depth if not self.rows.watched else min(self.executor.depth, 2)
         launched = len(self._flights) < depth and self._launch()
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain()
         events, self._events = self._events, []
-        assert launched or drains or events or not self._requests, "requests, but nothing can run"
+        if not (launched or drains or events):
+            assert self.threads.pending or not self._requests, "requests, but nothing can run"
+            self._lookaheads.rest()
         return events
+
+    @property
+    def _may_launch(self) -> bool:
+        """Whether something is not late."""
+        rows = self.rows
+        return bool(self.allocator.unfinished or self._queue.ready or rows.known(rows.decoding()).size)
 
     def _launch(self) -> bool:
         self.reservations.expire(self._next_step)
@@ -396,6 +404,10 @@ class Engine:
                     self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
                 try:
                     ends = account(part, token, likeliest)
+                    if part.request.constraint is not None and part.request.constraint.slow:
+                        self.rows.late[row] = True
+                        self._lookaheads.behind(part, token, int(self.rows.made[row]), last=is_full)
+                        continue
                     if not (ends or is_full):
                         force(self.allocator, row, part)
                 except SglcError as error:
@@ -406,6 +418,15 @@ class Engine:
                 self._end_sample(part.request, part.index, "stop")
             elif is_full:
                 self._end_sample(part.request, part.index, "length")
+
+    def _looked_ahead(self, request: EngineRequest, sample: int, ahead: Lookahead, last: bool) -> None:
+        """What a sample goes on with is known; or that it ends, because it has to or had its `last` id."""
+        row = request.samples[sample].row
+        if ahead.ends or last:
+            self._conclude(request, sample, None, "stop" if ahead.ends else "length")
+        elif row >= 0:
+            self.rows.late[row] = False
+            force(self.allocator, row, self.allocator.work[row].part)
 
     def _land(self, row: int) -> None:
         before = int(self.rows.made[row])
@@ -424,6 +445,19 @@ class Engine:
                 if state.run is run and not state.done:
                     self._land(state.row)
                     self._end_sample(score.request, sample, run.finish)
+
+    def _conclude(self, request: EngineRequest, sample: int, length: int | None, finish: str) -> None:
+        """A sample, with or without a row, is complete with its first `length` tokens; None: with all."""
+        row = request.samples[sample].row
+        if row < 0:
+            ids, logprobs = self._queue.withdraw(request, sample)
+            assert length is None or 0 <= length <= len(ids), "a cut behind the tokens reported"
+            self._report(request, sample, ids[:length], logprobs[:length], finish)
+            return
+        if length is not None:
+            assert 0 <= length <= self.rows.made[row], "a cut behind the tokens reported"
+            self.rows.made[row] = length
+        self._end_sample(request, sample, finish)
 
     def _end_sample(self, request: EngineRequest, sample: int, finish: str, last: Last | None = None) -> None:
         """A sample is complete; `last` was decoded, and is not kept."""
@@ -468,6 +502,8 @@ class Engine:
         del self._requests[request.id]
         self.handles.used(request.handle, request.turn.place + DUE)
         request.live = False
+        if request.constraint is not None and request.constraint.slow:
+            self.threads.drop(request)
         if request.pending:
             self._queue.drop(request)
             for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:

@@ -15,6 +15,7 @@ from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import (
     Engine,
     EngineEvent,
@@ -29,7 +30,7 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.engine.kept_constraints import kept_constraints
-from sglc.runtime.scheduler.requests import Likely
+from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 
@@ -93,11 +94,12 @@ class GenCall:
         *,
         streams: bool = True,
         turn: QueuePosition | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
-        """With `streams`, sample 0 is emitted as it comes.
+        """Held to `constraint`. With `streams`, sample 0 is emitted as it comes.
 
         Raises:
-            SglcError: there is no prompt, what it is held to cannot be compiled, or it is too long.
+            SglcError: there is no prompt, or it is too long.
         """
         self.node = node
         self._engine = model.engine
@@ -108,7 +110,6 @@ class GenCall:
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
         seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
-        constraint = model.constraints.of(node.sampling)
         patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
         self._streams = streams
         self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)

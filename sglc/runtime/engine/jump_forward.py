@@ -7,26 +7,34 @@ the noise behind them are those of a run that samples each of them in a step of 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from sglc.errors import SglcError
+from sglc.runtime.engine.logit_masks import allowed_at
 from sglc.runtime.engine.scores import account
 from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
-from sglc.runtime.scheduler.requests import EngineEvent, JumpForward, RequestPart, Token, scored_places
+from sglc.runtime.scheduler.requests import (
+    EngineEvent,
+    EngineRequest,
+    RequestPart,
+    Token,
+    scored_places,
+)
+from sglc.runtime.scheduler.samples import JumpForward, Lookahead
 
 _MOST = 64  # ids of a run: a grammar may have more, and other requests wait while they are looked for
 
 
-def forced_run(part: RequestPart, made: int) -> JumpForward | None:
-    """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
+def forced_run(request: EngineRequest, state: int, made: int) -> JumpForward | None:
+    """What a sample has to go on with behind its `made` ids, which lead to `state`; None if it may choose.
 
     A run ends where the text does, at `max_tokens`, before an id that may end the sample, and with `_MOST` ids.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    request = part.request
-    constraint, sampling, state = request.constraint, request.sampling, request.samples[part.index].state
+    constraint, sampling = request.constraint, request.sampling
     assert sampling is not None
     if constraint is None:
         return None
@@ -48,13 +56,51 @@ def forced_run(part: RequestPart, made: int) -> JumpForward | None:
     return JumpForward(len(request.ids) + made, tuple(ids), state, finish) if ids else None
 
 
+def look_ahead(
+    request: EngineRequest, state: int, token: int | None, made: int, *, last: bool = False
+) -> Lookahead:
+    """What a sample goes on with behind its `made` ids; before the last one, `token`, it was at `state`.
+
+    If that is the last one there may be, only whether it ends the text is looked at.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    constraint = request.constraint
+    assert constraint is not None
+    if token is not None:
+        state = constraint.advance(state, token)
+        ends = constraint.done(state)
+        if ends or last:
+            return Lookahead(state, ends)
+    run = forced_run(request, state, made)
+    mask = allowed_at(request, state, made)
+    if run is None or run.finish:
+        return Lookahead(state, run=run, mask=mask)
+    return Lookahead(state, run=run, mask=mask, behind=allowed_at(request, run.state, made + len(run.ids)))
+
+
+def next_run(part: RequestPart, made: int) -> JumpForward | None:
+    """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
+
+    Raises:
+        SglcError: what the sample is held to cannot go on.
+    """
+    request, sample = part.request, part.request.samples[part.index]
+    if request.constraint is None or not request.constraint.slow:
+        return forced_run(request, sample.state, made)
+    assert sample.ahead is not None, "a run that nobody asked for"
+    run = sample.ahead.run  # of a row that gives way it is begun again
+    return None if run is None else replace(run, logprobs=[], likeliest=[])
+
+
 def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
     """If the row's sample has no choice what to go on with, that need not be sampled.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    run = forced_run(part, int(allocator.rows.made[row])) if allocator.rows.constrained[row] else None
+    run = next_run(part, int(allocator.rows.made[row])) if allocator.rows.constrained[row] else None
     # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
     if run is not None and allocator.force(row, run.ids, ends=bool(run.finish)):
         part.request.samples[part.index].run = run
@@ -72,7 +118,7 @@ def stretched(allocator: KVAllocator, chunk: PrefillChunk, left: int) -> Prefill
         return chunk
     run = None
     with suppress(SglcError):  # what is wrong is said when it is come to
-        run = forced_run(work.part, int(rows.made[row]))
+        run = next_run(work.part, int(rows.made[row]))
     if run is None or len(run.ids) > left or not allocator.force(row, run.ids, ends=bool(run.finish)):
         return chunk
     work.part.request.samples[work.part.index].run = run
@@ -90,6 +136,8 @@ def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
     likeliest = run.likeliest or [()] * len(run.ids)
     for token, likely in zip(run.ids, likeliest, strict=True):
         account(part, token, likely)
+    if request.constraint is not None and request.constraint.slow:
+        state.state = run.state
     if not request.watch:
         return []
     listed = zip(run.ids, run.logprobs, likeliest, strict=True)

@@ -42,17 +42,28 @@ def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
 
 
 def allowed_next(request: EngineRequest, sample: int, made: int) -> Bool:
-    """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V].
+    """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V]."""
+    constraint, state = request.constraint, request.samples[sample]
+    assert constraint is not None
+    if constraint.slow:
+        assert state.ahead is not None, "a mask that nobody asked for"
+        known = state.ahead.mask if state.run is None else state.ahead.behind
+        assert known is not None
+        return known
+    if state.run is None:
+        return allowed_at(request, state.state, made)
+    return allowed_at(request, state.run.state, made + len(state.run.ids))
+
+
+def allowed_at(request: EngineRequest, at: int, made: int) -> Bool:
+    """What a sample may go on with after `made` tokens that lead its constraint to the state `at`: bool [V].
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
     where that text may follow, and ends the sample there: without it there might be no way on.
     """
-    constraint, state = request.constraint, request.samples[sample]
+    constraint = request.constraint
     assert constraint is not None
     assert request.sampling is not None
-    at = state.state
-    if state.run is not None:
-        at, made = state.run.state, made + len(state.run.ids)
     mask = constraint.mask(at)
     if constraint.accepting(at) and made >= request.sampling.min_tokens:
         mask[[token for token in request.stop_ids if token < mask.size]] = True

@@ -28,10 +28,13 @@ from sglc.ir.plan.segment import (
     reads,
 )
 from sglc.ir.target import ControlText, Tokenizer
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
 from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall, TokenStream
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
+
+_READING_MAY_TAKE_S = 30.0  # of a processor, for what a generation is held to, compiled before or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         self._place: int | None = None
         self._compiling = dict.fromkeys(compiling, False)  # whether the node's turn has come
         self._refused: dict[int, SglcError] = {}
+        self._constraints: dict[int, Constraint | None] = {}  # of nodes that begin
 
     @property
     def place(self) -> int:
@@ -270,6 +274,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                 return False
             case GenNode() if index in self._refused:
                 raise self._refused[index]
+            case GenNode() if not self._at_hand(index, node):
+                return False
             case GenNode() | SelectNode():
                 call = self.calls[index] = self._call(index, node)
                 self.machine.call_begun(self, index, call)
@@ -283,10 +289,39 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         if self._compiling.pop(index, False):
             self._execute_all([index])
 
+    def _at_hand(self, index: int, node: GenNode) -> bool:
+        """Whether what a node is held to is there; else it is read, and nobody waits for that but the node."""
+        constraints, sampling = self.machine.model.constraints, node.sampling
+        if index in self._constraints:
+            return True
+        if constraints.at_hand(sampling):
+            self._constraints[index] = constraints.of(sampling)
+            return True
+        assert self.place  # it has its turn as if it began now
+        form = (sampling.regex, sampling.json_schema, sampling.ebnf, sampling.strict)
+        self.machine.engine.threads.begin(
+            form,
+            lambda: constraints.of(sampling),
+            lambda given: self._has_come(index, given),
+            may_take_s=_READING_MAY_TAKE_S,
+            awaited=True,
+        )
+        return False
+
+    def _has_come(self, index: int, given: Constraint | SglcError | None) -> None:
+        if isinstance(given, SglcError):
+            self._refused[index] = given
+        else:
+            self._constraints[index] = given
+        self._execute_all([index])
+
     def _call(self, index: int, node: GenNode | SelectNode) -> Call:
         model, stream, turn = self.machine.model, self.made[node.stream], self.machine.turn_of(self, index)
         if isinstance(node, GenNode):
-            return GenCall(model, index, node, stream, self.emit, streams=self.streams, turn=turn)
+            constraint = self._constraints.pop(index)
+            return GenCall(
+                model, index, node, stream, self.emit, streams=self.streams, turn=turn, constraint=constraint
+            )
         return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
     def _extended(self, stream: TokenStream, parts: Sequence[Part]) -> TokenStream:

@@ -5,7 +5,8 @@ A new id is accounted for here too, where its sample has a constraint, penalties
 
 from __future__ import annotations
 
-from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, Likely, PromptScored, RequestPart
+from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, PromptScored, RequestPart
+from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.step import StepResult
 
 
@@ -51,7 +52,7 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
 
 
 def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
-    """Enter a sample's new kept id into its state; whether nothing can follow it.
+    """Enter a sample's new kept id into its state; whether nothing can follow it, as far as is known.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
@@ -63,7 +64,7 @@ def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
         state.counts[token] = state.counts.get(token, 0) + 1
     if sampling.top_logprobs:
         state.likeliest.append(likeliest)
-    if request.constraint is None:
+    if request.constraint is None or request.constraint.slow:
         return False
     state.state = request.constraint.advance(state.state, token)
     return request.constraint.done(state.state)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
 _BETWEEN_COLLECTIONS = 100_000  # objects that collections look after
 _TURN = 16  # commands between two steps, while there is other work: about what a host does in a step's time
+_SWITCH_S = 0.0005
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -204,6 +205,8 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     # Requests make many objects and few cycles, and looking for them at Python's pace took 2 to 3 % of the time
     # of a tree of thought.
     gc.set_threshold(_BETWEEN_COLLECTIONS, 50, 50)
+    # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
+    sys.setswitchinterval(_SWITCH_S)
     _die_with(parent)
     link.say(wire.WorkerReady())
     Worker(machine, options, link).serve()

@@ -53,6 +53,7 @@ class BatchState:
         self.constrained: Bool = np.zeros(count, np.bool_)  # a mask says what may be sampled
         self.biased: Bool = np.zeros(count, np.bool_)  # something is added to some logits
         self.stepwise: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
+        self.late: Bool = np.zeros(count, np.bool_)  # what may be sampled next is not known yet
         self.looked_at: Bool = np.zeros(count, np.bool_)  # somebody wants each token when it comes
         self.tops: I32 = np.zeros(count, np.int32)  # likeliest ids to report at every place with a score
         self.seq_len: I32 = np.zeros(count, np.int32)
@@ -103,6 +104,7 @@ class BatchState:
         self.biased[row] = False
         self.stepwise[row] = False
         self.forced[row] = False
+        self.late[row] = False
         self.tops[row] = 0
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
@@ -266,11 +268,11 @@ class BatchState:
         return rows
 
     def known(self, rows: I32) -> I32:
-        """Those of `rows`, from `decoding`, that need not wait until the host knows their next input."""
+        """Those of `rows`, from `decoding`, whose next input, and mask, need not be waited for."""
         if not self._waiting:
             return rows
         waits = self.stepwise[rows] & (self.seq_len[rows] >= self.begun[rows] + self.made[rows])
-        return rows[~waits]
+        return rows[~(waits | self.late[rows])]
 
     def steers(self, step: Step) -> bool:
         """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""

@@ -74,6 +74,11 @@ class RequestQueue:
                     return common
         return 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether a part waits that has all but a row."""
+        return any(not part.late for part in self._parts)
+
     def drop(self, request: EngineRequest) -> None:
         """Nothing of `request` waits any more."""
         self._parts = [part for part in self._parts if part.request is not request]
@@ -162,13 +167,18 @@ class RequestQueue:
         done: list[EngineRequest] = []
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
-        while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows):
+        late = 0
+        while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
             if len(chunks) == scheduler.NEW_ROWS:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
                 break
             part = self._parts[at]
+            if part.late:
+                late += 1
+                at += 1
+                continue
             match = self.allocator.tree.match(part.ids, part.limit, self._start(part.request))
             if match.length == len(part.ids):  # a `warm` with nothing to do
                 del self._parts[at]

@@ -20,9 +20,9 @@ from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
+from sglc.runtime.scheduler.samples import JumpForward, Likely, SampleState
 from sglc.runtime.step import I32
 
-Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 Order = tuple[int, int, int, int]  # place of a program, what is left of it, request, part
 Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for
 
@@ -145,6 +145,7 @@ class EngineRequest:
     constraint: Constraint | None = None
     group: int = -1
     watch: bool = False  # every token is reported
+    patient: bool = True  # its lookaheads come soon enough to be waited for
     choices: ChoiceTries | None = None
     logprobs: list[list[float]] = field(default_factory=list)  # of each trie's pairs
     prompt_logprobs: list[float] = field(default_factory=list)
@@ -184,38 +185,6 @@ class EngineRequest:
 
 
 @dataclass(slots=True, eq=False)
-class JumpForward:
-    """Ids that a constrained sample has to go on with, and what is known of them so far.
-
-    The first one has position `first`; the constraint's state behind the last one is `state`. With the run
-    the sample ends for the reason `finish`, or goes on if that is empty.
-    """
-
-    first: int
-    ids: tuple[int, ...]
-    state: int
-    finish: str
-    logprobs: list[float] = field(default_factory=list)
-    likeliest: list[Likely] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class SampleState:
-    """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
-
-    `state` is where the kept ids have led the request's constraint; `counts` says how often each
-    occurs, where penalties ask for it. `run` are ids on their way, which are not kept yet.
-    """
-
-    likeliest: list[Likely] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
-    row: int = -1
-    done: bool = False
-    state: int = 0
-    run: JumpForward | None = None
-
-
-@dataclass(slots=True, eq=False)
 class RequestPart:
     """One row's work. `ids` are passed through; at most `limit` of them may come from the tree.
 
@@ -239,6 +208,11 @@ class RequestPart:
     def kept(self) -> int:
         """How many of its ids may enter the tree."""
         return len(self.ids) if self.trie is None else len(self.request.ids)
+
+    @property
+    def late(self) -> bool:
+        """Whether its sample waits for what it may go on with."""
+        return self.kind is PartKind.SAMPLE and self.request.samples[self.index].asked is not None
 
     @property
     def order(self) -> Order:

@@ -38,8 +38,8 @@ class PrefixReservations:
 
     def add(self, handle: Handle, node: PageNode, place: int, step: int) -> None:
         """From `step` on hold the pages down to `node`, those of `handle`, for the program at `place`."""
+        self._tree.lock(node)  # before its last hold ends: a node that nobody holds may go
         self.drop(handle)
-        self._tree.lock(node)
         self._reservations[handle] = _Reservation(place, step + self.longest, node)
 
     def drop(self, handle: Handle) -> None:

@@ -6,16 +6,16 @@ keeps: what goes on with one begins with its whole prompt, as text and ids, and 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from dataclasses import replace
 
 from sglc.errors import SglcError, located
+from sglc.execution.answers.prompts import Followed, Inputs, Streams
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import failed_before, left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.rest import Rest, rest_of
-from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
-from sglc.observe.replay.prompts import Followed, Inputs, Streams
+from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode, reads
 
 # The answer of a generation that is given these inputs, if it is known; raises why it failed, if that is.
 Answer = GenDone | SelectDone | NodeFailed
@@ -52,6 +52,30 @@ def told(done: GenDone | SelectDone, streams: bool) -> list[Event]:
     """The events of an answer that is there as a whole."""
     text = done.samples[0].text if isinstance(done, GenDone) else done.text
     return [Delta(done.node, text), done] if streams and text and isinstance(done, GenDone) else [done]
+
+
+def part_of(followed: Followed, nodes: Container[int], begun: Container[int]) -> Rest:
+    """These nodes of a segment with what they go on from, up to answers that are there.
+
+    Streams in `begun` no back end has: they begin anew.
+    """
+    every, texts = followed.segment.nodes, followed.texts
+    needed = {index for index in range(len(every)) if index in nodes}
+    for index in range(len(every) - 1, -1, -1):
+        if index in needed and (sources := reads(every[index])):
+            needed.add(sources[0])
+            needed.update(source for source in sources[1:] if source not in texts)
+    return rest_of(
+        followed.segment,
+        {index: tuple(followed.prompt(index)) for index in needed if index in begun},
+        {index: (followed.left(index),) for index in texts},
+        {*range(len(every))} - needed,
+    )
+
+
+def is_whole(done: GenDone | SelectDone) -> bool:
+    """Whether nothing cut it off: the same prompt would have the same answer."""
+    return isinstance(done, SelectDone) or all(sample.finish != "abort" for sample in done.samples)
 
 
 def _unknown(inner: Backend, kept: Streams, followed: Followed, answers: Mapping[int, Answer]) -> Rest:

@@ -7,10 +7,11 @@ somebody asks for it; by then everything in front of it was made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain, count
 from typing import Any
 
 from sglc.backends.remote.prompts import Prompt
@@ -25,6 +26,7 @@ from sglc.ir.plan.segment import (
     KeepNode,
     Made,
     OpenNode,
+    Part,
     ReleaseNode,
     RoleMark,
     Segment,
@@ -35,6 +37,8 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText, Target
 
 _DEFAULTS = asdict(Sampling())
+_NUMBERS = count()
+_ASKED = (GenNode, SelectNode)  # quicker than a union
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,21 @@ class Followed:
     opened: dict[int, tuple[Followed, int]]  # where the streams come from that it opens
     texts: dict[int, str] = field(default_factory=dict)
     failed: dict[int, SglcError] = field(default_factory=dict)
+    _answers: dict[int, tuple[GenDone | SelectDone, Target]] = field(default_factory=dict)
     _made: dict[int, Made] = field(default_factory=dict)
     _prompts: dict[int, Prompt] = field(default_factory=dict)
 
     def answered(self, index: int, done: GenDone | SelectDone, target: Target) -> None:
         """Generation `index` of a segment for `target` has its answer."""
-        self._made[index] = left_in_prompt(done, target)
-        self.texts[index] = self._made[index].text
+        self._answers[index] = done, target
+        self.texts[index] = done.samples[0].text if isinstance(done, GenDone) else done.text
+
+    def left(self, index: int) -> Made:
+        """What generation `index`, whose text is there, leaves in its prompt."""
+        if index not in self._made:
+            answer = self._answers.get(index)
+            self._made[index] = Made(self.texts[index]) if answer is None else left_in_prompt(*answer)
+        return self._made[index]
 
     def is_known(self, index: int) -> bool:
         """Whether everything is known that the stream behind node `index` is made of."""
@@ -104,6 +116,58 @@ class Followed:
         digest = sha256(json.dumps([pieces, options], sort_keys=True).encode()).hexdigest()
         return Inputs("".join(text for _, text in pieces), digest[:32], options, made)
 
+    def asked(self, index: int) -> tuple[Hashable, ...] | None:
+        """What generation `index` is given, to be compared: equal ones have one prompt and ask for the same.
+
+        None: it is not known yet.
+        """
+        node = self.segment.nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
+        prompt = self._parts(node.stream)
+        if prompt is None:
+            return None
+        if isinstance(node, GenNode):
+            return (*prompt, _number(node.sampling))
+        return (*prompt, choice_texts(node, self.texts), node.method) if self.may_be_asked(index) else None
+
+    def _parts(self, stream: int) -> list[FilledPart] | None:
+        """What a stream is made of; None: it is not known yet. Kept short: every generation pays for it."""
+        found: list[Sequence[FilledPart]] = []
+        followed = self
+        while True:
+            node = followed.segment.nodes[stream]
+            if isinstance(node, ExtendNode):
+                parts = followed._filled(node.parts)
+                if parts is None:
+                    return None
+                found.append(parts)
+            elif isinstance(node, OpenNode):
+                if node.handle is None:
+                    break
+                if stream not in followed.opened:
+                    return None
+                followed, stream = followed.opened[stream]
+                continue
+            elif isinstance(node, _ASKED):
+                if stream not in followed.texts:
+                    return None
+                found.append((followed.left(stream),))
+            assert not isinstance(node, ReleaseNode)
+            stream = node.stream
+        found.reverse()
+        return list(chain.from_iterable(found))
+
+    def _filled(self, parts: tuple[Part, ...]) -> Sequence[FilledPart] | None:
+        for part in parts:
+            if type(part) is not str:
+                break
+        else:
+            return parts  # type: ignore[return-value]
+        try:
+            return [part if type(part) is str else filled(part, self.texts) for part in parts]
+        except KeyError:  # of a generation that goes on
+            return None
+
     def prompt(self, index: int) -> Prompt:
         """The stream behind node `index`."""
         path: list[tuple[Followed, int]] = []
@@ -130,7 +194,7 @@ class Followed:
             case ExtendNode(parts=parts):
                 return tuple([filled(part, self.texts) for part in parts])
             case GenNode() | SelectNode():
-                return (self._made.get(index) or Made(self.texts[index]),)
+                return (self.left(index),)
             case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():
                 return ()
 
@@ -149,13 +213,14 @@ class Streams:
         """`segment` with what it opens; called in the order in which segments are submitted."""
         followed = Followed(segment, {})
         for index, node in enumerate(segment.nodes):
-            match node:
-                case OpenNode(int() as handle) if handle in self._kept:
-                    followed.opened[index] = self._kept[handle]
-                case KeepNode(stream, int() as handle):
-                    self._kept[handle] = (followed, stream)
-                case ReleaseNode(handle):
-                    self._kept.pop(handle, None)
+            if isinstance(node, OpenNode):
+                if isinstance(node.handle, int) and node.handle in self._kept:
+                    followed.opened[index] = self._kept[node.handle]
+            elif isinstance(node, KeepNode):
+                assert isinstance(node.handle, int)
+                self._kept[node.handle] = (followed, node.stream)
+            elif isinstance(node, ReleaseNode):
+                self._kept.pop(node.handle, None)
         return followed
 
 
@@ -202,6 +267,12 @@ def _pieces(prompt: Prompt) -> tuple[list[tuple[str, str]], tuple[tuple[int, tup
                 raise AssertionError("a picture whose text is not there")
     other("text", "")
     return pieces, tuple(made)
+
+
+@lru_cache(maxsize=1024)
+def _number(sampling: Sampling) -> int:
+    """A number that equal samplings have in common while they are used: it is found again in less time."""
+    return next(_NUMBERS)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,103 @@
+"""What a plan's marked generations ask for, as far as that shows before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, Step
+from sglc.ir.plan.segment import (
+    ExtendNode,
+    GenNode,
+    NodeResult,
+    OpenNode,
+    Part,
+    Segment,
+    SelectNode,
+    Slot,
+    behind,
+)
+from sglc.ir.plan.uses import node_reads
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the marked generations of a plan ask for, as far as that shows before it runs.
+
+    `arguments`: the names of those that a prompt is made of, for each prompt once. `repeats`: one run may ask
+    for the same twice.
+    """
+
+    arguments: tuple[tuple[str, ...], ...]
+    repeats: bool
+
+
+NOTHING_ASKED = Asked((), False)
+
+
+def asked_in_plan(plan: Plan) -> Asked:
+    """What a plan asks for. What stands in a block, or behind another step, may depend on every argument."""
+    arguments: dict[tuple[str, ...], None] = {}
+    signatures: list[Hashable] = []
+    top = {id(step) for step in plan.steps}
+    blocks = False
+    for segment in _steps(plan):
+        if not isinstance(segment, Segment):
+            continue
+        for index, node in enumerate(segment.nodes):
+            if not (isinstance(node, GenNode | SelectNode) and node.unify):
+                continue
+            read = {name for at in behind(segment, index) for name in node_reads(segment.nodes[at])}
+            own = tuple([name for name in plan.names if Slot(name) in read])
+            arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
+            signatures.append(_signature(segment, index))
+            blocks = blocks or id(segment) not in top
+    if not signatures:
+        return NOTHING_ASKED
+    repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in _steps(plan))
+    return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
+
+
+def _signature(segment: Segment, index: int) -> Hashable:
+    """Equal for what reads the same names and literals in the same order, and asks the same of it."""
+    node = segment.nodes[index]
+    assert isinstance(node, GenNode | SelectNode)
+    asked = node.sampling if isinstance(node, GenNode) else (node.choices, node.method)
+    return asked, _prompt(segment, node.stream)
+
+
+def _prompt(segment: Segment, index: int) -> tuple[Hashable, ...]:
+    """The parts of the prompt behind a node, neighbouring literals as one."""
+    parts: list[Hashable] = []
+    while True:
+        match segment.nodes[index]:
+            case OpenNode(handle):
+                return (handle, *_joined(reversed(parts)))
+            case ExtendNode(index, own):
+                parts += [_part(segment, part) for part in reversed(own)]
+            case GenNode(stream=stream) | SelectNode(stream=stream):
+                parts.append(_signature(segment, index))
+                index = stream
+            case other:
+                index = other.stream  # type: ignore[union-attr]  # nobody goes on behind a release
+
+
+def _part(segment: Segment, part: Part) -> Hashable:
+    return _signature(segment, part.node) if isinstance(part, NodeResult) else part
+
+
+def _joined(parts: Any) -> list[Hashable]:
+    out: list[Hashable] = []
+    for part in parts:
+        if isinstance(part, str) and out and isinstance(out[-1], str):
+            out[-1] += part
+        else:
+            out.append(part)
+    return out
+
+
+def _steps(plan: Plan) -> Iterator[Step]:
+    yield from plan.steps
+    for block in plan.blocks:
+        yield from block.steps

@@ -1,0 +1,259 @@
+"""A few threads for calls of matchers, which may take long: who decides about steps goes on meanwhile.
+
+xgrammar lets other threads of Python go on in all of its calls, llguidance while it computes a mask. Calls of
+one key come one after the other. What a call gives is handed over in the thread that began it. A call that
+takes too much of a processor is given up: its thread cannot be ended, so another one takes its place, as long
+as few are lost in this way.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.errors import RunError, SglcError
+
+_THREADS = 3  # one that takes long leaves others to those who do not
+_LONG_S = 0.001  # that a call waits until there is a thread more: what is done at once is best done by one
+_MOST_LOST = 8
+_REST_S = 2.0  # a thread that has had nothing to do for so long ends
+_LEAST_PRIORITY = 19
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """`work` is done in a thread, `then` is called with what it gives, or with the error that it raises."""
+
+    key: Hashable
+    work: Callable[[], Any]
+    then: Callable[[Any], None]
+    may_take_s: float
+    awaited: bool
+    begun_s: float
+    given: Any = None
+    bug: BaseException | None = None
+    ended: bool = False
+    over: bool = False  # nobody wants what it gives
+
+
+class MatcherThreads:
+    """The threads of one engine, and the calls that wait for them. All but the threads is single-threaded."""
+
+    def __init__(self, threads: int = _THREADS, most_lost: int = _MOST_LOST) -> None:
+        self._threads = threads
+        self._most_lost = most_lost
+        self._lock = threading.Lock()
+        self._begun = threading.Condition(self._lock)
+        self._ended = threading.Condition(self._lock)
+        self._ready: deque[_Call] = deque()
+        self._behind: dict[Hashable, deque[_Call]] = {}  # of the keys with a call that is ready or runs
+        self._given: deque[_Call] = deque()
+        self._working: dict[_Thread, None] = {}
+        self._resting = 0
+        self.lost = 0  # threads whose calls were given up, and have not ended yet
+        self._waits_for: set[_Call] = set()  # who waits is woken when all of them have ended
+        self._waits_for_any = False  # or when a call has
+        self._calls: dict[_Call, None] = {}  # begun, and not handed over
+
+    @property
+    def pending(self) -> bool:
+        """Whether something will be handed over."""
+        return bool(self._calls)
+
+    def begin(
+        self,
+        key: Hashable,
+        work: Callable[[], Any],
+        then: Callable[[Any], None],
+        *,
+        may_take_s: float,
+        awaited: bool,
+    ) -> None:
+        """Have `work` done, which may take `may_take_s` of a processor.
+
+        Then `deliver` calls `then` with what it gives, or with the `SglcError` that it raises, unless its key
+        is dropped before. `wait` has patience with it if it is `awaited`.
+        """
+        call = _Call(key, work, then, may_take_s, awaited, time.perf_counter())
+        self._calls[call] = None
+        with self._lock:
+            if key in self._behind:
+                self._behind[key].append(call)
+                return
+            self._behind[key] = deque()
+            self._ready.append(call)
+            self._look_after()
+
+    def drop(self, key: Hashable) -> None:
+        """Nobody wants any more what the calls of a key give."""
+        with self._lock:
+            for call in [call for call in self._calls if call.key == key]:
+                call.over = True
+                del self._calls[call]
+            if key in self._behind:
+                self._behind[key].clear()
+
+    def wait(self, seconds: float, *, for_all: bool) -> None:
+        """Until a call has ended, or, `for_all`, each that is awaited; `seconds` at most.
+
+        Those that have not ended by then are not awaited any more.
+        """
+        with self._lock:
+            running = [call for call in self._calls if not call.ended]
+            if for_all:
+                self._waits_for = {call for call in running if call.awaited}
+                self._wait_for(lambda: not self._waits_for, seconds)
+                for call in self._waits_for:
+                    call.awaited = False
+                self._waits_for = set()
+            elif running and not self._given:
+                self._waits_for_any = True
+                self._wait_for(lambda: not self._waits_for_any, seconds)
+                self._waits_for_any = False
+
+    def deliver(self) -> None:
+        """Hand over what calls have given."""
+        if not self._calls:
+            return
+        with self._lock:
+            self._look_after()
+            given, self._given = self._given, deque()
+        for call in given:
+            if call.over:  # or dropped by one before it
+                continue
+            del self._calls[call]
+            if call.bug is not None:
+                raise call.bug
+            call.then(call.given)
+
+    # -- with the lock held
+
+    def _wait_for(self, so: Callable[[], bool], seconds: float) -> None:
+        ends_s = time.monotonic() + seconds
+        while not so() and (left_s := ends_s - time.monotonic()) > 0:
+            self._ended.wait_for(so, min(left_s, _LONG_S))
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Give up what takes too long, and have a thread more for what has waited long."""
+        self._give_up()
+        if self._ready:
+            waited = time.perf_counter() - self._ready[0].begun_s > _LONG_S
+            if waited or len(self._working) == self._resting:
+                self._staff()
+
+    def _staff(self) -> None:
+        """Have a thread more for what is ready, if there may be one."""
+        most = min(self._threads, self._threads + self._most_lost - self.lost)
+        if self._resting:
+            self._begun.notify()
+        elif len(self._working) < most:
+            thread = _Thread(self)
+            self._working[thread] = None
+            thread.start()
+        elif not most:
+            while self._ready:
+                self._fail(self._ready.popleft())
+
+    def _give_up(self) -> None:
+        """Calls that have taken too long have failed; their threads are lost until they come back."""
+        for thread in [thread for thread in self._working if thread.overdue]:
+            assert thread.call is not None
+            del self._working[thread]
+            self.lost += 1
+            thread.lost = True
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _LEAST_PRIORITY)
+            self._fail(thread.call)
+
+    def _fail(self, call: _Call) -> None:
+        """A call is given up, and all behind it: what they need is where it got stuck."""
+        for each in (call, *self._behind.pop(call.key)):
+            each.given = _too_long(call.may_take_s)
+            self._give(each)
+
+    def _give(self, call: _Call) -> None:
+        call.ended = True
+        if not call.over:
+            self._given.append(call)
+        self._waits_for.discard(call)
+        if self._waits_for_any or not self._waits_for:
+            self._waits_for_any = False
+            self._ended.notify()
+
+
+class _Thread(threading.Thread):
+    """One of the threads; it does not keep its process alive."""
+
+    def __init__(self, threads: MatcherThreads) -> None:
+        super().__init__(name="sglc-matcher", daemon=True)
+        self.call: _Call | None = None
+        self.lost = False
+        self._threads = threads
+        self._clock: int | None = None
+        self._began_s = 0.0
+
+    def run(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        threads = self._threads
+        while True:
+            with threads._lock:
+                self.call = call = self._next()
+                if call is None:
+                    threads._working.pop(self, None)
+                    return
+            try:
+                call.given = call.work()
+            except SglcError as error:
+                call.given = error
+            except BaseException as error:  # a bug of ours, for who handed it over
+                call.bug = error
+            with threads._lock:
+                if self.lost:
+                    threads.lost -= 1
+                    return
+                behind = threads._behind[call.key]
+                if behind:
+                    threads._ready.append(behind.popleft())
+                else:
+                    del threads._behind[call.key]
+                self.call = None
+                threads._give(call)
+
+    def _next(self) -> _Call | None:
+        threads = self._threads
+        while True:
+            while not threads._ready:
+                threads._resting += 1
+                woken = threads._begun.wait(_REST_S)
+                threads._resting -= 1
+                if not woken and not threads._ready:
+                    return None
+            call = threads._ready.popleft()
+            if not call.over:
+                threads._look_after()
+                self._began_s = time.thread_time()
+                return call
+            del threads._behind[call.key]
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its call takes longer than it may."""
+        if self.call is None or self._clock is None:
+            return False
+        return time.clock_gettime(self._clock) - self._began_s > self.call.may_take_s
+
+
+def _too_long(seconds: float) -> RunError:
+    return RunError(
+        "SGLC459",
+        f"what this generation is held to takes too long: more than {seconds:g} s at one place",
+        note="there may be many ways to read one text",
+        hint="write the grammar so that a text can be read in one way",
+    )

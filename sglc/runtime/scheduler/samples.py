@@ -1,0 +1,59 @@
+"""One sample of a generation: what it has come to, and what it has to go on with or may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sglc.runtime.step import Bool
+
+Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
+
+
+@dataclass(slots=True, eq=False)
+class JumpForward:
+    """Ids that a constrained sample has to go on with, and what is known of them so far.
+
+    The first one has position `first`; the constraint's state behind the last one is `state`. With the run
+    the sample ends for the reason `finish`, or goes on if that is empty.
+    """
+
+    first: int
+    ids: tuple[int, ...]
+    state: int
+    finish: str
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: list[Likely] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookahead:
+    """What a sample goes on with behind `state`, found out beside the steps, because it may take long.
+
+    It ends there, goes on with a `run`, or chooses. Fields `mask` and `behind`, bool [V]: what it may choose at
+    `state` and behind the run, where there is something to choose.
+    """
+
+    state: int
+    ends: bool = False
+    run: JumpForward | None = None
+    mask: Bool | None = None
+    behind: Bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class SampleState:
+    """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
+
+    `state` is where the kept ids have led the request's constraint; `counts` says how often each
+    occurs, where penalties ask for it. `run` are ids on their way, which are not kept yet. Of a slow constraint
+    `ahead` is what comes behind `state`; while that is found out, `asked` is who will know.
+    """
+
+    likeliest: list[Likely] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    row: int = -1
+    done: bool = False
+    state: int = 0
+    run: JumpForward | None = None
+    ahead: Lookahead | None = None
+    asked: object = None
