@@ -40,6 +40,7 @@ PASSES = (
     "share_prefixes",
     "unify",
     "overlap_tools",
+    "unify",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
