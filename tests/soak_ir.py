@@ -41,6 +41,7 @@ PASSES = (
     "hoist_prefix",
     "unify",
     "overlap_tools",
+    "unify",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 
