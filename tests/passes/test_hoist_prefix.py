@@ -54,7 +54,13 @@ def test_plans_are_told_by_it_how_rows_begin() -> None:
 
 
 def test_rows_are_explained_with_what_they_share() -> None:
-    said = [one.message for one in ask.explain(backend(), rows=ROWS).compiled.remarks if one.source == "hoist_prefix"]
-    assert said[0] == "`answer` begins with `essay`, `question`: rows share as much of it as they have in common"
+    said = [
+        one.message
+        for one in ask.explain(backend(), rows=ROWS).compiled.remarks
+        if one.source == "hoist_prefix"
+    ]
+    assert (
+        said[0] == "`answer` begins with `essay`, `question`: rows share as much of it as they have in common"
+    )
     total, trie = sum(len(row["essay"]) + 2 for row in ROWS), sum(map(len, ESSAYS)) + 2 * len(ROWS)
     assert said[1] == f"hoisted {total - trie:,} of {total:,} tokens out of {len(ROWS)} rows"
