@@ -38,8 +38,10 @@ PASSES = (
     "inline_calls",
     "fold_text",
     "share_prefixes",
+    "hoist_prefix",
     "unify",
     "overlap_tools",
+    "unify",
 )  # turns need a template: tests/test_semantics.py lowers them
 PLAIN = Target("plain", images=True)
 

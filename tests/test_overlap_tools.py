@@ -16,6 +16,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.execution.plan import prepared_block
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
+from sglc.frontend.tracing import tools
 from sglc.ir.plan.uses import Uses
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
@@ -234,9 +235,10 @@ def test_a_recording_is_of_the_calls_and_not_of_their_order(before: Any, now: An
     assert SEEN == []
 
 
-def test_a_replayed_plan_needs_no_declaration(tmp_path: Path) -> None:
+def test_a_replayed_plan_needs_no_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded.run("a", backend=Said(), mode="plan", record=str(tmp_path / "rec")).sync()
     recorded.compile(Said()).save(tmp_path / "plan.json")
+    monkeypatch.setattr(tools, "_DECLARED", {})
     plan = sgl.load_plan(tmp_path / "plan.json")
     assert plan.run(a="a", replay=str(tmp_path / "rec"), backend=Said()).error() is None
 
@@ -304,10 +306,10 @@ def check_schedule(seed: int, passes: list[str]) -> int:
     schedule = Schedule(seed)
     serving = threading.Thread(target=schedule.serve, args=(len(calls),), daemon=True)
     serving.start()
-    tools: dict[str, Callable[..., Any]] = {
+    functions: dict[str, Callable[..., Any]] = {
         kind: lambda name, *given: schedule.call(name, *given) for kind in set(_KINDS)
     }
-    _, value = run_plan(lower_plan(program, Said().target), {"a": ""}, Session(Said(), 0), tools)
+    _, value = run_plan(lower_plan(program, Said().target), {"a": ""}, Session(Said(), 0), functions)
     expected: list[str] = []
     for number, (_, reads) in enumerate(calls):
         expected.append(f"{number}({','.join(expected[read] for read in reads)})")

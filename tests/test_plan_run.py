@@ -38,7 +38,7 @@ from sglc.passes.compile import compile_program
 from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import ARGS, random_program
-from tests.reference.interpret import Model, meaning
+from tests.reference.interpret import Meaning, Model, meaning
 from tests.soak_ir import declared
 from tests.waiting import HANG_S, let_the_loop_run, until
 
@@ -143,7 +143,7 @@ class Recorded(Mapping[str, Callable[..., Any]]):
     def __getitem__(self, name: str) -> Callable[..., Any]:
         def function(*args: Any, **named: Any) -> Any:
             given = (tuple(map(tupled, args)), {key: tupled(item) for key, item in named.items()})
-            if name.startswith("tool "):
+            if name.startswith(("tool ", "free ")):
                 self.calls.append((name, given))
             return declared(name, *given)
 
@@ -187,8 +187,14 @@ def check_run(seed: int, backend: OracleBackend) -> int:
     for call in run.calls:
         assert expected.calls[call.site][0] == tokenizer.decode(call.prompt_ids), to_text(program)
     assert tupled(value) == expected.returns, to_text(program)
-    assert tools.calls == list(expected.hosts)
+    assert [call for call in tools.calls if call[0].startswith("tool ")] == ordered_hosts(expected)
+    assert sorted(map(repr, tools.calls)) == sorted(map(repr, expected.hosts))
     return len(texts)
+
+
+def ordered_hosts(expected: Meaning) -> list[Any]:
+    """The calls of tools in program order."""
+    return [host for host in expected.hosts if host[0].startswith("tool ")]
 
 
 # -- what runs ---------------------------------------------------------------------------------------

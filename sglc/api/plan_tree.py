@@ -120,7 +120,8 @@ class PlanTree:
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
-            return self._for(leaf, replace(leaf.program, outputs=outputs), backend)
+            asked = leaf.program if outputs is None else replace(leaf.program, outputs=outputs)
+            return self._for(leaf, asked, backend)
         finally:
             self._turn.release()
 

@@ -12,7 +12,6 @@ from sglc.ir.ops import (
     Join,
     Loop,
     Map,
-    ParseJson,
     Prompt,
     PureCall,
     Select,
@@ -22,6 +21,7 @@ from sglc.ir.ops import (
 )
 from sglc.ir.pure import PURE
 from sglc.ir.rewrite import everywhere
+from sglc.ir.values import OPERATIONS
 
 
 class Effect(Flag):
@@ -44,7 +44,6 @@ _EFFECTS: dict[type[Op], Effect] = {
     Store: Effect.STORES,
     Prompt: Effect.STORES,
     Tool: Effect.ACTS,
-    ParseJson: Effect.FAILS,
     Map: Effect.FAILS | Effect.DECIDES,
     Cond: Effect.DECIDES,
     Switch: Effect.DECIDES,
@@ -58,7 +57,8 @@ def effects_of(op: Op) -> Effect:
     found = _EFFECTS.get(type(op), Effect.NOTHING)
     if isinstance(op, Tool) and op.order != "program":
         return Effect.CALLS
-    fails = isinstance(op, PureCall) and op.name in PURE and PURE[op.name].fails
+    known = PURE.get(op.name) if isinstance(op, PureCall) else OPERATIONS.get(op.mnemonic)
+    fails = known is not None and known.fails
     if fails or (isinstance(op, Switch) and op.default is None):
         return found | Effect.FAILS
     return found

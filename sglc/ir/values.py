@@ -6,46 +6,38 @@ Values are plain data: texts, truth values, and JSON with its lists as tuples.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from sglc.errors import Loc, RunError
-from sglc.ir.core import NOWHERE
+from sglc.ir.core import NOWHERE, Type
 from sglc.ir.depth import MAX_DEPTH
 
 Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
 
-# The operations by the mnemonics of their ops.
-OPERATIONS = ("format", "strip", "lower", "eq", "in_", "not_", "parse_json", "concat", "pack")
+_TEXT, _BOOL, _ITEM = (Type.TEXT,), (Type.BOOL,), (Type.TEXT, Type.LIST)
+DATA = (Type.TEXT, Type.BOOL, Type.LIST, Type.JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an op makes of values, and what it takes: so many operands, which may have these types."""
+
+    make: Callable[..., Plain]
+    takes: tuple[Type, ...] = _TEXT
+    operands: int | None = 1  # None: any number, in its only field
+    fails: bool = False  # the run may end here
 
 
 def evaluate(operation: str, operands: Sequence[Plain], loc: Loc) -> Plain:
-    """What an operation of `OPERATIONS` makes of its operands, which have the types that `verify` wants.
+    """What an operation of `OPERATIONS` makes of its operands, which have the types that it takes.
 
     Raises:
         RunError: SGLC460, `parse_json` of a text that is no JSON.
     """
-    match operation, operands:
-        case "eq", (left, right):
-            return text(left) == text(right)
-        case "not_", (one,):
-            return not one
-        case "in_", (part, whole):
-            return text(part) in text(whole)
-        case "format", parts:
-            return "".join(text(part) for part in parts)
-        case "strip", (one,):
-            return text(one).strip()
-        case "lower", (one,):
-            return text(one).lower()
-        case "parse_json", (one,):
-            return _parsed(text(one), loc)
-        case "concat", items:
-            return tuple(one for item in items for one in (item if isinstance(item, tuple) else (item,)))
-        case "pack", (tree,):
-            return tree
-        case _:
-            raise AssertionError(operation)
+    known = OPERATIONS[operation]
+    return known.make(*operands, loc) if known.fails else known.make(*operands)
 
 
 def text(value: Plain) -> str:
@@ -153,3 +145,21 @@ def _no_json(why: str, loc: Loc) -> RunError:
 
 def _shown(value: str) -> str:
     return repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
+
+
+def _listed(*items: Plain) -> Plain:
+    return tuple(one for item in items for one in (item if isinstance(item, tuple) else (item,)))
+
+
+# By the mnemonics of their ops; what fails is told the place, too.
+OPERATIONS: dict[str, Operation] = {
+    "format": Operation(lambda *parts: "".join(map(text, parts)), operands=None),
+    "strip": Operation(lambda one: text(one).strip()),
+    "lower": Operation(lambda one: text(one).lower()),
+    "eq": Operation(lambda left, right: text(left) == text(right), operands=2),
+    "in_": Operation(lambda part, whole: text(part) in text(whole), operands=2),
+    "not_": Operation(lambda one: not one, _BOOL),
+    "parse_json": Operation(lambda one, loc: _parsed(text(one), loc), fails=True),
+    "concat": Operation(_listed, _ITEM, operands=None),
+    "pack": Operation(lambda tree: tree, DATA),
+}

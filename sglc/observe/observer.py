@@ -21,10 +21,10 @@ from sglc.execution.plan.prepare import function_steps
 from sglc.execution.tasks import in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
-from sglc.frontend.tracing.tools import AROUND, PAUSE, is_idempotent, paused_in_function
+from sglc.frontend.tracing.tools import AROUND, PAUSE, is_idempotent, is_ordered, paused_in_function
 from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import Plan
+from sglc.ir.plan.plan import FunctionStep, Plan
 from sglc.observe.cached_backend import CallCache
 from sglc.observe.otel import RowSpan, Spans
 from sglc.observe.replay.calls import given_by
@@ -248,13 +248,13 @@ class RowObserver:
         """
         loc = here()
         try:
-            return self._call(name, function, pure, args, named, loc)
+            return self._call(name, function, args, named, loc, pure=pure, free=not is_ordered(name))
         except (RecordingError, Paused) as error:
             raise located(error, loc) from None
 
     def _call(
-        self, name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any],
-        named: Mapping[str, Any], loc: Loc,
+        self, name: str, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], loc: Loc,
+        *, pure: bool, free: bool,
     ) -> Any:  # fmt: skip
         """What happens inside of a function that is called is nobody's affair."""
         waits = inspect.iscoroutinefunction(function)
@@ -265,11 +265,11 @@ class RowObserver:
             except Paused as pause:
                 return tape.paused(pause)
         if isinstance(tape, RowPlayer):
-            answer = partial(tape.called, name, args, named, pure=pure)
+            answer = partial(tape.called, name, args, named, pure=pure, free=free)
             return _awaited(answer) if waits else answer()
         call: Call | None = None
         if tape is not None:
-            call = tape.called(name, args, named, pure=pure, idempotent=is_idempotent(name))
+            call = tape.called(name, args, named, pure=pure, free=free, idempotent=is_idempotent(name))
             if (known := call.known) is not None:
                 answer = partial(given_by, known)
                 return _awaited(answer) if waits else answer()
@@ -288,13 +288,14 @@ class RowObserver:
         for step in function_steps(plan):
             if step.function in tools or isinstance(self.tape, RowPlayer):
                 function = tools.get(step.function, _gone)
-                made[step.function] = partial(self._called_by_plan, step.function, function, not step.effects)
+                made[step.function] = partial(self._called_by_plan, step, function)
         return made
 
     def _called_by_plan(
-        self, name: str, function: Callable[..., Any], pure: bool, /, *args: Any, **named: Any
+        self, step: FunctionStep, function: Callable[..., Any], /, *args: Any, **named: Any
     ) -> Any:
-        return self._call(name, function, pure, args, named, NOWHERE)
+        free = step.effects and not step.needs_order
+        return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)
 
 
 class _RunningTool:

@@ -37,11 +37,14 @@ from sglc.frontend.tracing.stores import Stores
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import GraphBreak
 from sglc.ir.core import Site
+from sglc.ir.effects import Effect
 from sglc.ir.plan import plan_file, plan_json
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.plan import CondStep, FunctionStep, Named, Plan, SwitchStep
 from sglc.ir.plan.segment import ExtendNode, GenNode, SelectNode
 from sglc.ir.pure import STORED
+from sglc.passes import prune
+from sglc.passes.compile import _CACHE as compile_cache
 from tests.source_fuzz.ways import FUNCTION, NO_EFFECTS, PLAN
 
 Fault = Callable[[], AbstractContextManager[Any]]
@@ -321,6 +324,13 @@ def _own_list_changed(row: dict[str, Any], _: Function) -> dict[str, Any]:
 # -- the tracer ----------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _pruned(name: str, wrong: Any) -> Iterator[None]:
+    """`prune` has something wrong, and no plan is there that was made before."""
+    with patch.object(prune, name, wrong), patch.dict(compile_cache, clear=True):
+        yield
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """In the place of a check."""
 
@@ -441,6 +451,13 @@ IN_FUNCTIONS: dict[str, Fault] = {
     "a stream says a piece twice": lambda: _pieces_changed(lambda pieces: [*pieces, pieces[-1]]),
     "a streaming run counts a call too many": lambda: _usage(lambda result: result.outputs.live),
     "a streaming run tells the wrong end": lambda: _meta(lambda result: result.outputs.live),
+    "what is asked for is not generated": lambda: _pruned("variable_of", _nothing),
+    "tools whose value is not asked for are not called": lambda: _pruned(
+        "_ROOTS", Effect.DECIDES | Effect.LEAVES
+    ),
+    "decisions are left out whose value is not asked for": lambda: _pruned(
+        "_ROOTS", Effect.ACTS | Effect.LEAVES
+    ),
 }
 IN_EFFECTS: dict[str, Fault] = {
     "compiling leaves something behind": lambda: _leaves_something("compile"),

@@ -85,6 +85,7 @@ def _step(
     if isinstance(first, PossibleToolCall):
         step = first.step
         asks = "a declared function" if step.effects else "a declared function without effects"
+        asks += ", in no order" if step.effects and not step.in_order else ""
         name = step.function.rpartition(".")[2]
         each = Tally(tools=sure(1))
         return StepForecast(

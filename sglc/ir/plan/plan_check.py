@@ -40,8 +40,6 @@ from sglc.ir.plan.segment import (
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
 from sglc.ir.values import OPERATIONS
 
-_OPERANDS = {"strip": 1, "lower": 1, "eq": 2, "in_": 2, "not_": 1, "parse_json": 1, "pack": 1}
-
 
 def check_plan(plan: Plan) -> None:
     """Blocks hold earlier blocks, their parameters and results fit, and every name is given before it is read.
@@ -103,7 +101,7 @@ def _check_blocks(steps: Sequence[Step], blocks: Sequence[Block], path: str) -> 
                 raise _wrong(here, "hands over to Python before the end")
             case ValueStep() if step.operation not in OPERATIONS:
                 raise _wrong(here, f"has an unknown operation `{step.operation}`")
-            case ValueStep() if len(step.operands) != _OPERANDS.get(step.operation, len(step.operands)):
+            case ValueStep() if OPERATIONS[step.operation].operands not in (None, len(step.operands)):
                 raise _wrong(here, f"has {len(step.operands)} operands")
             case FunctionStep() if step.gives not in GIVES:
                 raise _wrong(here, f"gives a `{step.gives}`")

@@ -6,29 +6,21 @@ import math
 from collections.abc import Iterator
 
 from sglc.errors import Loc, VerifyError
-from sglc.ir.core import NOWHERE, Op, Type, Value, values_in
+from sglc.ir.core import NOWHERE, Op, Type, Value, inputs, values_in
 from sglc.ir.ops import (
     GIVES,
     ORDERS,
     SELECT_METHODS,
     Append,
     Call,
-    Concat,
     Cond,
     Control,
-    Eq,
     Fork,
-    Format,
     Gen,
     Image,
-    In,
     Join,
     Loop,
-    Lower,
     Map,
-    Not,
-    Pack,
-    ParseJson,
     Prompt,
     PureCall,
     RoleClose,
@@ -37,15 +29,14 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
     Store,
-    Strip,
     Switch,
     TextOf,
     Tool,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.values import DATA, OPERATIONS
 
 _STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
-_DATA = (Type.TEXT, Type.BOOL, Type.LIST, Type.JSON)
 
 
 def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
@@ -70,39 +61,27 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
         case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Gen() | Fork():
             yield op.stream, _STREAM
         case Tool() | PureCall():
-            yield from _each((op.args, op.named), _DATA)
-        case Pack():
-            yield from _each(op.tree, _DATA)
+            yield from _each((op.args, op.named), DATA)
         case Store():
-            yield from _each(op.value, _DATA)
+            yield from _each(op.value, DATA)
         case TextOf():
             yield from _each((op.stream, op.since), _STREAM)
         case Prompt():
             yield op.stream, _STREAM
-            yield from _each(op.turns, _DATA)
+            yield from _each(op.turns, DATA)
         case Select():
             yield op.stream, _STREAM
             yield from _each(op.choices, _TEXT)
-        case Format():
-            yield from _each(op.parts, _TEXT)
         case Join():
             yield from _each(op.values, (Type.TEXT, Type.LIST))  # a list where the branches joined something
-        case Concat():
-            yield from _each(op.items, (Type.TEXT, Type.LIST))
-        case Strip() | Lower() | ParseJson():
-            yield from _each(op.text, _TEXT)
-        case Eq():
-            yield from _each((op.left, op.right), _TEXT)
-        case In():
-            yield from _each((op.part, op.text), _TEXT)
-        case Not():
-            yield op.value, _BOOL
         case Cond():
             yield op.pred, _BOOL
         case Switch():
             yield op.value, _TEXT
         case Map():
             yield op.items, (Type.LIST, Type.JSON)
+        case _ if op.mnemonic in OPERATIONS:
+            yield from ((value, OPERATIONS[op.mnemonic].takes) for value in inputs(op))
         case _:
             return
 

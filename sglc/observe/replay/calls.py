@@ -13,7 +13,7 @@ from typing import Any
 
 from sglc.errors import Paused, RecordingError
 from sglc.execution.tasks import task_path
-from sglc.frontend.tracing.tools import EQUAL_CALL, is_ordered
+from sglc.frontend.tracing.tools import EQUAL_CALL
 from sglc.observe.replay.tape import Answered, Json, TapeRow, alike, given_json, occurrence_of, value_of
 
 PAUSES = "sglc.pause/"  # stands before the name of a pause in a recording
@@ -37,11 +37,12 @@ class Calls:
     )  # of each function in each task, or with each arguments, how often
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def next(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Json:
-        """How the next call of a function is written down."""
+    def next(
+        self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool, free: bool = False
+    ) -> Json:
+        """How the next call of a function is written down; `free`: it needs no order."""
         given, by_name = given_json(args, named)
         call: Json = {"function": name, "args": given, "named": by_name}
-        free = not pure and self._is_free(name)
         if not pure and not free:
             task = task_path()
             return {**call, "occurrence": self._count(task, name), **({"task": task} if task else {})}
@@ -57,11 +58,6 @@ class Calls:
             place = self._called.get((among, name), 0) if known is None else known
             self._called[among, name] = max(place + 1, self._called.get((among, name), 0))
         return place
-
-    def _is_free(self, name: str) -> bool:
-        """Whether calls of a function need no order: so it is declared, here or where it was recorded."""
-        known = self.recorded.calls.get((self.within, name), {})
-        return not is_ordered(name) or any("-" in str(occurrence) for _, occurrence in known)
 
     def paused(self, pause: Paused) -> Json:
         """How a pause is written down: as a function of its own, which is given what it asks."""

@@ -168,14 +168,16 @@ class RowPlayer:
         """A generation was answered: its times are those of the recording."""
         output.started_s, output.first_s, output.ended_s = self._times.pop(output.site)  # type: ignore[assignment]
 
-    def called(self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool) -> Any:
+    def called(
+        self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool, free: bool = False
+    ) -> Any:
         """What a declared function returned, or raised; it is not called.
 
         Raises:
             RecordingError: SGLC425 it is given something else, SGLC421 there was no such call, SGLC426 it is
                 not known what it gave.
         """
-        call = self._calls.next(name, args, named, pure=pure)
+        call = self._calls.next(name, args, named, pure=pure, free=free)
         answered = self._calls.recorded_of(call)
         if answered is None:
             number = call["occurrence"]

@@ -262,15 +262,16 @@ class RowRecorder:
     # -- declared functions ----------------------------------------------------------------------
 
     def called(
-        self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool, idempotent: bool = False
-    ) -> Call:
+        self, name: str, args: Sequence[Any], named: Mapping[str, Any], *, pure: bool, free: bool = False,
+        idempotent: bool = False,
+    ) -> Call:  # fmt: skip
         """A declared function is to be called now; if what this gives is `known`, it is not.
 
         Raises:
             RecordingError: SGLC425 it was given something else before the run went on, SGLC426 it was called
                 then and it is not known what it did, SGLC424 what it gave is not kept.
         """
-        line = self._calls.next(name, args, named, pure=pure)
+        line = self._calls.next(name, args, named, pure=pure, free=free)
         answered = self._calls.recorded_of(line)
         if answered is not None:
             if is_ended(answered.line):

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from sglc.ir.core import Op, Program, Region, Tree, Value, walk
+from sglc.ir.core import Op, Program, Region, Value, walk
 from sglc.ir.effects import Effect, any_effect, effects_of
 from sglc.ir.ops import (
     Call,
-    Concat,
     Cond,
-    Eq,
     HostCall,
-    In,
     Loop,
-    Lower,
     Map,
-    Not,
-    Pack,
-    ParseJson,
     PureCall,
-    Strip,
     Switch,
     Tool,
     arms_of,
@@ -38,6 +30,7 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.pure import PURE
+from sglc.ir.values import OPERATIONS
 from sglc.passes.lowering.segments import LoweringScope
 
 
@@ -54,18 +47,6 @@ def decision(
     """
     tree, gives = scope.tree, tuple(scope.name(value) for value in op.results)
     match op:
-        case Strip() | Lower() | ParseJson():
-            return _value(op, scope, (op.text,))
-        case Eq():
-            return _value(op, scope, (op.left, op.right))
-        case In():
-            return _value(op, scope, (op.part, op.text))
-        case Not():
-            return _value(op, scope, (op.value,))
-        case Concat():
-            return _value(op, scope, op.items)
-        case Pack():
-            return _value(op, scope, (op.tree,))
         case Tool() | PureCall():
             named = {key: tree(item) for key, item in op.named.items()}
             effects, order = isinstance(op, Tool), op.order if isinstance(op, Tool) else "overlap"
@@ -88,7 +69,9 @@ def decision(
         case HostCall():
             return HostStep(op.reason, op.loc, tuple(map(tree, op.reads)), op.error)
         case _:
-            raise AssertionError(op.mnemonic)
+            fields = [getattr(op, name) for name in op.own_fields]
+            items = fields if OPERATIONS[op.mnemonic].operands else fields[0]
+            return ValueStep(_only(gives), op.mnemonic, tuple(map(tree, items)), op.loc)
 
 
 def put_together(value: Value, scope: LoweringScope, reader: Op) -> Step:
@@ -118,11 +101,6 @@ def calls_tools(op: Op) -> bool:
 def has_to_run(op: Op) -> bool:
     """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
     return any_effect(op, ~Effect.DECIDES)
-
-
-def _value(op: Op, scope: LoweringScope, items: Iterable[Tree]) -> Step:
-    operands = tuple(map(scope.tree, items))
-    return ValueStep(_only([scope.name(value) for value in op.results]), op.mnemonic, operands, op.loc)
 
 
 def _only(gives: Sequence[Slot | Held]) -> str:
