@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import sglc
@@ -44,6 +45,8 @@ from tests.reference.oracle import Oracle
 ROWS = 16
 EQUAL = 4  # rows that are the same, of those that `unify` is measured on
 SIBLINGS = 8
+ESSAYS = 16
+POOL = 160  # pages of 16 tokens: less than half of what the essays take
 ESSAY = "Tea is made from leaves, and it takes as long as it takes. " * 8
 RULES = "Answer in one word. Name no source. Where two answers fit, give the older one. " * 20
 Rows = Sequence[Mapping[str, str]]
@@ -104,6 +107,13 @@ def extracted(s: Any, essay: str) -> None:
 
 
 @sglc.function
+def marked(s: Any, essay: str, question: str) -> None:
+    """Many questions on each of some essays."""
+    s += f"{essay}\n{question}"
+    s += sglc.gen("mark", max_tokens=2, ignore_eos=True)
+
+
+@sglc.function
 def graded(s: Any, question: str) -> None:
     """The same question stands in many rows, and its mark is given twice, by two names."""
     s += f"Question: {question}\nRules: {RULES}\n"
@@ -143,11 +153,11 @@ class CountedOracle(Oracle):
 class Counted(LocalBackend):
     """The local back end with the oracle for a model."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: int = 4_000) -> None:
         super().__init__(LocalOptions("smollm2", device="cpu"))
         vocabulary = len(self.tokenizer.token_bytes())
         self.submits = 0
-        self.oracle = CountedOracle(pages=4_000, page_size=16, vocab_size=vocabulary, eos_ids=())
+        self.oracle = CountedOracle(pages=pages, page_size=16, vocab_size=vocabulary, eos_ids=())
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -210,9 +220,9 @@ def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
         return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
 
 
-def measured_batch(plan: Plan, rows: Rows) -> Figures:
+def measured_batch(plan: Plan, rows: Rows, pages: int = 4_000) -> Figures:
     """Run the rows as one batch, from an empty prefix tree."""
-    backend = Counted()
+    backend = Counted(pages)
     results = LoadedPlan(plan).run_batch(rows, backend=backend, seed=0)
     used = sum((result.usage for result in results), Usage())
     backend.close()
@@ -256,6 +266,7 @@ def report() -> dict[str, Any]:
 
     essays = [{"essay": f"{number}. {ESSAY}"} for number in range(4)]
     questions = [{"question": f"what is {number} times {number}?"} for number in range(ROWS)]
+    mixed = [{"essay": f"{row % ESSAYS}. {3 * ESSAY}", "question": f"Mark {row}."} for row in range(ESSAYS * 8)]
     hoisted = {
         name: compile_program(siblings(way), target).plan for name, way in (("off", False), ("on", True))
     }
@@ -265,6 +276,9 @@ def report() -> dict[str, Any]:
         "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
         "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
         "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
+        "hoist_prefix": both(
+            marked.trace(), mixed, without("hoist_prefix"), LOCAL, partial(measured_batch, pages=POOL)
+        ),
         "reorder": both(answered.trace(), questions, LOCAL, ["+reorder"]),
         "hoist_prefix inside a program (left out)": {
             name: asdict(measured(plan, [{}])) for name, plan in hoisted.items()
@@ -306,7 +320,8 @@ def main() -> int:
             "speculate": 1,
             "unify": ROWS * EQUAL,
             "reorder": ROWS,
-            "hoist_prefix": 1,
+            "hoist_prefix": ESSAYS * 8,
+            "hoist_prefix inside a program (left out)": 1,
         },
         "figures": found,
         **setting(),

@@ -38,6 +38,7 @@ PASSES = (
     "inline_calls",
     "fold_text",
     "share_prefixes",
+    "hoist_prefix",
     "unify",
     "overlap_tools",
     "unify",

@@ -279,7 +279,7 @@ def test_the_remark_counts_tokens(capsys: pytest.CaptureFixture[str], monkeypatc
     backend = engine(4_000)
     ask.run_batch([("x" * 100, "1"), ("y" * 100, "2"), ("x" * 100, "3")], backend=backend)
     backend.close()
-    lines = [line for line in capsys.readouterr().err.splitlines() if "hoist_prefix" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hoist_prefix: ")]
     assert len(lines) == 1
     assert lines[0].startswith("hoist_prefix: hoisted 100 of 303 tokens out of 3 rows (")
 

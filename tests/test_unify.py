@@ -42,12 +42,13 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL
 from tests.depth import at_depth
+from tests.openai_server import serving
 from tests.oracle_backend import Characters, OracleBackend
 from tests.random_programs import ARGS, random_program
 from tests.test_known_answers import same
 from tests.test_plan_run import Recorded
 from tests.test_record import begun, plain
-from tests.test_response_cache import echoing, shown
+from tests.test_response_cache import chat, echoing, shown
 from tests.waiting import HandClock, until
 
 WITHOUT = tuple(name for name in LOCAL if name != "unify")
@@ -105,6 +106,7 @@ class Model:
             self._gate = self._gate or asyncio.Event()
             await self._gate.wait()
         if self.fails(request):
+            emit(Delta(request.index, "half of "))
             raise BackendError("SGLC503", "the model has no answer", request.node.loc)
         self.ended += 1
         node, index, tokenizer = request.node, request.index, self.target.tokenizer
@@ -262,6 +264,17 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
 
 
 @pytest.mark.slow
+def test_on_an_api() -> None:
+    with serving(lambda body: f"{len(body['messages'])} messages") as api:
+        backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key="sk")
+        results = chat.run_batch([{"q": f"n{number % 4}"} for number in range(16)], backend=backend)
+        assert unified(results) == (8, 24)
+        assert len(api.bodies) == 8
+        assert [(row["a"], row["b"]) for row in results] == [("2 messages", "4 messages")] * 16
+        backend.close()
+
+
+@pytest.mark.slow
 def test_on_a_model_of_tokens(local: LocalBackend) -> None:
     """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
     rows = TAILS[:8]
@@ -278,6 +291,7 @@ def test_a_plan_without_the_pass_makes_every_call() -> None:
     for passes, expected in ((LOCAL, (16, 48)), (WITHOUT, (64, 0))):
         plan = compile_program(asks.trace(), backend.target, passes).plan
         assert unified(LoadedPlan(plan).run_batch(ROWS, backend=backend)) == expected
+    assert unified(asks.run_batch(ROWS, backend=backend, passes="-unify")) == (64, 0)
 
 
 def test_samples_are_drawn_for_each_row() -> None:
@@ -327,6 +341,25 @@ def test_what_one_call_answers_is_within_what_was_expected() -> None:
     assert (analysis.usage.calls, analysis.usage.unified) == (1, 1)
     assert analysis.within
     backend.close()
+
+
+def test_twins_behind_a_sample() -> None:
+    """Python looks at the sample, so it is in a stream that was kept, whose text nobody follows."""
+
+    @sgl.function
+    def behind(s: Any, q: str) -> Any:
+        s += q + sgl.gen("own")
+        said = s["own"] + str(id(s))[:0]
+        forks = s.fork(3)
+        for branch in forks:
+            branch += said + sgl.gen("x", temperature=0) + sgl.gen("y", temperature=0)
+        return [branch["y"] for branch in forks]
+
+    backend = Model()
+    results = behind.run_batch([{"q": "x"}] * 3, backend=backend, seed=1)
+    assert unified(results) == (9, 12)
+    assert [len(set(row.ret_value)) for row in results] == [1, 1, 1]
+    assert len({row.ret_value[0] for row in results}) == 3
 
 
 # -- what ends early -------------------------------------------------------------------------------------
@@ -702,3 +735,22 @@ def test_streams_that_others_have_made_are_opened_and_released_in_order() -> Non
     assert done[0].samples == done[1].samples
     assert done[2].prompt_ids == done[3].prompt_ids
     assert model.walker.kept.empty
+
+
+def test_pieces_of_a_call_that_fails_are_not_those_of_others() -> None:
+    model = Model()
+    model.fails = lambda request: len(model.asked) < 2
+
+    async def play() -> list[list[Event]]:
+        backend = UnifiedBackend(model)
+
+        async def events() -> list[Event]:
+            return [event async for event in backend.submit(segment("a"))]
+
+        return list(await asyncio.gather(events(), events()))
+
+    first, second = asyncio.run(play())
+    assert [type(event) for event in first] == [Delta, NodeFailed]
+    *pieces, done = second
+    assert isinstance(done, GenDone)
+    assert "".join(piece.text for piece in pieces if isinstance(piece, Delta)) == done.samples[0].text

@@ -368,7 +368,9 @@ class Function:
         def order(ahead: Sequence[Fitting]) -> Sequence[int]:
             if call.duplicates is not None:
                 call.duplicates.look([arguments for arguments, _ in ahead])
-            if not hoist_prefix:
+            from sglc.passes.pipelines import hoists
+
+            if not (hoist_prefix and hoists(call.backend.target)):
                 return range(len(ahead))
             from sglc.execution.batch.prefixes import batch_order
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import UsageError
+from sglc.execution.batch.order import begins
+from sglc.execution.batch.prefixes import Beginnings, remark
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
@@ -134,6 +136,13 @@ def explained(
         made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
     first, goal = made[0][0].compiled, made[0][0].backend.target
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
+    if rows is not None and first.plan.leads:
+        begun = [
+            begins(one.compiled.plan.leads, texts) if texts.keys() >= set(one.compiled.plan.names) else ()
+            for one, texts in made
+        ]
+        said = remark(Beginnings(begun, function.definition.loc), goal.tokenizer)
+        first = replace(first, remarks=(*first.remarks, said))
     return Explanation(
         first, forecast, price_of(goal.name, forecast.counts), made[0][0].breaks,
         tuple(findings(function.definition, first.source)),

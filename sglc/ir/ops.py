@@ -166,6 +166,7 @@ class Gen(Op):
     `ahead`: tokens of one request of an API that may go on past it, to generations behind it; 0: none may.
     `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
     `unify`: it is made once for all that ask for the same, here and in other rows.
+    `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     """
 
     stream: Value
@@ -174,13 +175,14 @@ class Gen(Op):
     ahead: int = 0
     cache_key: str = ""
     unify: bool = False
+    hoist: tuple[str, ...] = ()
 
 
 @op("select", S, T)
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key` and `unify` are as of `gen`.
+    `cache_key`, `unify` and `hoist` are as of `gen`.
     """
 
     stream: Value
@@ -189,6 +191,7 @@ class Select(Op):
     method: str = SELECT_METHODS[0]
     cache_key: str = ""
     unify: bool = False
+    hoist: tuple[str, ...] = ()
 
 
 @op("fork", variadic=True, pure=True)

@@ -17,6 +17,7 @@ LOCAL = (
     "share_prefixes",  # before roles are lowered, because equal turns are easiest to see as roles
     "lower_roles",  # turns become template text and control tokens
     "fold_text",  # that text joins the literals beside it
+    "hoist_prefix",  # behind all that changes prompts
     "unify",  # last: no pass behind it makes another sampling or prompt of what it marks
 )
 
@@ -33,6 +34,7 @@ TEXT = (
     "share_prefixes",
     "lower_roles",
     "fold_text",
+    "hoist_prefix",
     "unify",
 )
 
@@ -48,6 +50,7 @@ CHAT = (
     "fold_text",
     "share_prefixes",
     "cache_hints",  # longer literals reach further, and nothing changes a prompt behind it
+    "hoist_prefix",
     "unify",
 )
 
@@ -93,3 +96,8 @@ def pipeline_for(target: Target) -> tuple[str, ...]:
     if target.protocol == "tokens" and target.takes == EVERYTHING:
         return LOCAL
     return _BY_PROTOCOL[target.protocol]
+
+
+def hoists(target: Target) -> bool:
+    """Whether rows of a batch run in the order of how their prompts begin."""
+    return "hoist_prefix" in map(name_of, pipeline_for(target))

@@ -54,7 +54,7 @@ def ask(s, question):
         (("lower_roles", "+reorder"), PLAIN, ("lower_roles", "reorder")),
         (("-fold_text", "-speculate"), PLAIN, tuple(name for name in LOCAL if name != "fold_text")),
         (
-            ("-fold_text", "+reorder", "-unify"),
+            ("-fold_text", "+reorder", "-unify", "-hoist_prefix"),
             PLAIN,
             (*LOCAL[:LOCAL_AT], "reorder", "share_prefixes", "lower_roles"),
         ),

@@ -122,6 +122,7 @@ class LateThreads(MatcherThreads):
         *,
         may_take_s: float,
         awaited: bool,
+        urgent: bool = False,
     ) -> None:
         self.begun.append((key, work, then))
 

@@ -19,6 +19,7 @@ from sglc.runtime.engine import jump_forward
 from tests.runtime import test_engine
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_grammar import LETTERS
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parent.parent.parent
 BYTES = [b"", *(bytes([byte]) for byte in range(256))]
@@ -186,3 +187,30 @@ def test_a_strict_schema_that_is_too_deep_for_its_parser_is_refused() -> None:
         CONSTRAINTS.of(Sampling(json_schema=schema, strict=True))
     assert failure.value.note is not None
     assert "recursion limit" in failure.value.note
+
+
+NEVER_ENDS = """
+from sglc.ir.sampling import Sampling
+from tests.runtime import test_engine
+from tests.runtime.test_engine import EOS, LONG
+from tests.runtime.test_grammar import LETTERS
+
+bench = test_engine.Bench(depth=2)
+rules = 'x{0,2000} "."\\nx ::= y{0,2000}\\ny ::= [a-h]?'
+held = Sampling(max_tokens=100, ebnf=f"root ::= [ab] [ab] [ab] [ab] {rules}")
+handle = bench.engine.extend(None, LONG[:9])
+request = bench.engine.gen(handle, held, [1], eos_ids=EOS, constraint=LETTERS.of(held))
+free = bench.gen(LONG[:7])
+bench.run()
+error = bench.of(request)[-1].error
+print(error.code, bench.samples(free)[0][2], bench.nothing_left(), bench.engine.threads.lost)
+"""
+
+
+@pytest.mark.slow
+def test_a_call_of_the_library_that_never_ends_is_left_behind() -> None:
+    """In a process of its own, whose end it does not put off either."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=HANG_S, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, "SGLC459 length True 1\n"), done.stderr

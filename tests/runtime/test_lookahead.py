@@ -138,6 +138,24 @@ def test_others_go_on_while_a_call_runs() -> None:
     assert bench.samples(request) == [truth]
 
 
+def test_every_step_takes_a_free_row_on_while_another_row_is_late() -> None:
+    bench, constraint = Bench(), Stuck("[ab]{20}", 2)
+    bench.held(constraint)
+    try:
+        bench.until(lambda: constraint.left < 0)
+        bench.gen(LONG[:12], Sampling(max_tokens=20, ignore_eos=True))
+        bench.step()
+        for _ in range(18):
+            before = len(bench.oracle.steps)
+            bench.step()
+            assert len(bench.oracle.steps) == before + 1
+            assert bench.oracle.steps[-1].rows.size == 1
+    finally:
+        constraint.released.set()
+    bench.run()
+    assert bench.nothing_left()
+
+
 def test_what_is_aborted_while_it_is_late_gives_its_pages_back_at_once() -> None:
     bench, constraint = Bench(), Stuck("[ab]{20}", 2)
     request = bench.held(constraint)
@@ -236,8 +254,8 @@ class Asked:
         self.threads = threads
         self.given: list[Any] = []
 
-    def begin(self, key: object, work: Callable[[], Any]) -> None:
-        self.threads.begin(key, work, self.given.append, may_take_s=0.05, awaited=True)
+    def begin(self, key: object, work: Callable[[], Any], *, urgent: bool = False) -> None:
+        self.threads.begin(key, work, self.given.append, may_take_s=0.05, awaited=True, urgent=urgent)
 
     def all(self) -> list[Any]:
         """What all have given."""
@@ -297,6 +315,21 @@ def test_what_is_dropped_is_not_given() -> None:
     asked.threads.drop(1)
     first.set()
     assert asked.all() == ["another"]
+
+
+def test_what_is_urgent_comes_first() -> None:
+    asked, begun, first = Asked(MatcherThreads(threads=1)), threading.Event(), threading.Event()
+
+    def holds() -> None:
+        begun.set()
+        first.wait()
+
+    asked.begin(0, holds)
+    begun.wait()
+    for number in range(1, 7):
+        asked.begin(number, partial(int, number), urgent=number in (3, 5))
+    first.set()
+    assert asked.all() == [None, 3, 5, 1, 2, 4, 6]
 
 
 def test_few_threads_are_lost_and_others_take_their_place() -> None:

@@ -248,8 +248,13 @@ class RuntimeProcess:
                 ],
                 stdin=subprocess.PIPE,  # which closes with the program
                 stdout=2,  # results are the program's alone to print
-                # It imports what the program would.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                # It imports what the program would. Its threads share what memory was given back: otherwise
+                # each keeps what it once had.
+                env={
+                    "MALLOC_ARENA_MAX": "2",
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                },
                 process_group=0,  # Ctrl-C is not for it
             )
             return self._process

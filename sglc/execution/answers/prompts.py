@@ -66,6 +66,7 @@ class Followed:
     opened: dict[int, tuple[Followed, int]]  # where the streams come from that it opens
     texts: dict[int, str] = field(default_factory=dict)
     failed: dict[int, SglcError] = field(default_factory=dict)
+    number: int = field(default_factory=_NUMBERS.__next__)  # unlike that of any other
     _answers: dict[int, tuple[GenDone | SelectDone, Target]] = field(default_factory=dict)
     _made: dict[int, Made] = field(default_factory=dict)
     _prompts: dict[int, Prompt] = field(default_factory=dict)
@@ -128,19 +129,23 @@ class Followed:
             return None
         if isinstance(node, GenNode):
             return (*prompt, _number(node.sampling))
-        return (*prompt, choice_texts(node, self.texts), node.method) if self.may_be_asked(index) else None
+        there = all(source in self.texts for source in reads(node)[1:])
+        return (*prompt, choice_texts(node, self.texts), node.method) if there else None
 
-    def _parts(self, stream: int) -> list[FilledPart] | None:
-        """What a stream is made of; None: it is not known yet. Kept short: every generation pays for it."""
-        found: list[Sequence[FilledPart]] = []
+    def _parts(self, stream: int) -> list[Hashable] | None:
+        """What a stream is made of; None: it is not known yet. Kept short: every generation pays for it.
+
+        A stream of an earlier segment of which nobody knows that stands for itself: it is equal to no other.
+        """
+        found: list[Sequence[Hashable]] = []
         followed = self
         while True:
             node = followed.segment.nodes[stream]
+            adds: Sequence[Hashable] | None = ()
             if isinstance(node, ExtendNode):
-                parts = followed._filled(node.parts)
-                if parts is None:
-                    return None
-                found.append(parts)
+                adds = followed._filled(node.parts)
+            elif isinstance(node, _ASKED):
+                adds = (followed.left(stream),) if stream in followed.texts else None
             elif isinstance(node, OpenNode):
                 if node.handle is None:
                     break
@@ -148,14 +153,17 @@ class Followed:
                     return None
                 followed, stream = followed.opened[stream]
                 continue
-            elif isinstance(node, _ASKED):
-                if stream not in followed.texts:
+            if adds is None:
+                if followed is self:
                     return None
-                found.append((followed.left(stream),))
+                found.append(((followed.number, stream),))
+                break
+            found.append(adds)
             assert not isinstance(node, ReleaseNode)
             stream = node.stream
         found.reverse()
-        return list(chain.from_iterable(found))
+        whole: list[Hashable] = list(chain.from_iterable(found))
+        return [part for part in whole if part != ""] if "" in whole else whole
 
     def _filled(self, parts: tuple[Part, ...]) -> Sequence[FilledPart] | None:
         for part in parts:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sglc.ir.plan.events import Delta, GenDone, SelectDone
+from sglc.ir.plan.events import GenDone, SelectDone
 from sglc.ir.plan.segment import ImagePart
 
 _BYTES = 64 << 20  # of answers that are remembered
@@ -20,30 +20,20 @@ Answer = GenDone | SelectDone
 class Follower(Protocol):
     """Who waits for a call that another one makes."""
 
-    def hear(self, index: int, delta: Delta) -> None:
-        """More of the answer to its generation `index` has come."""
-
     def answered(self, index: int, done: Answer | None) -> None:
-        """It is there; None: it will never be, and is asked for once more."""
+        """The answer to its generation `index` is there; None: it will never be, and is asked for once more."""
 
 
 @dataclass(slots=True, eq=False)
 class SharedCall:
-    """A call that goes on, what came of it, and who waits for it: each with the generation that does.
+    """A call that goes on, and who waits for it: each with the generation that does.
 
     `unwanted` is called when the last one has left.
     """
 
     key: Hashable
     unwanted: Callable[[], None]
-    deltas: list[Delta] = field(default_factory=list)
     followers: list[tuple[Follower, int]] = field(default_factory=list)
-
-    def heard(self, delta: Delta) -> None:
-        """More of the answer has come."""
-        self.deltas.append(delta)
-        for follower, index in self.followers:
-            follower.hear(index, delta)
 
     def leave(self, follower: Follower, index: int) -> None:
         """It does not wait any more."""

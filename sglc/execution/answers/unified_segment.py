@@ -8,7 +8,6 @@ have been.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -64,6 +63,11 @@ class UnifiedSegment:
         handles: all that it opens, keeps and releases.
     """
 
+    __slots__ = (
+        "_alone", "_asked", "_batch", "_before", "_blocked", "_events", "_followed", "_handles", "_left",
+        "_making", "_news", "_nodes", "_over", "_sent", "_streams", "_tasks", "_waiting",
+    )  # fmt: skip
+
     def __init__(
         self, batch: BatchCalls, segment: Segment, asked: Sequence[int], handles: Sequence[int],
         streams: bool,
@@ -72,19 +76,18 @@ class UnifiedSegment:
         self._nodes = segment.nodes
         self._followed: Followed = batch.streams.follow(segment)
         self._streams = streams
-        self._events: deque[Event | BaseException] = deque()
+        self._events: list[Event | BaseException] = []
         self._news: asyncio.Future[None] | None = None  # somebody waits for events
         self._sent: set[int] = set()  # generations and kept streams that were handed over
         self._making: dict[int, SharedCall] = {}  # those of them that others may wait for
         self._waiting: dict[int, SharedCall] = {}  # generations that others make
-        self._heard: set[int] = set()  # those of them of which some text came
-        self._alone: set[int] = set()  # generations whose shared call has failed
+        self._alone: frozenset[int] = frozenset()  # generations whose shared call has failed
         self._blocked = True  # whether something may be left to be handed over
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
         self._left = False  # nobody wants events any more
         self._asked = asked
         self._handles = handles
-        self._before: list[UnifiedSegment] = []
+        self._before: Sequence[UnifiedSegment] = ()
         self._over: asyncio.Event | None = None  # everything was handed over, or will never be
         if handles:
             self._over = asyncio.Event()
@@ -100,11 +103,13 @@ class UnifiedSegment:
             if not self._leads():
                 self._go_on()
             while True:
-                while self._events:
-                    event = self._events.popleft()
+                events, self._events = self._events, []
+                for event in events:
                     if isinstance(event, BaseException):
                         raise event
                     yield event
+                if self._events:  # meanwhile
+                    continue
                 if not self._tasks and not self._waiting:
                     return
                 self._news = asyncio.get_running_loop().create_future()
@@ -195,8 +200,6 @@ class UnifiedSegment:
             return True
         call.followers.append((self, index))
         self._waiting[index] = call
-        for delta in call.deltas:
-            self.hear(index, delta)
         return False
 
     def _key(self, index: int) -> tuple[Any, ...] | None:
@@ -244,7 +247,7 @@ class UnifiedSegment:
             if not self._blocked:
                 self._let_go()
             return
-        self._tasks.add(asyncio.get_running_loop().create_task(self._follow(rest, last=not self._blocked)))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._follow(rest, last=not self._blocked)))
 
     async def _follow(self, rest: Rest, last: bool) -> None:
         were = {place: index for index, place in rest.places.items()}
@@ -271,9 +274,7 @@ class UnifiedSegment:
         """The back end says something of a node."""
         index = event.node
         self._put(event)
-        if isinstance(event, Delta):
-            if (call := self._making.get(index)) is not None:
-                call.heard(event)
+        if isinstance(event, Delta):  # those who wait have all at once: what began may fail
             return
         call = self._making.pop(index, None)
         if isinstance(event, NodeFailed):
@@ -301,7 +302,7 @@ class UnifiedSegment:
         """A part has ended, perhaps without all of its answers."""
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.discard(task)
+        self._tasks.remove(task)
         self._batch.left.discard(task)
         for index in [index for index in self._making if not rest.places or index in rest.places]:
             self._batch.calls.end(self._making.pop(index), None)
@@ -318,17 +319,11 @@ class UnifiedSegment:
         elif self._blocked:
             self._go_on()
 
-    def hear(self, index: int, delta: Delta) -> None:
-        """More of an answer has come that another one asked for."""
-        if self._streams:
-            self._heard.add(index)
-            self._put(replace(delta, node=index))
-
     def answered(self, index: int, done: Answer | None) -> None:
         """It is there; None: it will never be, and is asked for once more."""
         del self._waiting[index]
         if done is None:
-            self._alone.add(index)
+            self._alone |= {index}
         else:
             self._answered(index, done)
         self._go_on()
@@ -337,7 +332,7 @@ class UnifiedSegment:
     def _answered(self, index: int, done: Answer) -> None:
         self._followed.answered(index, done, self._batch.inner.target)
         mine = replace(done, node=index, usage=_UNIFIED)
-        for event in told(mine, self._streams and index not in self._heard):
+        for event in told(mine, self._streams):
             self._put(event)
 
     def _put(self, event: Event | BaseException) -> None:
@@ -366,7 +361,7 @@ class UnifiedSegment:
         if not self._left:
             return
         if any(call.followers for call in self._making.values()):
-            self._batch.left |= self._tasks
+            self._batch.left.update(self._tasks)
             return
         for call in self._making.values():
             self._batch.calls.end(call, None)

@@ -50,7 +50,7 @@ def lower_plan(program: Program, target: Target) -> Plan:
         returns=block.results[0],
         estimate=estimate(steps, blocks, target.tokenizer),
         blocks=blocks,
-        leads=prompt_prefixes(program),
+        leads=prompt_prefixes(program, marked=True),
         guards=tuple(PlanGuard(op.fact, op.expected, op.loc) for op in program.params if isinstance(op, Guard)),
         outputs=program.outputs,
     )

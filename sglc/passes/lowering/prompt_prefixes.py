@@ -6,7 +6,7 @@ differs from row to row are arguments, so a beginning is written with the names 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sglc.ir.core import Op, Program, Value
 from sglc.ir.ops import (
@@ -33,7 +33,21 @@ from sglc.ir.plan.plan import Derived, PromptPrefix
 from sglc.ir.plan.segment import RoleMark, Slot
 
 
-def prompt_prefixes(program: Program, *, constants: bool = False) -> tuple[PromptPrefix, ...]:
+def beginnings(program: Program) -> Sequence[tuple[Op, PromptPrefix]]:
+    """How the prompt of each generation begins, and what a host call may go on from, in program order."""
+    walk = _Walk()
+    args: dict[Value, _Known] = {
+        op.results[0]: ((Slot(op.name),), True)
+        for op in program.params
+        if isinstance(op, Arg) and op.kind == "str"
+    }
+    walk.program(program, args)
+    return [(op, _merged(prefix)) for op, prefix in walk.found]
+
+
+def prompt_prefixes(
+    program: Program, *, constants: bool = False, marked: bool = False
+) -> tuple[PromptPrefix, ...]:
     """The beginnings of the prompts of `program` up to the last argument in each, in program order.
 
         s1 = append(s0, 'Essay: '); s2 = append(s1, essay); s3, t0 = gen(s2, 'x'); s4 = append(s3, q)
@@ -45,16 +59,12 @@ def prompt_prefixes(program: Program, *, constants: bool = False) -> tuple[Promp
 
     Args:
         constants: other runs have other literals, so these tell rows apart as arguments do.
+        marked: only those of generations that `hoist_prefix` has marked.
     """
-    walk = _Walk()
-    args: dict[Value, _Known] = {
-        op.results[0]: ((Slot(op.name),), True)
-        for op in program.params
-        if isinstance(op, Arg) and op.kind == "str"
-    }
-    walk.program(program, args)
     found: dict[PromptPrefix, PromptPrefix] = {}  # by what tells rows apart
-    for prefix in map(_merged, walk.found):
+    for op, prefix in beginnings(program):
+        if marked and not (isinstance(op, Gen | Select) and op.hoist):
+            continue
         if constants:
             found.setdefault(prefix, prefix)
         else:
@@ -101,7 +111,7 @@ class _Walk:
     """Ops in order. Of what is not in `texts` or `streams` nothing is known before the run."""
 
     def __init__(self) -> None:
-        self.found: list[PromptPrefix] = []
+        self.found: list[tuple[Op, PromptPrefix]] = []
         self.texts: dict[Value, _Known] = {}
         self.streams: dict[Value, _Known] = {}
 
@@ -131,9 +141,10 @@ class _Walk:
                     self.streams.update(dict.fromkeys(op.results, self.streams[op.stream]))
             case Gen() | Select():
                 if op.stream in self.streams:
-                    self.found.append(self.streams[op.stream][0])
+                    self.found.append((op, self.streams[op.stream][0]))
             case HostCall():
-                self.found += [prefix for prefix, _ in self.streams.values()]  # it may go on from any of them
+                # It may go on from any of them.
+                self.found += [(op, prefix) for prefix, _ in self.streams.values()]
             case Format():
                 self.texts[op.results[0]] = _joined(map(self.text, op.parts))
             case Strip() | Lower():

@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from sglc.errors import SglcError
 from sglc.runtime.engine.logit_masks import allowed_at
 from sglc.runtime.engine.scores import account
@@ -75,9 +77,10 @@ def look_ahead(
             return Lookahead(state, ends)
     run = forced_run(request, state, made)
     mask = allowed_at(request, state, made)
-    if run is None or run.finish:
-        return Lookahead(state, run=run, mask=mask)
-    return Lookahead(state, run=run, mask=mask, behind=allowed_at(request, run.state, made + len(run.ids)))
+    behind = None
+    if run is not None and not run.finish:
+        behind = np.packbits(allowed_at(request, run.state, made + len(run.ids)))
+    return Lookahead(state, run=run, mask=np.packbits(mask), behind=behind, size=mask.size)
 
 
 def next_run(part: RequestPart, made: int) -> JumpForward | None:

@@ -49,7 +49,7 @@ def allowed_next(request: EngineRequest, sample: int, made: int) -> Bool:
         assert state.ahead is not None, "a mask that nobody asked for"
         known = state.ahead.mask if state.run is None else state.ahead.behind
         assert known is not None
-        return known
+        return np.unpackbits(known, count=state.ahead.size).view(np.bool_)
     if state.run is None:
         return allowed_at(request, state.state, made)
     return allowed_at(request, state.run.state, made + len(state.run.ids))

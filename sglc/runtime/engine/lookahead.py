@@ -75,6 +75,7 @@ class Lookaheads:
             lambda given: self._answer(question, given),
             may_take_s=_MAY_TAKE_S,
             awaited=request.patient,
+            urgent=token is not None,  # who has a row, or had one, comes before who waits for one
         )
 
     def _answer(self, question: _Question, given: tuple[Lookahead, float] | SglcError) -> None:

@@ -34,7 +34,7 @@ from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCa
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
-_READING_MAY_TAKE_S = 30.0  # of a processor, for what a generation is held to, compiled before or not
+_READING_MAY_TAKE_S = 10.0  # of a processor, for what a generation is held to, compiled before or not
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
 from sglc.errors import RunError, SglcError
@@ -35,6 +36,7 @@ class _Call:
     then: Callable[[Any], None]
     may_take_s: float
     awaited: bool
+    rank: tuple[bool, int]  # the lowest goes first
     begun_s: float
     given: Any = None
     bug: BaseException | None = None
@@ -51,7 +53,8 @@ class MatcherThreads:
         self._lock = threading.Lock()
         self._begun = threading.Condition(self._lock)
         self._ended = threading.Condition(self._lock)
-        self._ready: deque[_Call] = deque()
+        self._ready: list[tuple[tuple[bool, int], _Call]] = []  # a heap
+        self._begun_calls = 0
         self._behind: dict[Hashable, deque[_Call]] = {}  # of the keys with a call that is ready or runs
         self._given: deque[_Call] = deque()
         self._working: dict[_Thread, None] = {}
@@ -74,20 +77,23 @@ class MatcherThreads:
         *,
         may_take_s: float,
         awaited: bool,
+        urgent: bool = False,
     ) -> None:
-        """Have `work` done, which may take `may_take_s` of a processor.
+        """Have `work` done, which may take `may_take_s` of a processor, `urgent` before other work.
 
         Then `deliver` calls `then` with what it gives, or with the `SglcError` that it raises, unless its key
         is dropped before. `wait` has patience with it if it is `awaited`.
         """
-        call = _Call(key, work, then, may_take_s, awaited, time.perf_counter())
+        self._begun_calls += 1
+        rank = (not urgent, self._begun_calls)
+        call = _Call(key, work, then, may_take_s, awaited, rank, time.perf_counter())
         self._calls[call] = None
         with self._lock:
             if key in self._behind:
                 self._behind[key].append(call)
                 return
             self._behind[key] = deque()
-            self._ready.append(call)
+            heappush(self._ready, (rank, call))
             self._look_after()
 
     def drop(self, key: Hashable) -> None:
@@ -144,7 +150,7 @@ class MatcherThreads:
         """Give up what takes too long, and have a thread more for what has waited long."""
         self._give_up()
         if self._ready:
-            waited = time.perf_counter() - self._ready[0].begun_s > _LONG_S
+            waited = time.perf_counter() - self._ready[0][1].begun_s > _LONG_S
             if waited or len(self._working) == self._resting:
                 self._staff()
 
@@ -158,8 +164,9 @@ class MatcherThreads:
             self._working[thread] = None
             thread.start()
         elif not most:
-            while self._ready:
-                self._fail(self._ready.popleft())
+            for _, call in self._ready:
+                self._fail(call)
+            self._ready.clear()
 
     def _give_up(self) -> None:
         """Calls that have taken too long have failed; their threads are lost until they come back."""
@@ -220,7 +227,8 @@ class _Thread(threading.Thread):
                     return
                 behind = threads._behind[call.key]
                 if behind:
-                    threads._ready.append(behind.popleft())
+                    following = behind.popleft()
+                    heappush(threads._ready, (following.rank, following))
                 else:
                     del threads._behind[call.key]
                 self.call = None
@@ -235,7 +243,7 @@ class _Thread(threading.Thread):
                 threads._resting -= 1
                 if not woken and not threads._ready:
                     return None
-            call = threads._ready.popleft()
+            _, call = heappop(threads._ready)
             if not call.over:
                 threads._look_after()
                 self._began_s = time.thread_time()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sglc.runtime.step import Bool
+import numpy as np
+from numpy.typing import NDArray
 
+Packed = NDArray[np.uint8]  # bits
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 
 
@@ -29,15 +31,16 @@ class JumpForward:
 class Lookahead:
     """What a sample goes on with behind `state`, found out beside the steps, because it may take long.
 
-    It ends there, goes on with a `run`, or chooses. Fields `mask` and `behind`, bool [V]: what it may choose at
-    `state` and behind the run, where there is something to choose.
+    It ends there, goes on with a `run`, or chooses. Fields `mask` and `behind`: what it may choose at `state`
+    and behind the run, where there is something to choose, of `size` ids; packed, as many may wait for a row.
     """
 
     state: int
     ends: bool = False
     run: JumpForward | None = None
-    mask: Bool | None = None
-    behind: Bool | None = None
+    mask: Packed | None = None
+    behind: Packed | None = None
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
