@@ -309,7 +309,7 @@ def test_the_deepest_text_goes_through_every_stage() -> None:
 @pytest.mark.parametrize("name", few(PASSES, 1))
 def test_pass_keeps_meaning(name: str) -> None:
     changed = sum(check_pass(random_program(seed, regions=True), name) for seed in SEEDS)
-    assert changed > len(SEEDS) // 4
+    assert changed > len(SEEDS) // 6
 
 
 def test_text_form_is_exact() -> None:

@@ -85,7 +85,8 @@ class Run:
         """`asked`: what its plan asks for, if a plan runs it."""
         call = setup.call
         same = None if asked is NOTHING_ASKED else call.duplicates
-        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live, asked=call.outputs)
+        self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
+        result.asked = call.outputs
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
         self.lost = False

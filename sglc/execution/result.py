@@ -61,14 +61,12 @@ class Result(CallText):
     `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
-    def __init__(
-        self, name: str, seed: int, row: int = 0, *, live: bool = False, asked: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
         self.outputs = RunOutputs(live=live)
         self.name = name
-        self.asked = asked
+        self.asked: Sequence[str] | None = None
         self.why_python = ""
         self._stop: Callable[[], None] | None = None
         self._outcome: RunOutcome | None = None
@@ -344,11 +342,10 @@ class Result(CallText):
         return self._until(look)
 
     def _ready(self, name: str) -> Ready:
-        if (refused := unasked(self.asked, name)) is not None:
-            return Ready(None, refused)
-        found: tuple[Variable, ...] = self._until(lambda: self.outputs.find(name))
+        refused = unasked(self.asked, name)
+        found: tuple[Variable, ...] = () if refused else self._until(lambda: self.outputs.find(name))
         if not found:
-            return Ready(None, self.outputs.missing(name))
+            return Ready(None, refused or self.outputs.missing(name))
         return self._until(lambda: self.outputs.value(found[0]))
 
     def _noticing(self, pieces: Iterator[_T]) -> Iterator[_T]:
