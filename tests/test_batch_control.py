@@ -30,6 +30,14 @@ def plan(s: Any, q: str, n: int = 0) -> None:
 
 
 @sgl.function
+def paths(s: Any, q: str, n: int = 0) -> None:
+    """Rows of a path that is new are not made in the executor's loop."""
+    s += q + sgl.gen("a")
+    if n % 3:
+        s += f"{n % 7}" * (n % 7) + sgl.gen("b")
+
+
+@sgl.function
 def python(s: Any, q: str, n: int = 0) -> str:
     s += q + sgl.gen("a")
     return str(id(s)) if not s["a"] else s["a"]  # what is not compiled
@@ -62,7 +70,7 @@ def play(seed: int, hangs_s: float = HANGS_S) -> Played:
     skipped = frozenset(n for n in range(rows) if draw.random() < draw.choice([0, 0.3]))
     made = Played(rows, skipped)
     pause_s = draw.choice([0.0, 0.0, 1e-4, 1e-3])
-    program = draw.choice([plan, plan, python])
+    program = draw.choice([plan, paths, python])
     window = draw.choice(["auto", 1, 3, 64])
     end, when = draw.choice(["", "stop", "stop", "drain"]), draw.randrange(max(rows, 1))
     by_time = draw.random() < 0.5
@@ -98,7 +106,7 @@ def play(seed: int, hangs_s: float = HANGS_S) -> Played:
             control.drain()
 
     watched: dict[str, Any] = {}
-    if draw.random() < 0.3:  # then no row is made in the executor's loop
+    if draw.random() < 0.3:
         watched = {"trace": str(Path(tempfile.gettempdir()) / f"sglc-{os.getpid()}-{seed}.json")}
 
     def run() -> None:

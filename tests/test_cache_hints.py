@@ -80,7 +80,7 @@ def test_a_plan_sends_the_key_that_its_program_does(api: Api) -> None:
     assert len(api.bodies) == 4
     assert len(set(keys(api))) == 1
     assert None not in keys(api)
-    assert [remark.source for remark in compiled.remarks] == ["legalize", "cache_hints"]
+    assert [remark.source for remark in compiled.remarks] == ["legalize", "cache_hints", "hoist_prefix"]
     made.close()
 
 

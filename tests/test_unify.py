@@ -35,7 +35,16 @@ from sglc.explain.estimate.analyze import analyzed
 from sglc.ir.core import Site
 from sglc.ir.plan.dataflow import choice_texts
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
-from sglc.ir.plan.segment import ExtendNode, GenNode, KeepNode, Made, OpenNode, ReleaseNode, Segment, SelectNode
+from sglc.ir.plan.segment import (
+    ExtendNode,
+    GenNode,
+    KeepNode,
+    Made,
+    OpenNode,
+    ReleaseNode,
+    Segment,
+    SelectNode,
+)
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
@@ -83,7 +92,9 @@ class Model:
         followed = self._streams.follow(segment)
         for index, node in enumerate(segment.nodes):
             if isinstance(node, GenNode | SelectNode) and followed.may_be_asked(index):
-                self.known.append((ids(followed.prompt(node.stream), Characters()), _what(node, followed)))
+                prompt = followed.prompt(node.stream)
+                generated = tuple([part for part in prompt if isinstance(part, Made)])  # not read as text
+                self.known.append((ids(prompt, Characters()), generated, _what(node, followed)))
         async for event in self.walker.submit(segment, streams=streams):
             if isinstance(event, GenDone | SelectDone):
                 followed.answered(event.node, event, self.target)
