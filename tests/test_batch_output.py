@@ -365,7 +365,7 @@ def test_calls_of_rows_that_were_cut_are_not_made_again(
     (folder / "script.json").write_text(json.dumps(first))
     assert main(command("-o", "more.jsonl")) == 1
     source = folder / "prog.py"
-    source.write_text(source.read_text().replace('"a", max_tokens=64', '"a", max_tokens=63'))
+    source.write_text(source.read_text().replace('"a", max_tokens=64', '"a", max_tokens=6'))  # another size
     capsys.readouterr()
     assert main(command("-o", "more.jsonl", "--resume", "--retry-failed", "--force")) == 1
     assert "SGLC420" in capsys.readouterr().err
