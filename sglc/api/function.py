@@ -569,10 +569,11 @@ class Function:
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
-                asked = ready.prepared.asked
+                prepared = ready.prepared
                 return Run(
-                    setup, arguments, lambda run: PlanPart(run, ready.prepared, ready.tools, go_on), asked
-                )
+                    setup, arguments, lambda run: PlanPart(run, prepared, ready.tools, go_on), prepared.asked,
+                    prepared.single_call,
+                )  # fmt: skip
         if at_once:
             return None
         if mode == "plan":

@@ -38,8 +38,8 @@ def set_up(
 
         observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
     seed = random_seed() if seed is None else seed
-    if observer is None:
-        return CallSetup(name, backend, seed, limits, duplicates=duplicates or Duplicates(backend))
+    if observer is None or observer.is_journal:
+        return CallSetup(name, backend, seed, limits, observer, duplicates or Duplicates(backend))
     from sglc.execution.answers.unified_backend import UnifiedBackend
 
     if context is None or backend is not context.backend:  # else it is unified already

@@ -192,9 +192,11 @@ class LoadedPlan:
     # -- inside ----------------------------------------------------------------------------------
 
     def _made(self, arguments: Mapping[str, Any], setup: RunSetup) -> Run:
+        prepared = self._prepared
         return Run(
-            setup, arguments, lambda run: PlanPart(run, self._prepared, self.tools), self._prepared.asked
-        )
+            setup, arguments, lambda run: PlanPart(run, prepared, self.tools), prepared.asked,
+            prepared.single_call,
+        )  # fmt: skip
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,

@@ -80,9 +80,9 @@ class Run:
 
     def __init__(
         self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part],
-        asked: Asked | None = None, why_python: str = "",
+        asked: Asked | None = None, single_call: bool = False, why_python: str = "",
     ) -> None:  # fmt: skip
-        """`asked`: what its plan asks for, if a plan runs it."""
+        """Of a plan that runs it: what that `asked` for, and whether it makes one call at most, of a model."""
         call = setup.call
         same = None if asked is NOTHING_ASKED else call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
@@ -92,7 +92,9 @@ class Run:
         self.lost = False
         result.why_python = why_python
         self.arguments = arguments
-        self.observer = None if call.observer is None else call.observer.row(setup.number, arguments)
+        self.observer = (
+            None if call.observer is None else call.observer.row(setup.number, arguments, single_call)
+        )
         place, budget = call.place, call.limits.budget
         row = setup.number if place is None else place.row
         outer = setup.context.get(RUN_CONTEXT)

@@ -25,12 +25,11 @@ class Observer(Protocol):
     def wants_pieces(self) -> bool:
         """Whether the time of the first text is of interest."""
 
-    def begin(self, backend: Backend, began_s: float, mode: str, *, single_call: bool = False) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
         """The run began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
 
         Args:
             mode: "plan" or "python".
-            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot be used.
@@ -71,8 +70,16 @@ class CallObserver(Protocol):
     def mode(self, number: int) -> Any:
         """In which mode one of the runs is to run, because it did before: "plan" or "python"; else None."""
 
-    def row(self, number: int, arguments: Mapping[str, Any]) -> Observer:
-        """Who observes one of the runs."""
+    @property
+    def is_journal(self) -> bool:
+        """Whether only some of the runs have an observer."""
+
+    def row(self, number: int, arguments: Mapping[str, Any], single_call: bool) -> Observer | None:
+        """Who observes one of the runs, if anybody does.
+
+        Args:
+            single_call: it makes one call at most, of a model, and no other.
+        """
 
     def close(self) -> None:
         """All runs have ended, or will not begin."""

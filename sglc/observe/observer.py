@@ -72,12 +72,20 @@ class RunObserver:
             return number, ""
         return self.outer.number, self.path if self.single else f"{self.path}[{number}]"
 
-    def row(self, number: int, arguments: Mapping[str, Any]) -> RowObserver:
+    def row(self, number: int, arguments: Mapping[str, Any], single_call: bool) -> RowObserver | None:
         """Who observes one row."""
         number, path = self._place(number)
-        tape = None if self.tape is None else self.tape.row(number, path, arguments)
+        tape = None if self.tape is None else self.tape.row(number, path, arguments, single_call)
+        if tape is None and self.is_journal:
+            return None
         timeline = None if self.timeline is None else self.timeline.row(self.name, number, path)
         return RowObserver(self, number, path, tape, timeline)
+
+    @property
+    def is_journal(self) -> bool:
+        """Whether that is all: what rows need not be wrapped for."""
+        journal = isinstance(self.tape, TapeRecorder) and self.tape.is_journal
+        return journal and self.timeline is None and self.spans is None and self.cache is None
 
     def close(self) -> None:
         """All rows have ended, or will not begin."""
@@ -175,12 +183,11 @@ class RowObserver:
         """Whether the time of the first text is of interest."""
         return self.timeline is not None
 
-    def begin(self, backend: Backend, began_s: float, mode: str, *, single_call: bool = False) -> Backend:
+    def begin(self, backend: Backend, began_s: float, mode: str) -> Backend:
         """The row began at `began_s` (of `time.perf_counter`) on `backend`; gives the one to use.
 
         Args:
             mode: "plan" or "python".
-            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot be used.
@@ -190,7 +197,7 @@ class RowObserver:
         if self.run.spans is not None:
             self.span = self.run.spans.row(self.number, self.path, began_s)
         if self.tape is not None:
-            backend = self.tape.begin(backend, mode, single_call)
+            backend = self.tape.begin(backend, mode)
         if self.span is not None:
             self.span.on(backend.target)
         return backend

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -189,7 +188,7 @@ class PlanPart(Part):
         observer = self._run.observer
         if observer is not None:
             try:
-                begin = partial(observer.begin, single_call=self._prepared.single_call)
+                begin = observer.begin
                 self._session.backend = self._run.context.run(
                     begin, self._session.backend, self._session.began_s, "plan"
                 )

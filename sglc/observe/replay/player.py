@@ -75,7 +75,7 @@ class Player:
         begin = self.tape.rows.get(number, NO_ROW).begins.get(within)
         return None if begin is None else begin["mode"]
 
-    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowPlayer:
+    def row(self, number: int, within: str, arguments: Mapping[str, Any], single_call: bool) -> RowPlayer:
         """What answers for a row, or for a program that it calls."""
         return RowPlayer(self, number, within, self.tape.rows.get(number, TapeRow()))
 
@@ -127,7 +127,7 @@ class RowPlayer:
                 return ReplayBackend(self.player, self, self.player.target(answered.line["target"]))
         raise self._missing(sites[0], loc)
 
-    def begin(self, backend: Backend, mode: str, single_call: bool) -> Backend:
+    def begin(self, backend: Backend, mode: str) -> Backend:
         """The row begins; gives what stands in for its back end.
 
         Raises:

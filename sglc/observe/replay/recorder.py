@@ -86,9 +86,16 @@ class TapeRecorder:
         """Whether a row that goes on began as a plan or as Python; None: it may do what it likes."""
         return None if self.played is None else self.played.mode(number, within)
 
-    def row(self, number: int, within: str, arguments: Mapping[str, Any]) -> RowRecorder | RowPlayer:
-        """What records a row, or a program that it calls; or plays it back, if it has ended before."""
+    def row(
+        self, number: int, within: str, arguments: Mapping[str, Any], single_call: bool
+    ) -> RowRecorder | RowPlayer | None:
+        """What records a row, or a program that it calls; or plays it back, if it has ended before.
+
+        None: a row of a journal with one call. If that was cut, the row begins anew.
+        """
         recorded = None if self.played is None else self.played.tape.rows.get(number)
+        if self.is_journal and single_call and not within and recorded is None:
+            return None
         if recorded is not None and self.goes_on.is_over(recorded, within):
             assert self.played is not None
             return RowPlayer(self.played, number, within, recorded, arguments)
@@ -122,10 +129,7 @@ class TapeRecorder:
 
 @dataclass(slots=True)
 class RowRecorder:
-    """What one row does, written down; what is `recorded` of it is not done again.
-
-    Nothing of a row that is not `kept`: it is in a journal, and makes one call, or none.
-    """
+    """What one row does, written down; what is `recorded` of it is not done again."""
 
     recorder: TapeRecorder
     number: int
@@ -139,7 +143,6 @@ class RowRecorder:
     _raised: list[tuple[Json, BaseException]] = field(default_factory=list)  # by declared functions
     _again: Json = field(default_factory=lambda: NOTHING_AGAIN)
     _end_run: Callable[[RunError], None] | None = None
-    _kept: bool = True
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.recorded, self.number, self.within)
@@ -154,11 +157,8 @@ class RowRecorder:
         """Another back end that a call of the row names."""
         return self.backend(backend)
 
-    def begin(self, backend: Backend, mode: str, single_call: bool) -> Backend:
+    def begin(self, backend: Backend, mode: str) -> Backend:
         """The row begins on `backend`; gives that with what it answers noted.
-
-        Args:
-            single_call: it makes one call at most, of a model, and no other.
 
         Raises:
             SglcError: the back end cannot say what it can do, or UsageError SGLC054.
@@ -167,10 +167,6 @@ class RowRecorder:
         """
         self._end_run = END_RUN.get()
         self.recorder.going(1)
-        begins_anew = self.recorder.is_journal and single_call and not self.within
-        self._kept = bool(self.recorded.begins) or not begins_anew
-        if not self._kept:
-            return inner_of(backend)
         before = self.recorder.mode(self.number, self.within)
         if before not in (None, mode):
             raise RecordingError(
@@ -240,8 +236,6 @@ class RowRecorder:
 
     def done(self, output: PendingOutput) -> None:
         """A generation has ended well, and its times are known."""
-        if not self._kept:
-            return
         if output.site in self._served:
             output.started_s, output.first_s, output.ended_s = self._served.pop(output.site)  # type: ignore[assignment]
             return
@@ -361,8 +355,6 @@ class RowRecorder:
         self._write("end", **line)
 
     def _write(self, what: str, **line: Any) -> None:
-        if not self._kept:
-            return
         line = {"is": what, "row": self.number, "within": self.within, **line}
         self.recorder.writer.write(line, _WHEN.get(what, "now"))
 
