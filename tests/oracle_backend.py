@@ -49,6 +49,9 @@ class Characters:
     def encode(self, text: str) -> list[int]:
         return [len(_CONTROL) + _CHARACTERS.index(character) for character in text]
 
+    def cut(self, text: str) -> int:
+        return len(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(_CHARACTERS[i - len(_CONTROL)] for i in ids if i >= len(_CONTROL))
 

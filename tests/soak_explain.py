@@ -50,6 +50,10 @@ class Pairs(Characters):
             at += 1 + known
         return ids
 
+    def cut(self, text: str) -> int:
+        whole = self.encode(text)
+        return len(text) - len(self.decode(whole[-1:]))  # the last one may become a pair
+
     def decode(self, ids: Sequence[int]) -> str:
         spelled = self.token_bytes()
         return b"".join(spelled[i] for i in ids).decode()

@@ -149,6 +149,9 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [self._id(word) for word in _WORD.findall(text)]
 
+    def cut(self, text: str) -> int:
+        return 0
+
     def _id(self, word: str) -> int:
         # Words that look like control tokens are words.
         key = f" {word}"

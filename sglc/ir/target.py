@@ -43,6 +43,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text: what looks like a control token is encoded as the text it is."""
 
+    def cut(self, text: str) -> int:
+        """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens left out, invalid UTF-8 as U+FFFD."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth
-from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.cache.sequence_handles import Handles, as_ids
 
 
 class Bench:
@@ -165,6 +165,39 @@ def test_after_a_reset_every_handle_is_at_its_own_root() -> None:
     for handle in handles:
         bench.handles.release(handle)
     assert bench.tree.root_of("adapter").pins == bench.tree.root.pins == 0
+
+
+def test_what_begins_with_a_prefix_is_found_from_there() -> None:
+    bench = Bench()
+    leaf = bench.add((1, 2, 3, 4))
+    prefix = bench.handles.prefix(None, *as_ids((1, 2, 3, 4)))
+    assert leaf.pins == 0
+    handle = bench.handles.extend(prefix, (5,))
+    assert bench.handles.ids(handle) == (1, 2, 3, 4, 5)
+    assert bench.handles.array(handle).tolist() == [1, 2, 3, 4, 5]
+    assert prefix.node is leaf
+    assert leaf.pins == 1
+    longer = bench.handles.prefix(prefix, *as_ids((9, 9)))
+    assert (longer.ids, longer.node) == ((1, 2, 3, 4, 9, 9), leaf)
+    bench.handles.release(handle)
+    bench.tree.clear()
+    bench.handles.reset()
+    assert prefix.node is longer.node is bench.tree.root
+    again = bench.handles.extend(prefix, ())
+    assert bench.handles.pinned() == [bench.tree.root]
+    assert bench.handles.ids(again) == (1, 2, 3, 4)
+
+
+def test_a_prefix_whose_pages_were_evicted_is_looked_for_above() -> None:
+    bench = Bench()
+    bench.add((1, 2, 3, 4))
+    prefix = bench.handles.prefix(None, *as_ids((1, 2, 3, 4)))
+    bench.handles.forget(bench.handles.extend(prefix, (5,)))
+    while bench.tree.evictable:
+        bench.tree.evict()
+    handle = bench.handles.extend(prefix, (6,))
+    assert bench.handles.pinned() == [bench.tree.root]
+    assert bench.handles.ids(handle) == (1, 2, 3, 4, 6)
 
 
 def test_with_the_cache_off_nothing_is_pinned() -> None:

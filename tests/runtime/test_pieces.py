@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from sglc.bench.programs.vocabulary import shape_folder
 from sglc.runtime.model.registry import prepare
-from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, long_pieces
+from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut, long_pieces
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from tests.depth import at_depth, some_of
 
@@ -66,6 +66,15 @@ def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert pieces.encode(text) == whole(raw, text)
     long = text + " and then some more words" * 400 + more
     assert pieces.encode(long) == whole(raw, long)
+
+
+@settings(max_examples=at_depth(12, 100, 1000), deadline=None, derandomize=True)
+@given(text=_TEXT, more=_TEXT)
+def test_a_text_may_be_cut_whatever_follows(raw: Tokenizer, text: str, more: str) -> None:
+    for begun in (text, text + " and some more words" + text):
+        cut = last_cut(begun)
+        assert whole(raw, begun[:cut]) + whole(raw, begun[cut:] + more) == whole(raw, begun + more)
+    assert cut
 
 
 def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:

@@ -51,6 +51,9 @@ class Letters:
             text = text[len(piece) :]
         return ids
 
+    def cut(self, text: str) -> int:
+        return len(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.alphabet[i] for i in ids if i)
 

@@ -39,6 +39,9 @@ class RecordedTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
 
+    def cut(self, text: str) -> int:
+        return len(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode("utf-8", "replace")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import error as StructError
 from struct import pack
+from weakref import WeakSet
 
 import numpy as np
 
@@ -22,12 +23,18 @@ from sglc.runtime.step import I32
 Wanted = Callable[[Key, int, PageNode], int]
 
 
-@dataclass(slots=True)
-class _Sequence:
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Prefix:
+    """Ids that many begin with, and a node that they lead to as far as is known. It pins nothing."""
+
     ids: Key
     array: I32  # the same ids
     root: PageNode  # of its namespace
     node: PageNode
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence(Prefix):
     next_use: int
 
 
@@ -47,16 +54,17 @@ def as_ids(ids: Sequence[int] | I32) -> tuple[Key, I32]:
 class Handles:
     """All handles of an engine. With `follows` off they pin nothing (nothing is shared then)."""
 
-    __slots__ = ("_follows", "_made", "_sequences", "_tree")
+    __slots__ = ("_follows", "_made", "_prefixes", "_sequences", "_tree")
 
     def __init__(self, tree: RadixTree, follows: bool) -> None:
         self._tree = tree
         self._follows = follows
         self._made = 0
         self._sequences: dict[Handle, _Sequence] = {}
+        self._prefixes: WeakSet[Prefix] = WeakSet()
 
     def extend(
-        self, base: Handle | None, ids: Sequence[int], namespace: str = "", array: I32 | None = None
+        self, base: Handle | Prefix | None, ids: Sequence[int], namespace: str = "", array: I32 | None = None
     ) -> Handle:
         """A new handle on the ids of `base` (none: nothing, in `namespace`) followed by `ids`.
 
@@ -65,11 +73,11 @@ class Handles:
         """
         added, array = as_ids(ids) if array is None else (tuple(ids), array)
         if base is not None:
-            before = self._sequences[base]
+            before = base if isinstance(base, Prefix) else self._sequences[base]
             assert namespace == "" or self._tree.root_of(namespace) is before.root, (
                 "a handle changes its namespace"
             )
-            if not added:
+            if not added and before is not base:
                 return self._add(before.ids, before.array, before.root, before.node)
             array = np.concatenate((before.array, array))
             handle = self._add(before.ids + added, array, before.root, before.node)
@@ -77,7 +85,21 @@ class Handles:
             root = self._tree.root_of(namespace)
             handle = self._add(added, array, root, root)
         self.follow(handle)
+        if isinstance(base, Prefix):  # the next one finds it sooner
+            base.node = _at_most(self._sequences[handle].node, len(base.ids))
         return handle
+
+    def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32) -> Prefix:
+        """A prefix of the ids of `base` followed by `ids`, which `as_ids` has made both of."""
+        if base is None:
+            root = self._tree.root_of("")
+            made = Prefix(ids, array, root, root)
+        else:
+            before = base if isinstance(base, Prefix) else self._sequences[base]
+            array = np.concatenate((before.array, array))
+            made = Prefix(before.ids + ids, array, before.root, resolve(before.node))
+        self._prefixes.add(made)
+        return made
 
     def fork(self, handle: Handle) -> Handle:
         """A new handle on the same ids."""
@@ -112,10 +134,8 @@ class Handles:
         """
         sequence = self._sequences.pop(handle)
         self._tree.unpin(sequence.node, sequence.next_use)
-        node = resolve(sequence.node)
-        while node.end > len(sequence.ids):  # it matches in part: another sequence's page
-            assert node.parent is not None
-            node = node.parent
+        # Where it matches in part, it is another sequence's page.
+        node = _at_most(resolve(sequence.node), len(sequence.ids))
         alone = node
         while alone.parent is not None and not (alone.pins or alone.shared):
             alone = alone.parent
@@ -180,6 +200,8 @@ class Handles:
         for sequence in self._sequences.values():
             sequence.node = sequence.root
             self._tree.pin(sequence.node, sequence.next_use)
+        for prefix in self._prefixes:
+            prefix.node = prefix.root
 
     def _add(self, ids: Key, array: I32, root: PageNode, node: PageNode) -> Handle:
         node = resolve(node)
@@ -187,3 +209,11 @@ class Handles:
         self._made += 1
         self._sequences[self._made] = _Sequence(ids, array, root, node, SOME_DAY)
         return self._made
+
+
+def _at_most(node: PageNode, tokens: int) -> PageNode:
+    """`node`, or the first above it that ends within so many tokens."""
+    while node.end > tokens:
+        assert node.parent is not None
+        node = node.parent
+    return node

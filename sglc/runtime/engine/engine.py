@@ -20,8 +20,8 @@ import numpy as np
 from sglc import knobs
 from sglc.errors import BackendError, SglcError
 from sglc.ir.sampling import Sampling
-from sglc.runtime.cache.page_tree import DUE
-from sglc.runtime.cache.sequence_handles import Handles, as_ids
+from sglc.runtime.cache.page_tree import DUE, Key
+from sglc.runtime.cache.sequence_handles import Handles, Prefix, as_ids
 from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.jump_forward import force, land, stretched
@@ -53,7 +53,7 @@ from sglc.runtime.scheduler.requests import (
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.scheduler.samples import Likely, Lookahead, SampleState
-from sglc.runtime.step import Executor, Step, StepCost, StepResult
+from sglc.runtime.step import I32, Executor, Step, StepCost, StepResult
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "QueuePosition", "RequestDone",
@@ -102,14 +102,22 @@ class Engine:
 
     # -- handles
 
-    def extend(self, base: Handle | None, ids: Sequence[int], namespace: str = "") -> Handle:
+    def prefix(self, base: Handle | Prefix | None, ids: Sequence[int]) -> Prefix:
+        """The ids of `base` followed by `ids`, for many to begin with; it keeps no KV."""
+        return self.handles.prefix(base, *self._checked(ids))
+
+    def extend(self, base: Handle | Prefix | None, ids: Sequence[int], namespace: str = "") -> Handle:
         """A new handle on the ids of `base` (none: nothing) followed by `ids`.
 
         What begins in one `namespace` (an adapter, a user's salt) shares no KV with any other.
         """
+        key, array = self._checked(ids)
+        return self.handles.extend(base, key, namespace, array)
+
+    def _checked(self, ids: Sequence[int]) -> tuple[Key, I32]:
         key, array = as_ids(ids)
         assert not key or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
-        return self.handles.extend(base, key, namespace, array)
+        return key, array
 
     def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
         """`n` new handles on the same ids."""

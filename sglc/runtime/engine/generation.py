@@ -30,26 +30,10 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.engine.kept_constraints import kept_constraints
+from sglc.runtime.engine.prompt_prefixes import PromptPrefixes
+from sglc.runtime.engine.token_stream import TokenStream
 from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
-
-
-@dataclass(frozen=True, slots=True)
-class TokenStream:
-    """A prompt state in the runtime: `ids` followed by the encoding of `tail`.
-
-    `base`, where there is one, is a handle on the first `held` of the ids: what goes on from there need not
-    look for them again. It lives as long as something in its segment still has to go on.
-    """
-
-    ids: tuple[int, ...] = ()
-    tail: str = ""
-    base: Handle | None = None
-    held: int = 0
-
-    def held_by(self, handle: Handle) -> TokenStream:
-        """The same stream with a handle on all of its ids."""
-        return TokenStream(self.ids, self.tail, handle, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +54,7 @@ class EngineModel:
         self.token_bytes = tokenizer.token_bytes()
         self.constraints = kept_constraints(tokenizer, engine.executor.vocab_size)
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+        self.prefixes = PromptPrefixes(engine, tokenizer)
 
     def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""

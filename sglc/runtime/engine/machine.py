@@ -20,17 +20,17 @@ from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
     GenNode,
-    Made,
     Node,
     Part,
     Segment,
     SelectNode,
     reads,
 )
-from sglc.ir.target import ControlText, Tokenizer
+from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
-from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall, TokenStream
+from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
+from sglc.runtime.engine.token_stream import TokenStream
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
@@ -112,6 +112,7 @@ class Machine:
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
         self.model.encode.cache_clear()
+        self.model.prefixes.clear()
 
     def abort(self, run: object) -> None:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
@@ -324,21 +325,11 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             )
         return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
-    def _extended(self, stream: TokenStream, parts: Sequence[Part]) -> TokenStream:
-        ids, tail = stream.ids, stream.tail
-        for part in parts:
-            match filled(part, self.texts):
-                case str() as text:
-                    tail += text
-                case ControlText(ids=control):
-                    ids, tail = (*ids, *self.machine.model.encode(tail), *control), ""
-                case Made(text, None):
-                    tail += text
-                case Made(_, tuple(made), rest):
-                    ids, tail = (*ids, *self.machine.model.encode(tail), *made), rest
-                case other:
-                    raise AssertionError(other)  # no part for a model of tokens
-        return TokenStream(ids, tail, stream.base, stream.held)
+    def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
+        model, done = self.machine.model, 0
+        if not (stream.ids or stream.tail):
+            stream, done = model.prefixes.longest(parts)
+        return stream.followed_by((filled(part, self.texts) for part in parts[done:]), model.encode)
 
     def finish(self, index: int, outcome: CallOutcome) -> None:
         """A call has ended well."""

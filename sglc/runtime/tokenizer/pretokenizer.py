@@ -22,6 +22,7 @@ _BETWEEN = re.compile(rf"(?<=[{_BEFORE}])(?= [A-Za-z])")
 # Characters of a long piece, at least, and how many of them are remembered; then of the words.
 _LONG = ((4096, 512), (256, 8192))
 _WORDS = 65_536
+_NEAR = 256  # characters of a text's end
 
 
 class Pieces:
@@ -66,6 +67,12 @@ def long_pieces(text: str, size: int) -> Iterator[int]:
             return
         end = found.start()
         yield end
+
+
+def last_cut(text: str) -> int:
+    """The last place between two words of `text`; 0 if there is none near its end."""
+    near = max(len(text) - _NEAR, 0)
+    return max((found.start() for found in _BETWEEN.finditer(text, near)), default=0)
 
 
 def cuts_into_words(raw: RawTokenizer) -> bool:

@@ -22,7 +22,7 @@ from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText
 from sglc.runtime.model_files import Json, eos_ids, read_json
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
-from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words
+from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -141,6 +141,10 @@ class LocalTokenizer:
                 note=f"it is character {position} of {len(text)}",
                 hint="decode the input as UTF-8, or with `errors='replace'`",
             ) from None
+
+    def cut(self, text: str) -> int:
+        """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
+        return 0 if self._pieces is None else last_cut(text)
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""

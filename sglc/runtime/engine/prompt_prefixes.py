@@ -1,0 +1,89 @@
+"""Beginnings of prompts that came before: their ids, and where the cache has them.
+
+Rows of a batch begin with the same long arguments, and such a beginning is encoded and looked up once. It is
+known by its content, whoever asks. A row's own work is what comes behind it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+from sglc.ir.plan.segment import Part
+from sglc.ir.target import ControlText, Tokenizer
+from sglc.runtime.engine.engine import Engine
+from sglc.runtime.engine.token_stream import TokenStream
+
+_LONG = 1024  # characters of a part, behind which a prompt is worth remembering
+_CHARACTERS = 4 << 20  # remembered in all
+_SEEN = 4096  # beginnings that came once
+
+
+class PromptPrefixes:
+    """What prompts begin with, from the second time on. The newest are kept."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self._engine = engine
+        self._cut: Callable[[str], int] = tokenizer.cut
+        self._encode: Callable[[str], Sequence[int]] = tokenizer.encode
+        self._known: OrderedDict[tuple[Part, ...], TokenStream] = OrderedDict()  # the last used last
+        self._characters = 0
+        self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: who is taken for another is known too soon
+
+    def longest(self, parts: tuple[Part, ...]) -> tuple[TokenStream, int]:
+        """The longest beginning of a prompt that is known, and how many of its parts that is."""
+        stream, done = TokenStream(), 0
+        for end in _ends(parts):
+            key = parts[:end]
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+            elif self._came_before(key):
+                known = self._remember(key, stream.followed_by(parts[done:end], self._encode))
+            else:
+                break
+            stream, done = known, end
+        return stream, done
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._known.clear()
+        self._seen.clear()
+        self._characters = 0
+
+    def _came_before(self, key: tuple[Part, ...]) -> bool:
+        number = hash(key)
+        if number in self._seen:
+            del self._seen[number]
+            return True
+        self._seen[number] = None
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+        return False
+
+    def _remember(self, key: tuple[Part, ...], stream: TokenStream) -> TokenStream:
+        cut = self._cut(stream.tail)
+        ids = (*stream.ids, *self._encode(stream.tail[:cut]))
+        if len(ids) > stream.held:
+            prefix = self._engine.prefix(stream.base, ids[stream.held :])
+            stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids))
+        self._known[key] = stream
+        self._characters += _size(key)
+        while self._characters > _CHARACTERS:
+            oldest, _ = self._known.popitem(last=False)
+            self._characters -= _size(oldest)
+        return stream
+
+
+def _ends(parts: Sequence[Part]) -> Iterator[int]:
+    """Behind which parts a beginning ends that may be remembered."""
+    for number, part in enumerate(parts, 1):
+        if isinstance(part, str):
+            if len(part) >= _LONG:
+                yield number
+        elif not isinstance(part, ControlText):
+            return
+
+
+def _size(key: tuple[Part, ...]) -> int:
+    return sum(len(part) for part in key if isinstance(part, str))

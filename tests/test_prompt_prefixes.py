@@ -1,0 +1,152 @@
+"""Long beginnings of prompts are encoded once and change nothing: on the oracle, with letters that pair up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.execution.result import Result
+from sglc.ir.target import Target
+from sglc.runtime.engine import prompt_prefixes
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from sglc.runtime.engine.prompt_prefixes import PromptPrefixes
+from tests.depth import at_depth
+from tests.oracle_backend import OracleBackend, PacedOracle
+from tests.soak_explain import PAIRS, Pairs
+
+LETTERS = "".join(sorted({*"".join(PAIRS), *"abcdefgh "}))
+
+
+class CountingPairs(Pairs):
+    """Counts the characters that it encodes."""
+
+    encoded = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded += len(text)
+        return super().encode(text)
+
+
+class Backend(OracleBackend):
+    """The oracle with that tokenizer."""
+
+    def __init__(self, pages: int = 8_000) -> None:
+        super().__init__(pages=pages)
+        self.pairs = CountingPairs()
+        size = len(self.pairs.token_bytes())
+        self.oracle = PacedOracle(pages=pages, page_size=4, vocab_size=size)
+
+    @cached_property
+    def target(self) -> Target:
+        return replace(super().target, tokenizer=Pairs())
+
+    def _load(self) -> Machine:
+        return Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=4_000)), self.pairs)
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    made = Backend()
+    yield made
+    made.close()
+
+
+@sgl.function
+def ask(s: Any, rules: str, essay: str, question: str) -> None:
+    s += sgl.system("Be kind. " + rules)
+    s += sgl.user(essay + question)
+    s += sgl.assistant(sgl.gen("first", max_tokens=3, ignore_eos=True))
+    branches = s.fork(2)
+    for number, branch in enumerate(branches):
+        branch += sgl.user(f"{number}") + sgl.assistant(sgl.gen("second", max_tokens=2, ignore_eos=True))
+    branches.join()
+
+
+def text(rng: random.Random, length: int) -> str:
+    return "".join(rng.choices(LETTERS, k=length))
+
+
+def rows_of(rng: random.Random, count: int, length: int) -> list[dict[str, str]]:
+    rules = [text(rng, rng.randint(1, length)) for _ in range(2)]
+    essays = [text(rng, rng.randint(1, length)) for _ in range(3)]
+    return [
+        {"rules": rng.choice(rules), "essay": rng.choice(essays), "question": text(rng, rng.randint(0, 9))}
+        for _ in range(count)
+    ]
+
+
+def run(rows: list[dict[str, str]], backend: Backend) -> list[Any]:
+    results: list[Result] = ask.run_batch(rows, backend=backend, seed=1)
+    assert all(result.error() is None for result in results)
+    return [(result.text(), [call.prompt_ids for call in result.calls]) for result in results]
+
+
+def test_what_rows_begin_with_is_encoded_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    rules, essays = text(rng, 1_100), [text(rng, 1_500) for _ in range(4)]
+    rows = [{"rules": rules, "essay": essays[i % 4], "question": text(rng, 8)} for i in range(100)]
+    found = run(rows, backend)
+    # Each came twice before it was known, and is cut once more where it is remembered.
+    assert backend.pairs.encoded < 4 * (1_100 + 4 * 1_500) + 100 * 100
+    monkeypatch.setattr(prompt_prefixes, "_LONG", 10**9)
+    other = Backend()
+    assert run(rows, other) == found
+    assert other.pairs.encoded > 100 * 1_500
+    other.close()
+
+
+def differing(seeds: range) -> int:
+    """How many random batches differ from what they give when nothing is remembered."""
+    differ = 0
+    for seed in seeds:
+        rows = rows_of(random.Random(seed), 12, 60)
+        found = []
+        for long in (1, 10**9):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(prompt_prefixes, "_LONG", long)
+                patch.setattr(prompt_prefixes, "_CHARACTERS", 200 if seed % 2 else 1 << 20)
+                used = Backend(pages=200 if seed % 3 else 8_000)  # where it is small, what was cached goes
+                try:
+                    found.append(run(rows, used))
+                finally:
+                    used.close()
+        differ += found[0] != found[1]
+    return differ
+
+
+def test_it_changes_nothing() -> None:
+    assert differing(range(at_depth(4, 15, 200))) == 0
+
+
+def test_a_wrong_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pairs, "cut", lambda self, text: len(text))
+    assert differing(range(6))
+
+
+def test_a_prefix_behind_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what is known is taken for one that only begins in the same way."""
+    longest = PromptPrefixes.longest
+
+    def one_too_many(self: PromptPrefixes, parts: Any) -> Any:
+        stream, done = longest(self, parts)
+        return stream, min(done + 1, len(parts)) if done else 0
+
+    monkeypatch.setattr(PromptPrefixes, "longest", one_too_many)
+    assert differing(range(6))
+
+
+def test_flushing_forgets_them(backend: Backend) -> None:
+    rng = random.Random(2)
+    row = {"rules": text(rng, 1_200), "essay": "", "question": ""}
+    found = run([row] * 3, backend)
+    backend.flush_cache()
+    before = backend.pairs.encoded
+    assert run([row], backend) == found[:1]
+    assert backend.pairs.encoded >= before + 1_200
