@@ -27,7 +27,7 @@ class Guidance:
         """A matcher at the start of `grammar`, which is valid."""
         from llguidance import LLMatcher
 
-        return GuidanceMatcher(LLMatcher(self._tokenizer, grammar), self._size)
+        return GuidanceMatcher(LLMatcher(self._tokenizer, grammar, log_level=0), self._size)
 
 
 class GuidanceMatcher:
