@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Encode = Callable[[str], Sequence[int]]
-
 
 class Guidance:
-    """llguidance for one tokenizer; `token_bytes` and `size` as in `Grammars`.
+    """llguidance for one tokenizer; `token_bytes` and `size` as in `Grammars`."""
 
-    It allows text that has to follow in the spelling of `encode` only; without it, byte by byte.
-    """
-
-    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None = None) -> None:
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self._size = size
-        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size, encode)))
+        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size)))
 
     def matcher(self, grammar: str) -> GuidanceMatcher:
         """A matcher at the start of `grammar`, which is valid."""
@@ -60,8 +55,7 @@ class _GuidanceVocabulary:
 
     bos_token_id = None
 
-    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None) -> None:
-        self._encode = encode
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         self._single = {data: token for token, data in enumerate(token_bytes[:size]) if len(data) == 1}
         padding = [b""] * (size - len(token_bytes))
         self.tokens = [*token_bytes[:size], *padding, b"<end>"]
@@ -69,6 +63,4 @@ class _GuidanceVocabulary:
         self.special_token_ids = [size]
 
     def __call__(self, text: bytes) -> list[int]:
-        if self._encode is not None:
-            return list(self._encode(text.decode()))
         return [self._single[bytes([byte])] for byte in text if bytes([byte]) in self._single]

@@ -1,6 +1,6 @@
 """Documents against compiled schemas: what is accepted that is not valid, and what is not that is.
 
-`python -m tests.constraints.judge` prints the counts for all that there is, beside llguidance alone.
+`python -m tests.constraints.verdicts` prints the counts for all that there is, beside llguidance alone.
 """
 
 from __future__ import annotations
