@@ -371,6 +371,31 @@ def test_calls_of_rows_that_were_cut_are_not_made_again(
     assert "SGLC420" in capsys.readouterr().err
 
 
+def test_a_batch_that_was_cut_is_gone_on_with_or_dropped(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it had no result yet, or somebody took those away."""
+    Path("rows.jsonl").write_text('{"q": "r0"}\n')
+    (folder / "script.json").write_text(json.dumps([{"text": " one", "name": "a"}]))
+    assert main(command("-o", "out.jsonl")) == 1
+    Path("out.jsonl").unlink()
+    held = Path("out.jsonl.journal/recording.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(command("-o", "out.jsonl")) == 2
+    told = capsys.readouterr().err
+    assert "SGLC050" in told
+    assert "`--resume`, or drop it: `--force`" in told
+    assert Path("out.jsonl.journal/recording.jsonl").read_bytes() == held
+    (folder / "script.json").write_text(json.dumps([{"text": " two"}]))
+    assert main(command("-o", "out.jsonl", "--resume", "--retry-failed")) == 0
+    assert [one["text"] for one in by_row("out.jsonl")] == ["Q: r0 oneB: two"]
+    (folder / "script.json").write_text(json.dumps([{"text": " one", "name": "a"}]))
+    assert main(command("-o", "more.jsonl")) == 1
+    (folder / "script.json").write_text(json.dumps([{"text": " two"}]))
+    assert main(command("-o", "more.jsonl", "--force")) == 0
+    assert [one["text"] for one in by_row("more.jsonl")] == ["Q: r0 twoB: two"]
+
+
 def test_rows_wait_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "prog.py").write_text(TOOLS)
     (folder / "rows.jsonl").write_text('{"q": "r0"}\n{"q": "r1"}\n')
