@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any
 
 from sglc.errors import LegalizeError, RunError
+from sglc.ir.grammar import schema_grammar
+from sglc.ir.grammar.json_schema import read
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint, Matcher
@@ -53,7 +55,7 @@ def accepts(start: Start, text: str) -> bool:
     try:
         for byte in text.encode("utf-8", "surrogatepass"):
             matcher.take(byte)
-    except AssertionError:
+    except (AssertionError, RunError):
         return False
     return matcher.look()[1]
 
@@ -96,36 +98,36 @@ def spellings(document: Any, schema: Any) -> Iterator[str]:
     yield json.dumps(in_order, separators=(",", ":"))
 
 
+def unnarrowed(schema: Any) -> Start | None:
+    """As `ours`, without what is a choice: types that keywords tell, names that are listed, lists that end."""
+    try:
+        grammar = schema_grammar._written(read(schema, exact=True).form)
+    except LegalizeError:
+        return None
+    if schema_grammar._problem(grammar):
+        return None
+    return lambda: CONSTRAINTS._grammars._guidance.matcher(grammar)
+
+
 def kind_of_reject(start: Start, document: Any, schema: Any) -> str | None:
     """Why a valid document is not accepted; None if it is, in the schema's order."""
-    texts = spellings(document, schema)
-    if accepts(start, next(texts)):
+    texts = list(spellings(document, schema))
+    if accepts(start, texts[0]):
         return None
     if any(accepts(start, text) for text in texts):
         return "order"
-    text = json.dumps(document)
-    whole = json.loads(
-        text, parse_float=lambda number: int(float(number)) if float(number).is_integer() else float(number)
-    )
-    if accepts(
-        start, json.dumps(ordered(whole, lambda name: names_in(schema).get(name, 1 << 30)), ensure_ascii=False)
-    ):
+    whole = json.loads(texts[0], parse_float=_shortest)
+    if accepts(start, json.dumps(whole, ensure_ascii=False)):
         return "spelling of a number"
-    if {*names_of(document)} - {*names_in(schema)}:
-        return "a name that is not listed"
+    wider = unnarrowed(schema)
+    if wider is not None and any(accepts(wider, text) for text in texts):
+        return "choice"
     return "other"
 
 
-def names_of(document: Any) -> Iterable[str]:
-    """Every name of a property in a document."""
-    match document:
-        case dict():
-            yield from document
-            for part in document.values():
-                yield from names_of(part)
-        case list():
-            for part in document:
-                yield from names_of(part)
+def _shortest(number: str) -> float:
+    value = float(number)
+    return int(value) if value.is_integer() else value
 
 
 def judged(

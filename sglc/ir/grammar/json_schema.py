@@ -33,6 +33,7 @@ from sglc.ir.grammar.schema_leaves import (
 )
 
 _TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
+_MOST_OPTIONAL = 1000  # names that may come next in an object
 _REFERENCES = 8  # one after the other, that are followed to tell schemas apart
 _OLD = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 
@@ -76,10 +77,19 @@ def enforced(text: str) -> Enforced:
     except RecursionError:
         raise LegalizeError(
             "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
-            hint="name the inner schemas in `$defs` and refer to them",
+            note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
         ) from None  # fmt: skip
+    return read(schema)
+
+
+def read(schema: Json, *, exact: bool = False) -> Enforced:
+    """What of a schema is enforced; with `exact` it is narrowed nowhere.
+
+    Raises:
+        LegalizeError: as `enforced`.
+    """
     reader = _Reader(schema)
-    form = reader.schema(schema, "#", _Around())
+    form = reader.schema(schema, "#", _Around(exact=exact))
     if isinstance(form, bool):
         if not form:
             raise refused("#", "`false`, which no value satisfies,")
@@ -302,15 +312,13 @@ class _Reader:
 
     def _resolved(self, target: str, at: str) -> tuple[Json, str]:
         """The part of the schema that a reference at `at` means, and where it stands."""
-        base = max((place for place in self.bases if f"{at}/".startswith(f"{place}/")), key=len)
+        base = self._base(at)
         uri, fragment = urldefrag(urljoin(self.bases[base], target))
         start = base if target.startswith("#") else next((p for p, u in self.bases.items() if u == uri), None)
         if start is None:
             raise refused(at, f"`$ref` to `{target}`, which is not inside the schema,")
         if fragment and not fragment.startswith("/"):
-            anchors = [
-                p for p, name in self.anchors.items() if name == fragment and f"{p}/".startswith(f"{start}/")
-            ]
+            anchors = [p for p, name in self.anchors.items() if name == fragment and self._base(p) == start]
             if not anchors:
                 raise malformed(at, f"`{target}` is not there")
             fragment, start = "", anchors[0]
@@ -323,6 +331,10 @@ class _Reader:
                 raise malformed(at, f"`{target}` is not there") from None
             path = f"{path}/{step}"
         return found, path
+
+    def _base(self, path: str) -> str:
+        """The place of the innermost part with an identifier that `path` is in."""
+        return max((place for place in self.bases if f"{path}/".startswith(f"{place}/")), key=len)
 
     def _apart(self, parts: list[Json], at: str) -> bool:
         """Whether no document can be of two of `parts`, as far as is easily seen."""
@@ -354,10 +366,14 @@ class _Reader:
         )
 
     def _check_counts(self, made: Mapping[str, Json], path: str) -> None:
-        """Names may repeat where they are free, and a reader counts them once."""
+        """Names may repeat where they are free, and a reader counts them once; listed ones may be too many."""
         free = made.get("additionalProperties", True) is not False or "patternProperties" in made
         if free and made.get("minProperties", 0) > len(set(made.get("required", ()))) + 1:
             raise refused(f"{path}/minProperties", "`minProperties` where names are free,")
+        if len({*made.get("properties", ())} - {*made.get("required", ())}) > _MOST_OPTIONAL:
+            raise refused(
+                f"{path}/properties", f"more than {_MOST_OPTIONAL} `properties` that are not `required`,"
+            )
 
 
 def _beside(around: _Around) -> _Around:

@@ -54,7 +54,7 @@ FORMATS = frozenset(
 _REFUSED_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
 _COUNTS = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
 _LARGEST = 2**53  # up to here a floating number is every integer
-_MOST_REMAINDERS = 100_000  # what `multipleOf` is told by
+_MOST_REMAINDERS = 10_000  # what `multipleOf` is told by
 _TRIVIAL: Mapping[str, tuple[Json, ...]] = {
     "additionalProperties": (), "unevaluatedProperties": (True, {}), "unevaluatedItems": (True, {}),
     "uniqueItems": (False,), "propertyNames": (True, {}), "not": (False,), "minItems": (0,), "minLength": (0,),
