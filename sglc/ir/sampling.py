@@ -14,7 +14,7 @@ class Sampling:
     means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
     it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
     or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same
-    way; of the three at most one is given. A `strict` schema is enforced by llguidance. With `canonical`,
+    way; of the three at most one is given. A schema is enforced whole, `strict` or not. With `canonical`,
     text that has to follow is made of the tokens that the tokenizer makes of it; else of any that spell it.
     `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where
     matches have no longest length, a stream shows no text early.

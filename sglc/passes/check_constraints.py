@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, walk
 from sglc.ir.grammar.gbnf import check_gbnf
-from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_grammar import check_schema
 from sglc.ir.grammar.stops import stop_pattern
-from sglc.ir.grammar.strict_schema import strict_grammar
 from sglc.ir.ops import Call, Gen
-from sglc.ir.remark import place
+from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
@@ -32,20 +32,27 @@ def check_constraints(program: Program, target: Target) -> Rewrite:
     What is built for the check is kept, so running the program does not build it again.
 
     Raises:
-        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC455, SGLC456 and SGLC458 a `json_schema`, SGLC457 an
-            `ebnf`, SGLC471 and SGLC472 a `stop_regex`.
+        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC450, SGLC451, SGLC455 and SGLC456 a `json_schema`,
+            SGLC457 an `ebnf`, SGLC471 and SGLC472 a `stop_regex`.
     """
+    said = dict.fromkeys(_checked(program, target))
+    return (program, tuple(said)) if said else program
+
+
+def _checked(program: Program, target: Target) -> Iterator[Remark]:
     for op in walk(program.ops):
         match op:
             case Gen():
-                _check(op)
+                _check(op, target)
+                if op.sampling.json_schema is not None:
+                    for ignored in enforced(op.sampling.json_schema).ignored:
+                        yield Remark("check_constraints", ignored, place(op.loc))
             case Call():
-                check_constraints(op.program, target)
-    return program
+                yield from _checked(op.program, target)
 
 
-def _check(op: Gen) -> None:
-    for check, text in _checks(op.sampling):
+def _check(op: Gen, target: Target) -> None:
+    for check, text in _checks(op.sampling, target):
         try:
             check(text)
         except LegalizeError as error:
@@ -54,11 +61,11 @@ def _check(op: Gen) -> None:
             ) from None
 
 
-def _checks(sampling: Sampling) -> Iterator[tuple[Callable[[str], object], str]]:
+def _checks(sampling: Sampling, target: Target) -> Iterator[tuple[Callable[[str], object], str]]:
     if sampling.regex is not None:
         yield compile_regex, sampling.regex
     if sampling.json_schema is not None:
-        yield strict_grammar if sampling.strict else enforceable, sampling.json_schema
+        yield check_schema if target.takes.json_schema == "full" else enforced, sampling.json_schema
     if sampling.ebnf is not None:
         yield check_gbnf, sampling.ebnf
     for pattern in sampling.stop_regex:

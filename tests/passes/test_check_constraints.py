@@ -6,8 +6,8 @@ import pytest
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.dfa import accepts
-from sglc.ir.grammar.json_schema import enforceable
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_grammar import json_grammar
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
@@ -34,10 +34,10 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
     assert accepts(compile_regex(pattern), b"only hereherehere")  # as the run asks for it
     assert compile_regex.cache_info().misses == before + 1
 
-    before = enforceable.cache_info().misses
+    before = json_grammar.cache_info().misses
     for _ in range(2):
         compile_program(from_text(BODY.format(f"json_schema={schema!r}"), "f.sglir"), LOCAL)
-    assert enforceable.cache_info().misses == before + 1
+    assert json_grammar.cache_info().misses == before + 1
 
 
 @pytest.mark.parametrize(

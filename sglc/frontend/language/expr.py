@@ -182,7 +182,7 @@ def gen(
         regex, json_schema, ebnf: the whole text matches it.
         canonical: False lets the model choose the tokens of text that has to follow. They are sampled one by
             one then; as it is, they take no steps of their own.
-        strict: the schema is enforced by llguidance, which takes other schemas than are taken without it.
+        strict: changes nothing. A schema is enforced whole or refused, and nothing is checked afterwards.
         seed: of this call alone; without it the run's seed and the call's site decide.
         backend: runs this call instead of the run's own, by name or as an object.
         retries: how often a text that is not of the wanted form is made again, with another seed.

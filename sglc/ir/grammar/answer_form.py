@@ -16,8 +16,9 @@ from typing import Any
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.finite import includes, texts_of
-from sglc.ir.grammar.json_schema import enforceable
+from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_leaves import KEYWORDS
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 
@@ -33,7 +34,7 @@ _NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
 _KEPT = {
     "string": ("pattern", "format"),
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "array": ("minItems", "maxItems"),
 }
 _FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid")
@@ -160,10 +161,8 @@ def _few(texts: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _of_schema(text: str) -> AnswerForm:
-    schema = json.loads(enforceable(text))
-    definitions = schema.pop("$defs", {}) if isinstance(schema, dict) else {}
-    if definitions:
-        (schema,) = schema["anyOf"]  # as `enforceable` writes it
+    schema = dict(enforced(text).form)
+    definitions = schema.pop("$defs", {})
     strict = _Strict()
     made = strict.schema(schema, "#")
     others = {name: strict.schema(part, f"#/$defs/{name}") for name, part in definitions.items()}
@@ -199,33 +198,39 @@ class _Strict:
     optional: dict[str, None] = field(default_factory=dict)
 
     def schema(self, schema: Any, path: str) -> dict[str, Any]:
-        if schema is True or schema == {}:
-            raise _left_out(path, "a value of any kind")
         match schema:
-            case {"$ref": target}:
+            case True | {} if not isinstance(schema, dict) or not schema:
+                raise _left_out(path, "a value of any kind")
+            case {"$ref": target} if len(schema) == 1:
                 return {"$ref": target}
-            case {"enum": values}:
+            case {"const": value}:
+                return self.schema({"enum": [value], **_rest(schema, "const")}, path)
+            case {"enum": list(values)} if {*schema} <= {"enum", "type"}:
+                values = [value for value in values if _kind(value) in _named(schema.get("type", [*KEYWORDS]))]
                 if any(isinstance(value, dict | list) for value in values):
                     raise _left_out(f"{path}/enum", "an `enum` of objects or lists")
                 return {"type": _types(values), "enum": values}
-            case {"anyOf": parts}:
+            case {"anyOf": list(parts)} if len(schema) == 1:
                 return {"anyOf": [self.schema(part, f"{path}/anyOf/{i}") for i, part in enumerate(parts)]}
+            case {"type": list(kinds)}:
+                return {"anyOf": [self.schema(_of_kind(kind, schema), path) for kind in kinds]}
             case {"type": "object"}:
                 return self._object(schema, path)
             case {"type": str(kind)}:
                 return self._value(kind, schema, path)
             case _:
-                raise AssertionError(schema)
+                raise _left_out(path, " and ".join(f"`{key}`" for key in schema or {"false": 0}))
 
     def _object(self, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
-        if schema.get("additionalProperties", False) is not False:
+        if schema.get("additionalProperties", True) is not False:
             raise _left_out(path, "an object whose names are free")
-        for key in ("minProperties", "maxProperties"):
-            if key in schema:
+        for key in schema:
+            if key not in ("type", "properties", "required", "additionalProperties"):
                 raise _left_out(f"{path}/{key}", f"`{key}`")
         properties = {
             name: self.schema(part, f"{path}/properties/{name}")
             for name, part in schema.get("properties", {}).items()
+            if part is not False  # what must not be there is what is not mentioned
         }
         required = schema.get("required", [])
         self.optional.update(dict.fromkeys(f"`{name}`" for name in properties if name not in required))
@@ -233,6 +238,8 @@ class _Strict:
 
     def _value(self, kind: str, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
         made: dict[str, Any] = {"type": kind}
+        if kind == "array" and "items" not in schema:
+            raise _left_out(path, "a list without `items`")
         for key, value in schema.items():
             match key:
                 case "type":
@@ -241,8 +248,6 @@ class _Strict:
                     raise _left_out(f"{path}/items", "a list without `items`")
                 case "items":
                     made["items"] = self.schema(value, f"{path}/items")
-                case "pattern":
-                    made["pattern"] = f"^(?:{value})$"
                 case "format" if value not in _FORMATS:
                     raise _left_out(f"{path}/format", f"the format `{value}`")
                 case _ if key in _KEPT.get(kind, ()):
@@ -252,9 +257,38 @@ class _Strict:
         return made
 
 
+_KINDS = {
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
+    dict: "object",
+}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    return "integer" if isinstance(value, float) and value.is_integer() else _KINDS[type(value)]
+
+
+def _named(types: str | Sequence[str]) -> set[str]:
+    """The types that a `type` names."""
+    named = {types} if isinstance(types, str) else {*types}
+    return named | {"integer"} if "number" in named else named
+
+
+def _rest(schema: Mapping[str, Any], taken: str) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != taken}
+
+
+def _of_kind(kind: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of one of several types, with the keywords that speak of it."""
+    every = {key for keys in KEYWORDS.values() for key in keys}
+    more = _rest(schema, "type")
+    return {
+        "type": kind,
+        **{key: value for key, value in more.items() if key in KEYWORDS[kind] or key not in every},
+    }
+
+
 def _types(values: Sequence[Any]) -> str | list[str]:
-    names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-    found = list(dict.fromkeys(names[type(value)] for value in values))
+    found = list(dict.fromkeys(_KINDS[type(value)] for value in values))
     return found[0] if len(found) == 1 else found
 
 

@@ -1,173 +1,349 @@
 """JSON schemas that a generation can be held to: everything that a schema asks for, or a refusal.
 
-A keyword is taken only where it can be enforced while text is made. What is generated is a document
-of the schema, though not every document of it can be: objects have their properties in the schema's order
-and no others unless `additionalProperties` allows them, patterns match whole strings, and a schema
-without a `type` is read as one of the type that its keywords speak of.
+What is made of a schema is one of draft 2020-12 that means the same or less, with keywords alone that
+`schema_grammar` enforces, and references into `$defs` alone. It is less in that objects have no names that are
+not listed unless the schema says which, lists behind `prefixItems` end, and a schema without a `type` is of
+the types that its keywords speak of. Whether something is less matters where a schema is negated: nothing is
+narrowed inside `oneOf`, unless it is plain that no value is of two of its schemas.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from urllib.parse import unquote, urldefrag, urljoin
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.schema_leaves import (
+    ANNOTATIONS,
     KEYWORDS,
+    REFUSED,
+    SUPPORTED,
     Json,
-    check_bounds,
-    check_pattern,
+    check_keywords,
     disjoint,
     escaped,
-    fits,
+    has_no_effect,
     listed_values,
     malformed,
     refused,
     types_of,
 )
 
-# Say nothing about documents.
-_ANNOTATIONS = frozenset(
-    {
-        "$comment", "$defs", "$schema", "contentEncoding", "contentMediaType", "default", "definitions",
-        "deprecated", "description", "discriminator", "example", "examples", "readOnly", "title", "writeOnly",
-    }
-)  # fmt: skip
-# Keywords that say all there is to say: beside them only annotations, and for values a `type`, may stand.
-_WHOLE = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
-_FORMATS = frozenset(
-    {
-        "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer",
-        "relative-json-pointer", "time", "uri", "uri-reference", "uri-template", "uuid",
-    }
-)  # fmt: skip
-_LARGEST = 2**63 - 1
-_DEEPEST = 100  # nested schemas
+_TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
+_MOST_OPTIONAL = 1000  # names that may come next in an object
+_REFERENCES = 8  # one after the other, that are followed to tell schemas apart
+_OLD = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """`form` is what is enforced; `places` says where its parts (by `id`) stand in the schema.
+
+    `ignored` are remarks on what has no effect.
+    """
+
+    form: Json
+    places: Mapping[int, str]
+    ignored: tuple[str, ...]
+
+
+def enforceable(text: str) -> str:
+    """The schema `text` in the form that is enforced.
+
+    Raises:
+        LegalizeError: as `enforced`.
+    """
+    return json.dumps(enforced(text).form, ensure_ascii=False)
 
 
 @lru_cache(maxsize=128)
-def enforceable(text: str) -> str:
-    """The schema `text` in a form whose every keyword is enforced. The newest are kept.
+def enforced(text: str) -> Enforced:
+    """What of the schema `text` is enforced. The newest are kept.
 
     Raises:
-        LegalizeError: SGLC455 no JSON, or no schema; SGLC456 a keyword that cannot be enforced there.
+        LegalizeError: SGLC450, SGLC451 a `pattern`; SGLC455 no JSON, or no schema; SGLC456 a keyword that
+            cannot be enforced there.
     """
     try:
         schema = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise LegalizeError("SGLC455", "`json_schema` is no JSON", note=where, hint="mend the schema") from None
+    except ValueError as error:
+        raise LegalizeError("SGLC455", "`json_schema` is no JSON", note=f"{error}", hint="mend it") from None
     except RecursionError:
-        raise _too_deep() from None
-    checker = _Checker(schema)
-    made = checker.schema(schema, "#", 0)
+        raise LegalizeError(
+            "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
+            note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
+        ) from None  # fmt: skip
+    return read(schema)
+
+
+def read(schema: Json, *, exact: bool = False) -> Enforced:
+    """What of a schema is enforced; with `exact` it is narrowed nowhere.
+
+    Raises:
+        LegalizeError: as `enforced`.
+    """
+    reader = _Reader(schema)
+    form = reader.schema(schema, "#", _Around(exact=exact))
+    if isinstance(form, bool):
+        if not form:
+            raise refused("#", "`false`, which no value satisfies,")
+        form = {}
     definitions: dict[str, Json] = {}
-    while len(definitions) < len(checker.names):  # one may refer to more
-        target, name = list(checker.names.items())[len(definitions)]
-        definitions[name] = checker.schema(checker.resolve(target, target), target, 0)
+    for number, make in enumerate(reader.waiting):  # one may refer to more
+        definitions[f"d{number}"] = make()
     if definitions:
-        # A reference beside `$defs` would lose its siblings, so the root is one choice of one.
-        made = {"$defs": definitions, "anyOf": [made]}
-    return json.dumps(made, ensure_ascii=False)
+        form = {"$defs": definitions, **form}
+    return Enforced(form, reader.places, tuple(reader.ignored))
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What stands around a schema.
+
+    `joined`: others hold of the same value. `exact`: it may not be narrowed. `names`: of properties that the
+    others list; `only`: there may be no others than these and its own.
+    """
+
+    joined: bool = False
+    exact: bool = False
+    names: tuple[str, ...] = ()
+    only: bool = False
 
 
 @dataclass(slots=True)
-class _Checker:
-    """One schema's check. `names` are what its referenced parts are called in the enforced form."""
+class _Listed:
+    """Names of an object's properties, and whether something says of which kind others are."""
+
+    names: dict[str, None]
+    others: bool = False
+    patterns: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one schema. `waiting` makes what has a name, in their order."""
 
     root: Json
-    names: dict[str, str] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    ignored: dict[str, None] = field(default_factory=dict)
+    waiting: list[Callable[[], Json]] = field(default_factory=list)
+    named: dict[tuple[str, _Around], str] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)  # of a place, its URI
+    anchors: dict[str, str] = field(default_factory=dict)  # of a place, its name
 
-    def schema(self, schema: Json, path: str, depth: int) -> Json:
-        """`schema`, found at `path`, in its enforced form."""
-        if depth > _DEEPEST:
-            raise _too_deep()
-        if schema is True:
-            return True
-        if schema is False:
-            raise refused(path, "`false`, which no value satisfies")
+    def __post_init__(self) -> None:
+        self.bases["#"] = ""
+        stack: list[tuple[Json, str, str]] = [(self.root, "#", "")]
+        while stack:
+            part, path, base = stack.pop()
+            if isinstance(part, list):
+                stack += ((each, f"{path}/{i}", base) for i, each in enumerate(part))
+            elif isinstance(part, dict):
+                for key in ("$id", "id"):
+                    if isinstance(name := part.get(key), str) and not name.startswith("#"):
+                        base = self.bases[path] = urldefrag(urljoin(base, name))[0]
+                    elif isinstance(name, str):
+                        self.anchors[path] = name[1:]
+                for key in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(name := part.get(key), str):
+                        self.anchors[path] = name
+                stack += (
+                    (each, f"{path}/{escaped(key)}", base)
+                    for key, each in part.items()
+                    if key not in ("enum", "const", "default", "examples")
+                )
+
+    def schema(self, schema: Json, path: str, around: _Around, depth: int = 0) -> Json:
+        """`schema`, which stands at `path`, in its enforced form."""
+        if schema is True and around.only:
+            schema = {}
+        if isinstance(schema, bool):
+            return schema
         if not isinstance(schema, dict):
             raise malformed(path, f"a schema is an object, not `{json.dumps(schema)[:40]}`")
-        asserting = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-        if path == "#":
-            asserting.pop("$id", None)
-        known = {*_WHOLE, "type", *(key for keys in KEYWORDS.values() for key in keys)}
-        for key in asserting:
-            if key not in known:
-                raise refused(f"{path}/{escaped(key)}", f"`{key}`")
-        for key in _WHOLE:
-            if key in asserting:
-                return self._whole(key, asserting, path, depth)
-        return self._typed(asserting, path, depth)
+        if depth >= _TOGETHER:
+            return {"$ref": self._name(schema, path, around)}
+        own = self._asserting(schema, path)
+        parts = own.get("allOf")
+        if {*own} == {"allOf"} and isinstance(parts, list) and len(parts) == 1:
+            return self.schema(parts[0], f"{path}/allOf/0", around, depth)
+        inner = self._inner(own, path, around)
+        made: dict[str, Json] = {}
+        self.places[id(made)] = path
+        for key, value in own.items():
+            at = f"{path}/{key}"
+            below = _Around(exact=around.exact)
+            if key == "$ref":
+                made[key] = self._reference(value, at, around if len(own) == 1 else _beside(around))
+            elif key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+                if not isinstance(value, list) or not value:
+                    raise malformed(at, f"`{key}` is a list of schemas that is not empty")
+                within = {"allOf": _beside(around), "prefixItems": below}.get(key, inner)
+                kept = key
+                if key == "oneOf" and (len(value) == 1 or self._apart(value, at)):
+                    kept = "anyOf" if "anyOf" not in own else "oneOf"
+                elif key == "oneOf":
+                    within = _Around(joined=True, exact=True)
+                made[kept] = [self.schema(part, f"{at}/{i}", within, depth + 1) for i, part in enumerate(value)]
+            elif key in ("items", "additionalProperties"):
+                made[key] = self.schema(value, at, below, depth + 1)
+            elif key in ("properties", "patternProperties"):
+                made[key] = {
+                    name: self.schema(part, f"{at}/{escaped(name)}", below, depth + 1)
+                    for name, part in value.items()
+                }
+            else:
+                made[key] = value
+        if not around.joined and not around.exact:
+            _narrow(made)
+        self._check_counts(made, path)
+        return made
 
-    def _whole(self, key: str, asserting: Mapping[str, Json], path: str, depth: int) -> Json:
-        value, at = asserting[key], f"{path}/{key}"
-        if key in ("enum", "const"):
-            values = value if key == "enum" else [value]
-            if not isinstance(values, list) or not values:
-                raise malformed(at, "`enum` is a list of values that is not empty")
-            types = types_of(asserting, path)
-            values = [v for v in values if not types or any(fits(v, kind) for kind in types)]
-            if not values:
-                raise refused(at, f"`{key}` with no value of its `type`,")
-            self._alone({*asserting} - {key, "type"}, key, path)
-            return {"enum": values}
-        self._alone({*asserting} - {key}, key, path)
-        if key == "$ref":
-            return self._reference(value, at)
-        if not isinstance(value, list) or not value:
-            raise malformed(at, f"`{key}` is a list of schemas that is not empty")
-        parts = [self.schema(part, f"{at}/{i}", depth + 1) for i, part in enumerate(value)]
-        if len(parts) == 1:
-            return parts[0]
-        if key == "allOf":
-            raise refused(at, "`allOf` with several schemas")
-        if key == "oneOf" and not self._apart(value, at):
-            raise refused(
-                at, "`oneOf`, unless a type or a required constant tells its schemas apart,",
-                hint="say `anyOf` if more than one may hold",
-            )  # fmt: skip
-        return {"anyOf": parts}
+    def _asserting(self, schema: Mapping[str, Json], path: str) -> dict[str, Json]:
+        """The keywords of a schema that say something, those of older drafts in the terms of the newest."""
+        own = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+        if "$ref" in own and self._is_old:
+            for key in {*own} - {"$ref"}:
+                self._ignore(f"{path}/{escaped(key)}", f"`{key}` beside `$ref`, in this draft,")
+            own = {"$ref": own["$ref"]}
+        if isinstance(own.get("items"), list):
+            own["prefixItems"] = own.pop("items")
+            if "additionalItems" in own:
+                own["items"] = own["additionalItems"]
+        own.pop("additionalItems", None)
+        for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if isinstance(own.get(key), bool) and own.pop(key) and bound in own:
+                own[key] = own.pop(bound)
+        for key in [key for key, value in own.items() if has_no_effect(key, value, own)]:
+            del own[key]
+        for key in [key for key in own if key not in SUPPORTED and key not in REFUSED]:
+            self._ignore(f"{path}/{escaped(key)}", f"`{key}`, which is no keyword of JSON Schema,")
+            del own[key]
+        check_keywords(own, path, self._ignore)
+        for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, wanted in own.pop(key, {}).items():
+                then = {"required": wanted} if isinstance(wanted, list) else wanted
+                own["allOf"] = [*own.get("allOf", []), {"anyOf": [{"properties": {name: False}}, then]}]
+        return own
 
-    def _alone(self, others: Iterable[str], key: str, path: str) -> None:
-        for other in sorted(others):
-            raise refused(f"{path}/{other}", f"`{other}` beside `{key}`")
+    @property
+    def _is_old(self) -> bool:
+        dialect = self.root.get("$schema", "") if isinstance(self.root, dict) else ""
+        return any(draft in str(dialect) for draft in _OLD)
 
-    def _reference(self, target: Json, at: str) -> Json:
+    def _ignore(self, path: str, what: str) -> None:
+        self.ignored[f"at `{path}` of `json_schema`: {what} has no effect"] = None
+
+    def _inner(self, own: dict[str, Json], path: str, around: _Around) -> _Around:
+        """What is around the schemas of `anyOf` or `oneOf`.
+
+        Says in `own` which names an object may have, where these schemas do not.
+        """
+        alone = own.pop("unevaluatedProperties", True) is False  # whatever others say
+        only = alone or around.only
+        inner = _beside(around) if around.joined or len(own) > 1 else replace(around, only=False)
+        if not only and ({*own} == {"$ref"} or around.joined or around.exact):
+            return inner
+        listed = _Listed({} if alone else dict.fromkeys(around.names))
+        self._list(own, path, listed, set(), only)
+        if listed.others or "additionalProperties" in own:
+            if only and listed.patterns:
+                raise refused(
+                    f"{path}/unevaluatedProperties", "`unevaluatedProperties` beside `patternProperties`,"
+                )
+            return inner
+        either = [key for key in ("anyOf", "oneOf") if key in own]
+        if len(either) == 1 and (either == ["anyOf"] or self._apart(own["oneOf"], f"{path}/oneOf")):
+            return _Around(exact=around.exact, names=tuple(listed.names), only=only)
+        if not only:
+            self._list(own, path, listed, set(), only, every=True)
+        if only or (listed.names and not listed.others):
+            missing = {name: True for name in listed.names if name not in own.get("properties", {})}
+            own["properties"] = {**own.get("properties", {}), **missing}
+            own["additionalProperties"] = False
+        return inner
+
+    def _list(
+        self, schema: Json, path: str, listed: _Listed, seen: set[str], only: bool, *, every: bool = False
+    ) -> None:
+        """Add what `schema`, and what always holds beside it, say of names; with `every`, what may hold too."""
+        if not isinstance(schema, dict):
+            return
+        names = schema.get("properties")
+        listed.names.update(dict.fromkeys(names if isinstance(names, dict) else ()))
+        if not only:
+            required = schema.get("required")
+            listed.names.update(dict.fromkeys(required if isinstance(required, list) else ()))
+        listed.patterns |= bool(schema.get("patternProperties"))
+        free = [schema.get(key, False) for key in ("additionalProperties", "unevaluatedProperties")]
+        listed.others |= listed.patterns or any(each is not False for each in free)
+        for key in ("allOf", "anyOf", "oneOf") if every else ("allOf",):
+            parts = schema.get(key)
+            for part in parts if isinstance(parts, list) else ():
+                self._list(part, path, listed, seen, only, every=every)
+        if isinstance(target := schema.get("$ref"), str) and target not in seen:
+            seen.add(target)
+            self._list(*self._resolved(target, path), listed, seen, only, every=every)
+
+    def _name(self, schema: Json, path: str, around: _Around) -> str:
+        """A reference to what `schema` is made."""
+        if (path, around) not in self.named:
+            self.named[path, around] = f"#/$defs/d{len(self.waiting)}"
+            self.waiting.append(lambda: self.schema(schema, path, around))
+        return self.named[path, around]
+
+    def _reference(self, target: Json, at: str, around: _Around) -> str:
         if not isinstance(target, str):
             raise malformed(at, "`$ref` is a text")
-        seen = [target]
-        while True:
-            found = self.resolve(seen[-1], at)
-            if not (isinstance(found, dict) and isinstance(found.get("$ref"), str)):
-                break
-            if found["$ref"] in seen:
+        found, path = self._resolved(target, at)
+        seen = {path}
+        while isinstance(found, dict) and {*found} == {"$ref"} and isinstance(found["$ref"], str):
+            found, path = self._resolved(found["$ref"], f"{path}/$ref")
+            if path in seen:
                 raise malformed(at, "a reference that leads to itself")
-            seen.append(found["$ref"])
-        name = self.names.setdefault(target, f"d{len(self.names)}")
-        return {"$ref": f"#/$defs/{name}"}
+            seen.add(path)
+        return self._name(found, path, around)
 
-    def resolve(self, target: str, at: str) -> Json:
-        """The part of the schema that a reference means."""
-        if target != "#" and not target.startswith("#/"):
+    def _resolved(self, target: str, at: str) -> tuple[Json, str]:
+        """The part of the schema that a reference at `at` means, and where it stands."""
+        base = self._base(at)
+        uri, fragment = urldefrag(urljoin(self.bases[base], target))
+        start = base if target.startswith("#") else next((p for p, u in self.bases.items() if u == uri), None)
+        if start is None:
             raise refused(at, f"`$ref` to `{target}`, which is not inside the schema,")
-        found = self.root
-        for step in target.split("/")[1:]:
+        if fragment and not fragment.startswith("/"):
+            anchors = [p for p, name in self.anchors.items() if name == fragment and self._base(p) == start]
+            if not anchors:
+                raise malformed(at, f"`{target}` is not there")
+            fragment, start = "", anchors[0]
+        found, path = self.root, "#"
+        for step in [*start.split("/")[1:], *unquote(fragment).split("/")[1:]]:
             name = step.replace("~1", "/").replace("~0", "~")
             try:
                 found = found[int(name)] if isinstance(found, list) else found[name]
             except (KeyError, IndexError, ValueError, TypeError):
                 raise malformed(at, f"`{target}` is not there") from None
-        return found
+            path = f"{path}/{step}"
+        return found, path
+
+    def _base(self, path: str) -> str:
+        """The place of the innermost part with an identifier that `path` is in."""
+        return max((place for place in self.bases if f"{path}/".startswith(f"{place}/")), key=len)
 
     def _apart(self, parts: list[Json], at: str) -> bool:
         """Whether no document can be of two of `parts`, as far as is easily seen."""
         found = []
         for part in parts:
-            while isinstance(part, dict) and isinstance(part.get("$ref"), str):
-                part = self.resolve(part["$ref"], at)
+            path = at
+            for _ in range(_REFERENCES):
+                if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+                    part, path = self._resolved(part["$ref"], path)
             if not isinstance(part, dict):
                 return False
             found.append(part)
@@ -179,7 +355,8 @@ class _Checker:
             return True
         if any(kinds != {"object"} for kinds in types):
             return False
-        names = set.intersection(*(set(part.get("required") or []) for part in found))
+        required = [_texts(part.get("required")) for part in found]
+        names = set.intersection(*required)
         return any(
             all(tags) and disjoint(tags)
             for tags in (
@@ -188,145 +365,35 @@ class _Checker:
             )
         )
 
-    def _typed(self, asserting: Mapping[str, Json], path: str, depth: int) -> Json:
-        keys = [key for key in asserting if key != "type"]
-        types = types_of(asserting, path)
-        if "number" in types and "integer" in types:
-            types.remove("integer")
-        if not types and keys:
-            # `number` is the wider reading of bounds alone.
-            types = [kind for kind in ("string", "number", "array", "object") if {*keys} <= {*KEYWORDS[kind]}][
-                :1
-            ]
-        for key in keys:
-            if not any(key in KEYWORDS[kind] for kind in types):
-                wanted = next(kind for kind, own in KEYWORDS.items() if key in own)
-                raise refused(
-                    f"{path}/{key}", f"`{key}` without a `type` that it is for",
-                    hint=f'say `"type": "{wanted}"` beside it',
-                )  # fmt: skip
-        if not types:
-            return True
-        made = []
-        for kind in types:
-            own = {key: asserting[key] for key in keys if key in KEYWORDS[kind]}
-            made.append({"type": kind, **self._parts(kind, own, path, depth)})
-        return made[0] if len(made) == 1 else {"anyOf": made}
-
-    def _parts(self, kind: str, own: Mapping[str, Json], path: str, depth: int) -> dict[str, Json]:
-        match kind:
-            case "string":
-                return self._string(own, path)
-            case "integer" | "number":
-                return self._number(kind, own, path)
-            case "array":
-                return self._array(own, path, depth)
-            case "object":
-                return self._object(own, path, depth)
-            case _:
-                return {}
-
-    def _string(self, own: Mapping[str, Json], path: str) -> dict[str, Json]:
-        check_bounds(own, "minLength", "maxLength", path)
-        if len({"pattern", "format"} & {*own}) + bool({"minLength", "maxLength"} & {*own}) > 1:
-            raise refused(path, f"{' and '.join(f'`{key}`' for key in own)} together")
-        if "format" in own and own["format"] not in _FORMATS:
+    def _check_counts(self, made: Mapping[str, Json], path: str) -> None:
+        """Names may repeat where they are free, and a reader counts them once; listed ones may be too many."""
+        free = made.get("additionalProperties", True) is not False or "patternProperties" in made
+        if free and made.get("minProperties", 0) > len(set(made.get("required", ()))) + 1:
+            raise refused(f"{path}/minProperties", "`minProperties` where names are free,")
+        if len({*made.get("properties", ())} - {*made.get("required", ())}) > _MOST_OPTIONAL:
             raise refused(
-                f"{path}/format", f"the format `{own['format']}`", hint=f"known: {', '.join(sorted(_FORMATS))}"
+                f"{path}/properties", f"more than {_MOST_OPTIONAL} `properties` that are not `required`,"
             )
-        if "pattern" in own:
-            check_pattern(own["pattern"], f"{path}/pattern")
-        return dict(own)
-
-    def _number(self, kind: str, own: Mapping[str, Json], path: str) -> dict[str, Json]:
-        for key, value in own.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise malformed(f"{path}/{key}", f"`{key}` is a number")
-            if abs(value) > _LARGEST or (kind == "integer" and value != int(value)):
-                raise refused(f"{path}/{key}", f"`{key}` of `{value}`")
-        if "multipleOf" in own and (len(own) > 1 or own["multipleOf"] <= 0):
-            raise refused(f"{path}/multipleOf", "`multipleOf` with bounds, or of no positive number,")
-        low = max((own[key] for key in ("minimum", "exclusiveMinimum") if key in own), default=-_LARGEST)
-        high = min((own[key] for key in ("maximum", "exclusiveMaximum") if key in own), default=_LARGEST)
-        if low > high:
-            raise malformed(path, "no number is within the bounds")
-        return {key: int(value) if kind == "integer" else value for key, value in own.items()}
-
-    def _array(self, own: Mapping[str, Json], path: str, depth: int) -> dict[str, Json]:
-        made = dict(own)
-        if made.pop("unevaluatedItems", False) is not False:
-            raise refused(f"{path}/unevaluatedItems", "`unevaluatedItems`")
-        check_bounds(own, "minItems", "maxItems", path)
-        first = made.get("prefixItems", [])
-        if not isinstance(first, list):
-            raise malformed(f"{path}/prefixItems", "`prefixItems` is a list of schemas")
-        made.pop("prefixItems", None)
-        if first:
-            made["prefixItems"] = [
-                self.schema(part, f"{path}/prefixItems/{i}", depth + 1) for i, part in enumerate(first)
-            ]
-        if isinstance(made.get("items"), dict):
-            made["items"] = self.schema(made["items"], f"{path}/items", depth + 1)
-        elif made.get("items", True) is True and not first:
-            made["items"] = True
-        elif not isinstance(made.get("items", False), bool):
-            raise malformed(f"{path}/items", "`items` is a schema")
-        more = made.get("items", False) is not False
-        if not more and own.get("minItems", 0) > len(first):
-            raise refused(f"{path}/minItems", "`minItems` larger than what `prefixItems` and `items` give")
-        if own.get("maxItems", len(first)) < len(first):
-            raise refused(f"{path}/maxItems", "`maxItems` smaller than the number of `prefixItems`")
-        return made
-
-    def _object(self, own: Mapping[str, Json], path: str, depth: int) -> dict[str, Json]:
-        made = dict(own)
-        if made.pop("unevaluatedProperties", False) is not False:
-            raise refused(f"{path}/unevaluatedProperties", "`unevaluatedProperties`")
-        check_bounds(own, "minProperties", "maxProperties", path)
-        properties = own.get("properties", {})
-        if not isinstance(properties, dict):
-            raise malformed(f"{path}/properties", "`properties` is an object of schemas")
-        if "properties" in own:
-            # A property that must not be there is one that is not mentioned.
-            made["properties"] = {
-                name: self.schema(part, f"{path}/properties/{escaped(name)}", depth + 1)
-                for name, part in properties.items()
-                if part is not False
-            }
-        required = own.get("required", [])
-        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise malformed(f"{path}/required", "`required` is a list of names")
-        for name in required:
-            if name not in made.get("properties", {}):
-                raise refused(
-                    f"{path}/required", f"`required` of `{name}`, which `properties` does not allow,",
-                    hint="list it in `properties`",
-                )  # fmt: skip
-        free = own.get("additionalProperties", True)
-        if not isinstance(free, bool | dict):
-            raise malformed(f"{path}/additionalProperties", "`additionalProperties` is a schema")
-        if properties and isinstance(free, dict):
-            # A name can be spelled with escapes, and then its value would be held to the wrong schema.
-            raise refused(
-                f"{path}/additionalProperties", "a schema for `additionalProperties` beside `properties`,"
-            )
-        if isinstance(free, dict):
-            free = self.schema(free, f"{path}/additionalProperties", depth + 1)
-        made["additionalProperties"] = free if "properties" not in own else False
-        if made["additionalProperties"] is False:
-            if own.get("minProperties", 0) > len(made.get("properties", {})):
-                raise malformed(f"{path}/minProperties", "more properties than there are")
-        elif counted := {"minProperties", "maxProperties"} & {*own}:
-            # Names may repeat, and a reader counts them once.
-            raise refused(f"{path}/{min(counted)}", f"`{min(counted)}` where names are free")
-        return made
 
 
-def _too_deep() -> LegalizeError:
-    return LegalizeError(
-        "SGLC456", f"`json_schema` is nested deeper than {_DEEPEST}, which cannot be enforced",
-        hint="name the inner schemas in `$defs` and refer to them",
-    )  # fmt: skip
+def _beside(around: _Around) -> _Around:
+    """Around one of several schemas of a value."""
+    return _Around(joined=True, exact=around.exact)
+
+
+def _narrow(made: dict[str, Json]) -> None:
+    """Say of which type values are, where only the keywords tell, and that a list ends."""
+    keys = {*made} - {"$ref", "allOf", "anyOf", "oneOf"}
+    kinds = [kind for kind in ("string", "number", "array", "object") if keys and keys <= {*KEYWORDS[kind]}]
+    if kinds and (len(keys) == len(made) or kinds == ["object"]):
+        made["type"] = kinds[0]
+    first = made.get("prefixItems")
+    if first is not None and "items" not in made and made.get("minItems", 0) <= len(first):
+        made["items"] = False
+
+
+def _texts(value: Json) -> set[str]:
+    return {each for each in value if isinstance(each, str)} if isinstance(value, list) else set()
 
 
 def _no_constant(name: str) -> Json:

@@ -42,7 +42,7 @@ class Constraints:
             folder: where compiled automata are kept for the next process, under the tokenizer's `identity`.
         """
         self._vocabulary = lru_cache(lambda: Vocabulary(token_bytes, size))
-        self._grammars = Grammars(token_bytes, size, encode, folder=folder, identity=identity)
+        self._grammars = Grammars(token_bytes, size, folder=folder, identity=identity)
         self._size = size
         self._encode = encode
         self._folder = folder
@@ -63,7 +63,7 @@ class Constraints:
             case Sampling(regex=str(pattern)):
                 return pattern in self._automata
             case Sampling(json_schema=str(schema)):
-                return self._grammars.at_hand("strict" if sampling.strict else "json_schema", schema)
+                return self._grammars.at_hand("json_schema", schema)
             case Sampling(ebnf=str(grammar)):
                 return self._grammars.at_hand("ebnf", grammar)
         return True
@@ -72,15 +72,14 @@ class Constraints:
         """What a generation with `sampling` is held to, if to anything.
 
         Raises:
-            LegalizeError: as `compile_regex`, `enforceable`, `check_gbnf`.
+            LegalizeError: as `compile_regex`, `json_grammar`, `check_gbnf`.
             RunError: this model cannot do it: SGLC454, SGLC456 to SGLC459.
         """
         match sampling:
             case Sampling(regex=str(pattern)):
                 return self._spelled_regex(pattern) if sampling.canonical else self.regex(pattern)
             case Sampling(json_schema=str(schema)):
-                make = self._grammars.strict if sampling.strict else self._grammars.json_schema
-                constraint = make(schema)
+                constraint = self._grammars.json_schema(schema)
             case Sampling(ebnf=str(grammar)):
                 constraint = self._grammars.ebnf(grammar)
             case _:
@@ -91,7 +90,7 @@ class Constraints:
         """Whether the schema or grammar of `sampling` was compiled before, by whichever process."""
         match sampling:
             case Sampling(json_schema=str(schema)):
-                return self._grammars.is_kept("strict" if sampling.strict else "json_schema", schema)
+                return self._grammars.is_kept("json_schema", schema)
             case Sampling(ebnf=str(grammar)):
                 return self._grammars.is_kept("ebnf", grammar)
         return False

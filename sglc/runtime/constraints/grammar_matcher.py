@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError
 from sglc.ir.grammar.gbnf import check_gbnf
-from sglc.ir.grammar.json_schema import enforceable
-from sglc.ir.grammar.strict_schema import strict_grammar
+from sglc.ir.grammar.schema_grammar import json_grammar
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.finite_text import endless_rule
 from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint, Look, Matcher, rehearse
-from sglc.runtime.constraints.llguidance_matcher import Encode, Guidance
+from sglc.runtime.constraints.llguidance_matcher import Guidance
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo
@@ -41,7 +40,6 @@ class Grammars:
     Args:
         token_bytes: bytes of every id, index = id; ids without bytes are no text and never allowed.
         size: ids of the model; those behind `token_bytes` are padding.
-        encode: text to ids, for llguidance.
         folder, identity: as in `Constraints`.
     """
 
@@ -49,7 +47,6 @@ class Grammars:
         self,
         token_bytes: Sequence[bytes],
         size: int,
-        encode: Encode | None = None,
         *,
         folder: Path | None = None,
         identity: str = "",
@@ -57,7 +54,6 @@ class Grammars:
         self._folder = folder
         self._identity = identity
         self._token_bytes = token_bytes
-        self._encode = encode
         self._size = size
         self._next_bytes = lru_cache(lambda: NextBytes(token_bytes[:size]))
         self._kept: OrderedDict[tuple[str, str], tuple[Any, Form, int]] = OrderedDict()  # the last used last
@@ -71,23 +67,14 @@ class Grammars:
         """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.
 
         Raises:
-            LegalizeError: SGLC455, SGLC456, as `enforceable`.
-            RunError: SGLC456, SGLC458, SGLC459, as `ebnf`.
+            LegalizeError: SGLC450, SGLC451, SGLC455, SGLC456, SGLC458, as `json_grammar`.
+            RunError: SGLC459, as `ebnf`.
         """
         return self._start("json_schema", schema)
 
-    def strict(self, schema: str) -> GrammarConstraint:
-        """As `json_schema`, by llguidance.
-
-        Raises:
-            LegalizeError: SGLC455, SGLC456, SGLC458, as `strict_grammar`.
-            RunError: SGLC459, as `ebnf`.
-        """
-        return self._start("strict", schema)
-
     @cached_property
     def _guidance(self) -> Guidance:
-        return Guidance(self._token_bytes, self._size, self._encode)
+        return Guidance(self._token_bytes, self._size)
 
     def ebnf(self, grammar: str) -> GrammarConstraint:
         """A constraint to texts of `grammar`, in GBNF; they begin with the rule `root`.
@@ -103,16 +90,15 @@ class Grammars:
         compiled, form = self._compiled(kind, text)
         constraint = self._constraint(kind, compiled, form)
         if constraint.done(constraint.start):
-            field = "json_schema" if kind == "strict" else kind
             raise RunError(
-                "SGLC459", f"the `{field}` of this generation allows nothing but the empty text",
+                "SGLC459", f"the `{kind}` of this generation allows nothing but the empty text",
                 hint="mend the grammar",
             )  # fmt: skip
         return constraint
 
     def _constraint(self, kind: str, compiled: Any, form: Form) -> GrammarConstraint:
         def matcher() -> Matcher:
-            if kind == "strict":
+            if kind == "json_schema":
                 return self._guidance.matcher(compiled)
             return XGrammarMatcher(compiled, self._size, self._next_bytes())
 
@@ -124,7 +110,7 @@ class Grammars:
             import xgrammar
         except ImportError:
             raise RunError(
-                "SGLC458", "JSON schemas and grammars need the package `xgrammar`",
+                "SGLC458", "grammars need the package `xgrammar`",
                 hint="pip install 'sglc[local]'",
             ) from None  # fmt: skip
         return xgrammar.TokenizerInfo(
@@ -135,12 +121,12 @@ class Grammars:
         )
 
     def is_kept(self, kind: str, text: str) -> bool:
-        """Whether a grammar of `kind` (`json_schema`, `strict`, `ebnf`) was compiled before."""
+        """Whether a grammar of `kind` (`json_schema`, `ebnf`) was compiled before."""
         path = self._path(kind, text)
         return path is not None and path.exists()
 
     def _path(self, kind: str, text: str) -> Path | None:
-        library = "llguidance" if kind == "strict" else "xgrammar"
+        library = "llguidance" if kind == "json_schema" else "xgrammar"
         if self._folder is not None:
             with suppress(PackageNotFoundError):
                 key = (kind, text, self._identity, self._size, version(library))
@@ -158,7 +144,7 @@ class Grammars:
                 self._kept.move_to_end((kind, text))
                 return self._kept[kind, text][:2]
         compiled, form = self._compile(kind, text)
-        size = len(compiled) if kind == "strict" else compiled.memory_size_bytes
+        size = len(compiled) if kind == "json_schema" else compiled.memory_size_bytes
         with self._lock:
             self._kept[kind, text] = compiled, form, size + len(text)
             while len(self._kept) > _GRAMMARS or (
@@ -174,54 +160,43 @@ class Grammars:
         """
         path = self._path(kind, text)
         if path is not None and (found := automaton_cache.load_grammar(path)) is not None:
-            if kind == "strict":
+            if kind == "json_schema":
                 return found, Form()
             from xgrammar import CompiledGrammar
 
             with suppress(RuntimeError):
                 return CompiledGrammar.deserialize_json(found, self._tokenizer_info), Form()
-        if kind == "strict":
-            compiled: Any = strict_grammar(text)
-        else:
-            compiled = self._compile_grammar(kind, text)
+        compiled: Any = json_grammar(text) if kind == "json_schema" else self._compile_ebnf(text)
         form = Form()
         if path is not None:
-            kept = compiled if kind == "strict" else compiled.serialize_json()
+            kept = compiled if kind == "json_schema" else compiled.serialize_json()
             if len(kept) > _MOST_BYTES:
-                code = "SGLC457" if kind == "ebnf" else "SGLC456"
                 raise RunError(
-                    code, f"this generation is held to more than can be kept: {len(kept) >> 20} MiB compiled",
+                    "SGLC457" if kind == "ebnf" else "SGLC456",
+                    f"this generation is held to more than can be kept: {len(kept) >> 20} MiB compiled",
                     hint="make it smaller",
-                )  # fmt: skip
+                )
             rehearse(self._constraint(kind, compiled, Form(form.effort)), self._token_bytes)
             automaton_cache.save_grammar(path, kept)
         return compiled, form
 
-    def _compile_grammar(self, kind: str, text: str) -> CompiledGrammar:
-        if kind == "ebnf":
-            check_gbnf(text)
-        else:
-            text = enforceable(text)
+    def _compile_ebnf(self, text: str) -> CompiledGrammar:
+        check_gbnf(text)
         info = self._tokenizer_info
         from xgrammar import Grammar, GrammarCompiler
 
-        code = "SGLC457" if kind == "ebnf" else "SGLC456"
         try:
-            if kind == "ebnf":
-                grammar = Grammar.from_ebnf(text)
-            else:
-                # Without free whitespace a model cannot go on with spaces for ever.
-                grammar = Grammar.from_json_schema(text, any_whitespace=False)
+            grammar = Grammar.from_ebnf(text)
             if rule := endless_rule(grammar.serialize_json()):
                 raise RunError(
-                    code, f"the `{kind}` of this generation has a part that no finite text satisfies",
+                    "SGLC457", "the `ebnf` of this generation has a part that no finite text satisfies",
                     note=f"its rule `{rule}` always needs itself again", hint="give it a way to end",
                 )  # fmt: skip
             return GrammarCompiler(info, cache_enabled=False).compile_grammar(grammar)
         except RuntimeError as error:
             said = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
             raise RunError(
-                code, f"the `{kind}` of this generation cannot be compiled", note=said, hint="mend it"
+                "SGLC457", "the `ebnf` of this generation cannot be compiled", note=said, hint="mend it"
             ) from None
 
 

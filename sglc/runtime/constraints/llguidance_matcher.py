@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Encode = Callable[[str], Sequence[int]]
+from sglc.errors import RunError
+
+_KEPT = 32  # grammars, each with a matcher at its start
+_ITEMS = 10_000  # that it may have in mind at one byte: four for each name that may come next
 
 
 class Guidance:
-    """llguidance for one tokenizer; `token_bytes` and `size` as in `Grammars`.
+    """llguidance for one tokenizer; `token_bytes` and `size` as in `Grammars`."""
 
-    It allows text that has to follow in the spelling of `encode` only; without it, byte by byte.
-    """
-
-    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None = None) -> None:
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self._size = size
-        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size, encode)))
+        self._first = lru_cache(maxsize=_KEPT)(self._new)  # a copy takes a hundredth of what a new one does
+        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size)))
 
     def matcher(self, grammar: str) -> GuidanceMatcher:
         """A matcher at the start of `grammar`, which is valid."""
-        from llguidance import LLMatcher
+        return GuidanceMatcher(self._first(grammar).deep_copy(), self._size)
 
-        return GuidanceMatcher(LLMatcher(self._tokenizer, grammar), self._size)
+    def _new(self, grammar: str) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(max_items_in_row=_ITEMS, verbose_errors=False)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
 
 class GuidanceMatcher:
@@ -38,13 +44,15 @@ class GuidanceMatcher:
         self._size = size
 
     def take(self, token: int) -> None:
-        """Read a token, which is allowed."""
-        taken = self._matcher.consume_token(token)
-        assert taken, f"a token that the mask allows is refused: {self._matcher.get_error()}"
+        """Read a token, which is allowed. Raises RunError: SGLC459, it takes too much."""
+        if not self._matcher.consume_token(token):
+            raise self._given_up()
 
     def look(self) -> tuple[NDArray[np.uint8], bool]:
-        """The ids that may come next, and whether the text may end here."""
+        """The ids that may come next, and whether the text may end here. Raises as `take`."""
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8).copy()
+        if self._matcher.is_error():
+            raise self._given_up()
         # Behind the model's ids is the one that stands for the end.
         packed[self._size // 8] &= (1 << self._size % 8) - 1
         packed[self._size // 8 + 1 :] = 0
@@ -54,14 +62,20 @@ class GuidanceMatcher:
         """Bytes that have to come next."""
         return bytes(self._matcher.compute_ff_bytes()[:limit])
 
+    def _given_up(self) -> RunError:
+        """It bounds what it looks at, and then takes nothing any more."""
+        return RunError(
+            "SGLC459", "what this generation is held to takes too much to go on",
+            note=self._matcher.get_error().partition("\n")[0], hint="make the schema smaller",
+        )  # fmt: skip
+
 
 class _GuidanceVocabulary:
     """What llguidance asks of a tokenizer. Its end of the text is an id of its own, behind all others."""
 
     bos_token_id = None
 
-    def __init__(self, token_bytes: Sequence[bytes], size: int, encode: Encode | None) -> None:
-        self._encode = encode
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         self._single = {data: token for token, data in enumerate(token_bytes[:size]) if len(data) == 1}
         padding = [b""] * (size - len(token_bytes))
         self.tokens = [*token_bytes[:size], *padding, b"<end>"]
@@ -69,6 +83,4 @@ class _GuidanceVocabulary:
         self.special_token_ids = [size]
 
     def __call__(self, text: bytes) -> list[int]:
-        if self._encode is not None:
-            return list(self._encode(text.decode()))
         return [self._single[bytes([byte])] for byte in text if bytes([byte]) in self._single]

@@ -1,0 +1,109 @@
+"""Schemas that once let through what is not valid, were refused for nothing, or raised no error of ours."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sglc.errors import LegalizeError
+from sglc.ir.grammar.schema_grammar import json_grammar
+from tests.constraints.random_schemas import Reference, parsed
+from tests.constraints.verdicts import accepts, ours
+
+EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"type": "string", "pattern": "^P([0-9]+Y)?$"}, ['"P"', '"P2Y"'], ['"P2"', '"xP"']),
+        (
+            {"type": "string", "pattern": "^https://"},
+            ['"https://a.b"', '"https://"'],
+            ['"http://a"', '" https://"'],
+        ),
+        ({"type": "string", "pattern": "b"}, ['"b"', '"abc"'], ['"ac"']),
+        ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xbx"', '"ba"']),
+        ({"type": "string", "pattern": r"^\S$"}, ['"a"'], ['"\ufeff"', '" "', '"\u2003"']),
+        ({"type": "string", "pattern": "^.$"}, ['"a"', '"😀"'], ['"\\r"', '"\u2028"']),
+        ({"type": "string", "pattern": '^["\\\\]$'}, ['"\\""', '"\\\\"'], ['"""', '"a"']),
+        ({"type": "string", "pattern": "^a+$", "minLength": 2, "maxLength": 3}, ['"aa"'], ['"a"', '"aaaa"']),
+        (
+            {"type": "string", "format": "date", "pattern": "-02-"},
+            ['"2024-02-29"'],
+            ['"2023-02-29"', '"2024-03-01"'],
+        ),
+        (EVALUATED, ['{"a": 1}', "{}"], ['{"b": 1}']),
+        ({"unevaluatedProperties": False, "type": "object"}, ["{}"], ['{"a": 1}']),
+        ({"unevaluatedItems": False, "type": "array"}, ["[]"], ["[1]"]),
+        (
+            {"type": "object", "properties": {"a": True}, "additionalProperties": True},
+            ['{"a": 1, "b": 2}'],
+            ["1"],
+        ),
+        (
+            {"properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
+            ['{"a": null, "b": 1}', '{"b": 1}'],
+            ['{"a": 1}', r'{"\u0061": 1}', '{"b": null}'],
+        ),
+        ({"const": {"a": [1, {"b": "c"}]}}, ['{"a": [1, {"b": "c"}]}'], ['{"a":[1,{"b":"c"}]}']),
+        ({"enum": [[1, 2], {"a": 1}]}, ["[1, 2]", '{"a": 1}'], ["[1,2]", '{"a":1}']),
+        ({"type": "string"}, ['"\ud7ff"', '"😀"'], [r'"\ud800"', '"\ud800"', r'"\udc00\ud800"']),
+        (
+            {"type": "string", "format": "date"},
+            ['"2024-02-29"', '"2000-02-29"'],
+            ['"2024-02-30"', '"1900-02-29"'],
+        ),
+        ({"type": "string", "format": "date-time"}, ['"2024-02-29T10:00:00Z"'], ['"2024-02-30T10:00:00Z"']),
+        (
+            {"type": "string", "format": "time"},
+            ['"23:59:59.5+01:00"'],
+            ['"22:59:60Z"', '"24:00:00Z"', '"10:00:00"'],
+        ),
+        ({"type": "string", "format": "ipv4"}, ['"87.10.0.1"'], ['"087.10.0.1"']),
+        (
+            {"type": "string", "format": "uri-reference"},
+            ['"a/b?c"', '"http://a.b/c"', '""'],
+            ['"a b"', '"1:2"'],
+        ),
+        ({"type": "string", "format": "uri-template"}, ['"http://a/{b}/{c:1}"'], ['"{"', '"a b"', '"{}"']),
+        ({"type": "string", "format": "json-pointer"}, ['""', '"/a~1b"'], ['"a"', '"/~"']),
+        ({"type": "number", "multipleOf": 0.01, "minimum": 0}, ["0.29", "1"], ["0.295", "-1"]),
+        ({"type": "array", "items": {}, "minItems": 1}, ["[1]", "[[], {}]"], ["[]"]),
+        (
+            {"type": "object", "dependentRequired": {"a": ["b"]}},
+            ["{}", '{"a": 1, "b": 1}', '{"b": 1}'],
+            ['{"a": 1}'],
+        ),
+        ({"type": "string", "format": "int32", "x-note": 1, "title": "t"}, ['"a"'], ["1"]),
+        (True, ["1", '{"a": [null]}'], ["", "tru"]),
+    ],
+)  # fmt: skip
+def test_what_is_let_through(schema: Any, taken: list[str], refused: list[str]) -> None:
+    start = ours(schema)
+    assert start is not None
+    for text in taken:
+        assert accepts(start, text), text
+        assert Reference(schema).problem(parsed(text)) == ""
+    for text in refused:
+        assert not accepts(start, text), text
+
+
+OBJECTS = '{"type": "object", "required": ["a"], "properties": {"a": '
+
+
+@pytest.mark.parametrize("depth", [90, 250])
+def test_nested_objects(depth: int) -> None:
+    start = ours(json.loads(OBJECTS * depth + '{"type": "null"}' + "}}" * depth))
+    assert start is not None
+    assert accepts(start, '{"a": ' * depth + "null" + "}" * depth)
+    assert not accepts(start, '{"a": ' * (depth - 1) + "null" + "}" * (depth - 1))
+
+
+@pytest.mark.parametrize("schema", ["false", '{"type": "string", "pattern": "(?u)a"}', '{"enum": ["\\ud800"]}'])
+def test_what_was_no_error_of_ours_is_one(schema: str) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        json_grammar(schema)
+    assert failure.value.note.startswith("at `#")
