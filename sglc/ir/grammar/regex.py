@@ -17,7 +17,7 @@ from typing import Any
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
-from sglc.ir.grammar.regex_positions import largest_repeat, part_place
+from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
@@ -59,19 +59,22 @@ def compile_regex(pattern: str) -> ByteDfa:
         return _deterministic(_Nfa(pattern, tree), pattern)
     except re.error as error:
         raise LegalizeError(
-            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern"
-        ) from None
+            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern",
+            at=error.pos,
+        ) from None  # fmt: skip
     except (OverflowError, RecursionError):
         raise _too_large(pattern) from None
 
 
 def _too_large(pattern: str) -> LegalizeError:
     shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
+    at = largest_repeat(pattern)
     return LegalizeError(
         "SGLC452",
         f"the automaton of `{shown}` is too large",
-        note=_at(largest_repeat(pattern)) + f"it may have some {_MOST_MOVES} moves",
+        note=_at(at) + f"it may have some {_MOST_MOVES} moves",
         hint="lower the bounds of its repeats",
+        at=at,
     )
 
 
@@ -124,12 +127,13 @@ class _Nfa:
             case (sre.MAX_REPEAT | sre.MIN_REPEAT, (least, most, inner)):
                 return self._repeat(list(inner), least, most, after, flags)
         kind = item[0]
+        at = part_place(self._pattern, kind)
         raise LegalizeError(
             "SGLC451",
             f"`{self._pattern}` has {_REFUSED.get(kind, f'`{kind}`')}, which cannot constrain a generation",
-            note=_at(part_place(self._pattern, kind))
-            + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
+            note=_at(at) + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
             hint="the whole text has to match the pattern: write it without that",
+            at=at,
         )
 
     def _repeat(self, inner: list[Any], least: int, most: int, after: int, flags: int) -> int:
@@ -298,8 +302,18 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
     accepting = [nfa.final in state for state in numbers]
     blocks = _blocks(moves, accepting)
     if blocks[0] == blocks[DEAD]:
-        raise LegalizeError("SGLC453", f"no text matches `{pattern}`", hint="mend the pattern")
+        at = next((at for at, piece in class_places(pattern) if _matches_nothing(piece)), None)
+        raise LegalizeError(
+            "SGLC453", f"no text matches `{pattern}`",
+            note="" if at is None else _at(at) + "no character is in this class",
+            hint="mend the pattern", at=at,
+        )  # fmt: skip
     return _canonical(classes, moves, accepting, blocks)
+
+
+def _matches_nothing(piece: str) -> bool:
+    """Whether no character is in a class."""
+    return not _characters(_parser.parse(piece, re.ASCII)[0], 0)
 
 
 def _blocks(moves: Sequence[Sequence[int]], accepting: Sequence[bool]) -> list[int]:
