@@ -8,7 +8,7 @@ from dataclasses import replace
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program
 from sglc.ir.depth import with_room
-from sglc.ir.grammar.fsm_summary import pattern_of_choices, summary_of
+from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.json_schema import enforceable
 from sglc.ir.grammar.regex import compile_regex
@@ -68,14 +68,11 @@ def _has_form(op: Gen) -> bool:
     return not (held.regex is None and held.json_schema is None and held.ebnf is None and not held.stop_regex)
 
 
-def _pattern(op: Gen | Select) -> str | None:
-    return op.sampling.regex if isinstance(op, Gen) else pattern_of_choices(op.choices)
-
-
 def _fsm(op: Gen | Select) -> str:
     """The size of the op's automaton; "" if it has none."""
-    pattern = _pattern(op)
-    return "" if pattern is None else str(summary_of(pattern))
+    if isinstance(op, Select):
+        return str(summary_of_choices(op.choices) or "")
+    return str(summary_of(op.sampling.regex)) if op.sampling.regex is not None else ""
 
 
 def _held_to(op: Gen | Select) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ from sglc.ir.grammar.dfa import DEAD, ByteDfa, crossings, forced_moves
 from sglc.ir.grammar.regex import compile_regex
 
 _MOST_MOVES = 50_000  # of an automaton whose runs are counted: some 10 ms
-_MOST_CHARACTERS = 4_096  # of choices
+_MOST_CHOICE_MOVES = 20_000  # of a choice, which nobody compiles but to look at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,27 @@ def _shortest(dfa: ByteDfa, targets: list[set[int]]) -> list[int]:
     return path
 
 
-def pattern_of_choices(choices: Iterable[object]) -> str | None:
-    """The regular expression of a choice between texts; None if a run says what these are, or they are long."""
-    texts = [choice for choice in choices if isinstance(choice, str)]
-    if len(texts) < len(list(choices)) or sum(map(len, texts)) > _MOST_CHARACTERS:
+@lru_cache(maxsize=128)
+def summary_of_choices(choices: tuple[object, ...]) -> FsmSummary | None:
+    """The summary of a choice between texts; None if a run says what these are, or there is much of them."""
+    dfa = automaton_of_choices(choices)
+    return None if dfa is None else summary(dfa)
+
+
+def automaton_of_choices(choices: Sequence[object]) -> ByteDfa | None:
+    """The tree of the texts, a state for each beginning; None if a run says what these are, or it is large."""
+    texts = [choice.encode("utf-8", "replace") for choice in choices if isinstance(choice, str)]
+    kinds = {byte: kind for kind, byte in enumerate(sorted(set(b"".join(texts))), 1)}
+    if len(texts) < len(choices) or sum(map(len, texts)) * (len(kinds) + 1) > _MOST_CHOICE_MOVES:
         return None
-    return "|".join(map(re.escape, texts))
+    rows, accepting = [[DEAD] * (len(kinds) + 1)], [False]
+    for text in texts:
+        state = 0
+        for byte in text:
+            if rows[state][kinds[byte]] == DEAD:
+                rows[state][kinds[byte]] = len(rows)
+                rows.append([DEAD] * (len(kinds) + 1))
+                accepting.append(False)
+            state = rows[state][kinds[byte]]
+        accepting[state] = True
+    return ByteDfa(bytes(kinds.get(byte, 0) for byte in range(256)), tuple(map(tuple, rows)), tuple(accepting))
