@@ -190,7 +190,7 @@ def test_without_a_run_there_is_no_time_line_and_several_programs_have_tabs(
     other = open_function("examples/tree.py").explain(OracleBackend(), goal="swim").to_json()
     with opened(chromium, tmp_path, page([data, other])) as tab:
         assert [one.strip() for one in tab.locator("#tabs button").all_inner_texts()] == [
-            "Steps", "Prefixes", "Numbers", "Notes",
+            "Steps", "Prefixes", "Automata", "Numbers", "Notes",
         ]  # fmt: skip
         tab.get_by_role("tab", name="tree", exact=True).click()
         assert tab.locator("#view g.node").count() == 6
