@@ -14,7 +14,7 @@ from sglc.cli import main
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
 from sglc.ir.grammar.fsm_summary import automaton_of_choices
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.text.graph import to_dot
+from sglc.ir.text.fsm_graph import to_fsm_dot
 from tests.depth import at_depth
 from tests.test_regex import LETTERS, patterns
 
@@ -103,7 +103,7 @@ def birth(s, who):  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def drawn() -> list[str]:
-    return to_dot(birth.trace()).splitlines()
+    return to_fsm_dot(birth.trace()).splitlines()
 
 
 def test_a_drawing_has_every_automaton_once_with_its_runs(drawn: list[str]) -> None:

@@ -60,21 +60,17 @@ def automata_of(program: Program) -> list[HeldSites]:
 
 
 def to_fsm_dot(program: Program) -> str:
-    """The automata for Graphviz. A form that a parser reads, a schema or a grammar, has none.
+    """The automata for Graphviz; a form that a parser reads, a schema or a grammar, has none.
+
+    States where a text may end have a double border, and what is forced is bold.
 
     Raises:
         LegalizeError: as `automata_of`.
     """
     lines = [f"digraph {quoted(program.name)} {{", "  rankdir=LR;", '  node [fontname="monospace"];']
-    return "\n".join([*lines, *clusters(program), "}"]) + "\n"
-
-
-def clusters(program: Program) -> list[str]:
-    """Each automaton as a cluster of a drawing.
-
-    States where a text may end have a double border, and what is forced is bold.
-    """
-    return [line for number, held in enumerate(automata_of(program)) for line in _cluster(number, held)]
+    for number, held in enumerate(automata_of(program)):
+        lines += _cluster(number, held)
+    return "\n".join([*lines, "}"]) + "\n"
 
 
 def _cluster(number: int, held: HeldSites) -> list[str]:

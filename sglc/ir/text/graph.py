@@ -11,7 +11,7 @@ from typing import Any
 from sglc.ir.core import Op, Program, operands, walk
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
-from sglc.ir.text.fsm_graph import clusters, quoted
+from sglc.ir.text.fsm_graph import quoted
 from sglc.ir.text.printer import statement, value_names
 
 Graph = Any  # networkx.DiGraph: the package has no types, and is not loaded before it is needed
@@ -67,13 +67,7 @@ def critical_path(program: Program) -> tuple[Op, ...]:
 
 @with_room
 def to_dot(program: Program) -> str:
-    """The dataflow graph for Graphviz; generations are boxes with a bold border.
-
-    Beside it the automata that hold generations, runs of forced bytes as single edges.
-
-    Raises:
-        LegalizeError: a regex of the program has no automaton; see `compile_regex`.
-    """
+    """The dataflow graph for Graphviz; generations are boxes with a bold border."""
     lines = [
         f"digraph {quoted(program.name)} {{",
         "  rankdir=TB;",
@@ -84,7 +78,7 @@ def to_dot(program: Program) -> str:
         style = ", style=bold" if _generates(op) else ", color=gray"
         lines.append(f"  n{position} [label={quoted(_label(op, program, names))}{style}];")
     lines += [f"  n{before} -> n{after};" for before, after in graph.edges]
-    return "\n".join([*lines, *clusters(program), "}"]) + "\n"
+    return "\n".join([*lines, "}"]) + "\n"
 
 
 @with_room
