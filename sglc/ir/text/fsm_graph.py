@@ -47,7 +47,8 @@ def automata_of(program: Program) -> list[HeldSites]:
                 key: object = op.sampling.regex
                 if key not in found:
                     found[key] = HeldSites(
-                        f"/{_text(op.sampling.regex.encode())}/", compile_regex(op.sampling.regex)
+                        f"/{_text(op.sampling.regex.encode('utf-8', 'replace'))}/",
+                        compile_regex(op.sampling.regex),
                     )
             case Select() if (dfa := automaton_of_choices(op.choices)) is not None:
                 key = op.choices
