@@ -289,7 +289,7 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
         for label in reached:
             for kind in kinds_of[label]:
                 labels_of[kind] += (label,)
-        behind = {(): DEAD}  # by labels: most bytes that move at all have the same
+        behind: dict[tuple[int, ...], int] = {(): DEAD}  # by labels: most bytes that move at all have the same
         for wanted in labels_of:
             if wanted in behind:
                 continue
@@ -317,7 +317,7 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
 def _labelled(
     edges: Sequence[Sequence[tuple[int, int, int]]],
 ) -> tuple[list[tuple[Range, ...]], list[list[tuple[int, int]]]]:
-    """What edges may read, each such set of bytes once, and the edges of every place as (its number, next place)."""
+    """What edges may read, each set of bytes once, and the edges of every place as (its number, next place)."""
     numbers: dict[tuple[Range, ...], int] = {}
     arrows = []
     for leaving in edges:

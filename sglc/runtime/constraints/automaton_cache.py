@@ -23,10 +23,10 @@ from sglc.ir.grammar.dfa import ByteDfa
 from sglc.ir.grammar.form_key import key_of
 from sglc.runtime.constraints.token_automaton import Tables
 
-_FORMAT = 2
+_FORMAT = 3
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
 _GRAMMARS = 1024  # files
-_ARRAYS = ("parent", "kind", "levels", "class_of", "is_open")
+_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -75,7 +75,9 @@ def load(path: Path, size: int) -> Tables | None:
     except _UNREADABLE:
         return None
     whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1
-    return tables if whole and tables.class_of.size == size else None
+    nodes, tokens = tables.begins.size - 1, tables.tokens
+    whole = whole and nodes == tables.parent.size and tables.begins[-1] == tokens.size
+    return tables if whole and (tokens < size).all() else None
 
 
 def save(path: Path, tables: Tables, *, slow: bool = False) -> None:

@@ -21,6 +21,7 @@ from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
 from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
+_FEW = 64  # nodes: the tokens of so many are looked up one by one
 
 
 class Vocabulary:
@@ -64,7 +65,8 @@ class Tables:
     Fields:
         parent, kind: int32 [N], the trie of the classes, ordered by depth: a node's byte has the class `kind`.
         levels: int32 [D + 1]; nodes levels[d] up to levels[d + 1] have depth d + 1. Node 0 is the root.
-        class_of: int32 [V], the node of a token; -1 where no text can have it.
+        tokens, begins: int32, the tokens that a text can have, by their nodes; those of node n stand from
+            begins[n] up to begins[n + 1].
         is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
     """
 
@@ -72,7 +74,8 @@ class Tables:
     parent: I32
     kind: I32
     levels: I32
-    class_of: I32
+    tokens: I32
+    begins: I32
     is_open: Bool
 
 
@@ -93,12 +96,17 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
         values.append(nodes % kinds)
         levels.append(levels[-1] + nodes.size)
     node_of = vocabulary.node_of
+    class_of = np.where(node_of > 0, number[node_of], -1)
+    tokens = np.flatnonzero(class_of >= 0)
+    tokens = tokens[np.argsort(class_of[tokens])]
+    counts = np.bincount(class_of[tokens], minlength=levels[-1])
     tables = Tables(
         dfa,
         np.concatenate(parents).astype(np.int32),
         np.concatenate(values).astype(np.int32),
         np.array(levels, np.int32),
-        np.where(node_of > 0, number[node_of], -1).astype(np.int32),
+        tokens.astype(np.int32),
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         np.zeros(len(dfa.moves) + 1, np.bool_),
     )
     tables.is_open[:] = _open_states(tables, vocabulary)
@@ -108,14 +116,14 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
 def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
     dfa = tables.dfa
     kinds = sorted({dfa.classes[byte] for byte in vocabulary.single})
-    spelled = np.unique(tables.class_of[tables.class_of >= 0])
+    spelled = np.flatnonzero(np.diff(tables.begins))
     walk = _VocabularyWalk(tables)
     origins: list[list[int]] = [[] for _ in range(len(dfa.moves) + 1)]
     for state, row in enumerate(dfa.moves):
         if vocabulary.closed:  # a byte at a time leads wherever tokens do
             reached = [row[kind] for kind in kinds]
         else:
-            reached = np.unique(walk.behind(state)[spelled]).tolist()
+            reached = (np.unique(walk.behind(state)[spelled]) // walk.kinds).tolist()
         for to in reached:
             origins[to].append(state)
     is_open = np.array([*dfa.accepting, False])
@@ -129,23 +137,32 @@ def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
 
 
 class _VocabularyWalk:
-    """Walks the trie of the classes."""
+    """Walks the trie of the classes. A state is its row in the table of moves, and its number times `kinds`."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        moves = tables.dfa.moves
-        self._kinds = len(moves[0])
-        table = np.array([*moves, (DEAD,) * self._kinds], np.int32)
-        self._moves: I32 = np.where(table == DEAD, len(moves), table).ravel()  # the last row is `DEAD`'s
+        states, self.kinds = len(tables.dfa.moves), len(tables.dfa.moves[0])
+        table = np.array([*tables.dfa.moves, (DEAD,) * self.kinds], np.int64)
+        self._moves: NDArray[np.int64] = np.where(table == DEAD, states, table).ravel() * self.kinds
+        self._dead = states * self.kinds
+        self._size = tables.parent.size
+        # In the type of an index, as numpy would make them of others each time.
+        parent, kind = tables.parent.astype(np.int64), tables.kind.astype(np.int64)
+        self._levels = [
+            (first, last, parent[first:last], kind[first:last])
+            for first, last in pairwise(tables.levels.tolist())
+        ]
 
-    def behind(self, state: int) -> I32:
-        """The state behind every node if the root is at `state`: int32 [N + 1], `DEAD`'s at the end."""
-        parent, kind = self._tables.parent, self._tables.kind
-        behind: I32 = np.full(parent.size + 1, len(self._tables.dfa.moves), np.int32)
-        behind[0] = state
-        levels = self._tables.levels.tolist()
-        for first, last in pairwise(levels):
-            behind[first:last] = self._moves[behind[parent[first:last]] * self._kinds + kind[first:last]]
+    def behind(self, state: int) -> NDArray[np.int64]:
+        """The state behind every node if the root is at `state`: int64 [N + 1], `DEAD`'s at the end."""
+        behind: NDArray[np.int64] = np.empty(self._size + 1, np.int64)
+        behind[0] = state * self.kinds
+        for depth, (first, last, parent, kind) in enumerate(self._levels, 1):
+            reached = behind[first:last] = self._moves[behind[parent] + kind]
+            # Few tokens are long: below a level without a live node there is none.
+            if depth & (depth - 1) == 0 and (reached == self._dead).all():
+                behind[last:] = self._dead
+                break
+        behind[-1] = self._dead
         return behind
 
 
@@ -161,6 +178,10 @@ class TokenAutomaton:
         self._dfa = tables.dfa
         self._vocabulary = vocabulary
         self._walk = _VocabularyWalk(tables)
+        self._opens = np.repeat(tables.is_open, self._walk.kinds)  # by rows of the walk
+        self._size = vocabulary.node_of.size
+        self._class_of: NDArray[np.int64] = np.full(self._size, -1, np.int64)  # the node of a token
+        self._class_of[tables.tokens] = np.repeat(np.arange(tables.parent.size), np.diff(tables.begins))
         self._packed = lru_cache(maxsize=_MASKS)(self._compute)
         if not tables.is_open[0] or self.done(0):
             raise RunError(
@@ -172,7 +193,7 @@ class TokenAutomaton:
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
         packed = self._packed(state)
-        return np.unpackbits(packed, count=self._tables.class_of.size).view(np.bool_)
+        return np.unpackbits(packed, count=self._size).view(np.bool_)
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -196,7 +217,15 @@ class TokenAutomaton:
 
     def _compute(self, state: int) -> NDArray[np.uint8]:
         """The mask of `state`, packed."""
-        return np.packbits(self._tables.is_open[self._walk.behind(state)][self._tables.class_of])
+        is_open = self._opens[self._walk.behind(state)]
+        nodes = np.flatnonzero(is_open)
+        if nodes.size > _FEW:
+            return np.packbits(is_open[self._class_of])
+        mask = np.zeros(self._size, np.bool_)
+        begins, tokens = self._tables.begins, self._tables.tokens
+        for node in nodes.tolist():
+            mask[tokens[begins[node] : begins[node + 1]]] = True
+        return np.packbits(mask)
 
 
 def only_one(mask: Bool) -> int | None:
