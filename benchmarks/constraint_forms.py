@@ -28,7 +28,8 @@ CHARACTER = (
     r'    "patronus": "' + _WORDS + r'",\n    "bogart": "' + _WORDS + r'"\n\}'
 )  # this and `CITY` are SGLang's own examples
 CITY = (
-    r'\{\n  "name": "' + _WORDS + r'",\n  "country": "' + _WORDS + r'",\n  "latitude": [-+]?[0-9]*\.?[0-9]{0,2},\n'
+    r'\{\n  "name": "' + _WORDS + r'",\n  "country": "' + _WORDS + r'",\n'
+    r'  "latitude": [-+]?[0-9]*\.?[0-9]{0,2},\n'
     r'  "population": [-+]?[0-9]{1,9},\n  "top 3 landmarks": \["' + _WORDS + r'", "' + _WORDS + r'", "' + _WORDS
     + r'"\]\n\}'
 )  # fmt: skip
@@ -37,14 +38,16 @@ PATTERNS = {
     "email, lengths": r"[a-zA-Z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
     r"(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*",  # that of HTML's input fields
     "IPv4": rf"({_BYTE}\.){{3}}{_BYTE}",
-    "IPv6": rf"(({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}|({_HEX}{{1,4}}:){{1,7}}:|({_HEX}{{1,4}}:){{1,6}}:{_HEX}{{1,4}}"
+    "IPv6": rf"(({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}|({_HEX}{{1,4}}:){{1,7}}:"
+    rf"|({_HEX}{{1,4}}:){{1,6}}:{_HEX}{{1,4}}"
     rf"|({_HEX}{{1,4}}:){{1,5}}(:{_HEX}{{1,4}}){{1,2}}|({_HEX}{{1,4}}:){{1,4}}(:{_HEX}{{1,4}}){{1,3}}"
     rf"|({_HEX}{{1,4}}:){{1,3}}(:{_HEX}{{1,4}}){{1,4}}|({_HEX}{{1,4}}:){{1,2}}(:{_HEX}{{1,4}}){{1,5}}"
     rf"|{_HEX}{{1,4}}:(:{_HEX}{{1,4}}){{1,6}}|:((:{_HEX}{{1,4}}){{1,7}}|:))",
     "URL": r"https?://(www\.)?[-a-zA-Z0-9@:%._+~#=]{1,256}\.[a-zA-Z0-9()]{1,6}([-a-zA-Z0-9()@:%_+.~#?&/=]*)",
     "date": r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])",
     "time": r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?",
-    "date and time": r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    "date and time": r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
     r"(\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])",
     "phone": r"(\+[0-9]{1,3}[ -]?)?(\([0-9]{3}\)|[0-9]{3})[ -]?[0-9]{3}[ -]?[0-9]{4}",
     "UUID": rf"{_HEX}{{8}}-{_HEX}{{4}}-[1-5]{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}",
@@ -61,9 +64,9 @@ PATTERNS = {
 
 
 def pairs(token_bytes: Sequence[bytes], size: int) -> list[bytes]:
-    """A vocabulary of `size` ids: the given one, and then pairs of its tokens that it lacks, the shortest first.
+    """A vocabulary of `size` ids: the given one, and then pairs of its tokens that it lacks.
 
-    A stand-in for a vocabulary of that size: it has about as many long tokens with as many beginnings in common.
+    A stand-in for a vocabulary of that size: the pairs are of two to six bytes each, from all over the given one.
     """
     known = set(token_bytes)
     words = [data for data in token_bytes if 2 <= len(data) <= 6]

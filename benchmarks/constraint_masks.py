@@ -1,10 +1,10 @@
 """What a mask costs: ten forms, each with a text that it allows, on the CPU, beside xgrammar and llguidance.
 
-Every engine walks the same tokens: at each it gives the mask, and reads the token. `cold`: the first walk behind
-the compilation; `warm`: the second, of a request that comes later. Microseconds a token, medians of `ROUNDS`
-compilations for every token, and of these the mean and the largest. The small vocabulary is the default
-model's, the large one has pairs of its tokens besides (`constraint_forms.pairs`), for want of a tokenizer of that
-size. Writes benchmarks/results/constraint-masks-<cpu>.json.
+Every engine walks the same tokens: at each it gives the mask, and reads the token. `cold`: the first walk
+behind the compilation; `warm`: the second, of a request that comes later. Microseconds a token, medians of
+`ROUNDS` compilations for every token, and of these the mean and the largest. The small vocabulary is the
+default model's, the large one has pairs of its tokens besides (`constraint_forms.pairs`), for want of a
+tokenizer of that size. Writes benchmarks/results/constraint-masks-<cpu>.json.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ FORMS: dict[str, tuple[str, str, str]] = {
     "character": (
         "regex", PATTERNS["character"],
         '{\n    "name": "Harry Potter",\n    "house": "Gryffindor",\n    "blood status": "Half-blood",\n'
-        '    "occupation": "student",\n    "wand": {\n        "wood": "Holly",\n        "core": "Phoenix feather",\n'
-        '        "length": 11.0\n    },\n    "alive": "Alive",\n    "patronus": "Stag",\n    "bogart": "Dementor"\n}',
+        '    "occupation": "student",\n    "wand": {\n        "wood": "Holly",\n'
+        '        "core": "Phoenix feather",\n        "length": 11.0\n    },\n    "alive": "Alive",\n'
+        '    "patronus": "Stag",\n    "bogart": "Dementor"\n}',
     ),
     "city": (
         "regex", PATTERNS["city"],
@@ -147,9 +148,9 @@ def measured(
     times: dict[tuple[str, str], list[list[float]]] = {}
     for turn in range(ROUNDS):
         for engine in engines if turn % 2 else engines[::-1]:
-            begun = beginner(engine, kind, form, constraints)
             gc.collect()
             gc.disable()
+            begun = beginner(engine, kind, form, constraints)
             for state in ("cold", "warm"):
                 times.setdefault((state, engine.name), []).append(walked_us(begun(), ids))
             gc.enable()

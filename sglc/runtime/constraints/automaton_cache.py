@@ -26,7 +26,7 @@ from sglc.runtime.constraints.token_automaton import Tables
 _FORMAT = 3
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
 _GRAMMARS = 1024  # files
-_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open")
+_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open", "alike")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -77,6 +77,7 @@ def load(path: Path, size: int) -> Tables | None:
     whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1
     nodes, tokens = tables.begins.size - 1, tables.tokens
     whole = whole and nodes == tables.parent.size and tables.begins[-1] == tokens.size
+    whole = whole and tables.alike.size == len(dfa.moves)
     return tables if whole and (tokens < size).all() else None
 
 

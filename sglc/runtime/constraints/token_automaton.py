@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
+from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
-_FEW = 64  # nodes: the tokens of so many are looked up one by one
+_CHILDREN = 4_096  # nodes and states of which the ways on are kept
+_FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
 
 
 class Vocabulary:
@@ -68,6 +70,7 @@ class Tables:
         tokens, begins: int32, the tokens that a text can have, by their nodes; those of node n stand from
             begins[n] up to begins[n + 1].
         is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
+        alike: int32 [states], of each state the first one with the same mask, as far as is known.
     """
 
     dfa: ByteDfa
@@ -77,6 +80,7 @@ class Tables:
     tokens: I32
     begins: I32
     is_open: Bool
+    alike: I32
 
 
 def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
@@ -108,8 +112,10 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
         tokens.astype(np.int32),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         np.zeros(len(dfa.moves) + 1, np.bool_),
+        np.arange(len(dfa.moves), dtype=np.int32),
     )
     tables.is_open[:] = _open_states(tables, vocabulary)
+    tables.alike[:] = alike_states(dfa.moves, tables.is_open.tolist(), len(levels) - 1)
     return tables
 
 
@@ -145,12 +151,39 @@ class _VocabularyWalk:
         self._moves: NDArray[np.int64] = np.where(table == DEAD, states, table).ravel() * self.kinds
         self._dead = states * self.kinds
         self._size = tables.parent.size
+        self._rows = tables.dfa.moves
+        self._kind = tables.kind
+        counts = np.bincount(tables.parent[1:], minlength=self._size)
+        self._first_child = np.concatenate(([1], 1 + np.cumsum(counts)))
+        self._children_of = lru_cache(maxsize=_CHILDREN)(self._children)
+        self._ways_of = lru_cache(maxsize=_CHILDREN)(self._ways)
         # In the type of an index, as numpy would make them of others each time.
         parent, kind = tables.parent.astype(np.int64), tables.kind.astype(np.int64)
         self._levels = [
             (first, last, parent[first:last], kind[first:last])
             for first, last in pairwise(tables.levels.tolist())
         ]
+
+    def live(self, state: int) -> list[tuple[int, int]] | None:
+        """The nodes that `state` leads on to from the root, each with its state; None if they are not few."""
+        live = [(0, state)]
+        for node, at in live:  # grows while it is walked
+            children = self._children_of(node)
+            for kind, target in self._ways_of(at):
+                if kind in children:
+                    live.append((children[kind], target))
+            if len(live) > _FEW:
+                return None
+        return live[1:]
+
+    def _children(self, node: int) -> dict[int, int]:
+        """A node's children by what they read."""
+        first, last = self._first_child[node : node + 2].tolist()
+        return dict(zip(self._kind[first:last].tolist(), range(first, last), strict=True))
+
+    def _ways(self, state: int) -> list[tuple[int, int]]:
+        """What a state goes on with, and where to."""
+        return [(kind, target) for kind, target in enumerate(self._rows[state]) if target != DEAD]
 
     def behind(self, state: int) -> NDArray[np.int64]:
         """The state behind every node if the root is at `state`: int64 [N + 1], `DEAD`'s at the end."""
@@ -182,7 +215,8 @@ class TokenAutomaton:
         self._size = vocabulary.node_of.size
         self._class_of: NDArray[np.int64] = np.full(self._size, -1, np.int64)  # the node of a token
         self._class_of[tables.tokens] = np.repeat(np.arange(tables.parent.size), np.diff(tables.begins))
-        self._packed = lru_cache(maxsize=_MASKS)(self._compute)
+        self._alike: list[int] = tables.alike.tolist()
+        self._made = lru_cache(maxsize=_MASKS)(self._make)
         if not tables.is_open[0] or self.done(0):
             raise RunError(
                 "SGLC454",
@@ -215,16 +249,21 @@ class TokenAutomaton:
         """Whether the text has to end here."""
         return self._dfa.accepting[state] and not self._packed(state).any()
 
-    def _compute(self, state: int) -> NDArray[np.uint8]:
+    def _packed(self, state: int) -> NDArray[np.uint8]:
         """The mask of `state`, packed."""
-        is_open = self._opens[self._walk.behind(state)]
-        nodes = np.flatnonzero(is_open)
-        if nodes.size > _FEW:
-            return np.packbits(is_open[self._class_of])
+        return self._made(self._alike[state])
+
+    def _make(self, state: int) -> NDArray[np.uint8]:
+        live = self._walk.live(state)
+        if live is None:
+            return np.packbits(self._opens[self._walk.behind(state)][self._class_of])
+        ids: list[int] = []
+        for node, at in live:
+            if self._tables.is_open[at]:
+                first, last = self._tables.begins[node : node + 2]
+                ids += self._tables.tokens[first:last].tolist()
         mask = np.zeros(self._size, np.bool_)
-        begins, tokens = self._tables.begins, self._tables.tokens
-        for node in nodes.tolist():
-            mask[tokens[begins[node] : begins[node + 1]]] = True
+        mask[ids] = True
         return np.packbits(mask)
 
 
