@@ -66,7 +66,7 @@ PATTERNS = {
 def pairs(token_bytes: Sequence[bytes], size: int) -> list[bytes]:
     """A vocabulary of `size` ids: the given one, and then pairs of its tokens that it lacks.
 
-    A stand-in for a vocabulary of that size: the pairs are of two to six bytes each, from all over the given one.
+    A stand-in for a vocabulary of that size, with pairs of tokens of two to six bytes, from all over the given.
     """
     known = set(token_bytes)
     words = [data for data in token_bytes if 2 <= len(data) <= 6]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import compile_regex
+from sglc.runtime.constraints import token_automaton
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
@@ -56,7 +57,13 @@ def open_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("without", [b"", b"b\xa9\x80"])
-def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
+@pytest.mark.parametrize(("small", "few"), [(1024, 48), (1024, 2), (0, 48), (0, 2)])
+def test_masks_equal_brute_force(
+    pattern: str, without: bytes, small: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small tries, of which all is walked, and of large ones, where few nodes may be live."""
+    monkeypatch.setattr(token_automaton, "_SMALL", small)
+    monkeypatch.setattr(token_automaton, "_FEW", few)
     tokens = shuffled(len(pattern), without=without)
     dfa = compile_regex(pattern)
     goals = open_states(dfa, tokens)
@@ -69,9 +76,11 @@ def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
     for state in range(len(dfa.moves)):
         expected = [bool(data) and run(dfa, data, state) in goals for data in tokens] + [False] * 7
         assert automaton.mask(state).tolist() == expected
+        ids = np.flatnonzero(expected).tolist()
+        assert automaton.only(state) == (ids[0] if len(ids) == 1 else None)
         assert automaton.accepting(state) == dfa.accepting[state]
         assert automaton.done(state) == (dfa.accepting[state] and not any(expected))
-        for token in np.flatnonzero(expected).tolist():
+        for token in ids:
             assert automaton.advance(state, token) == run(dfa, tokens[token], state)
 
 

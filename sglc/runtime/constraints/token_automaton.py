@@ -23,7 +23,11 @@ from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
 _CHILDREN = 4_096  # nodes and states of which the ways on are kept
+_SMALL = 1_024  # nodes of a trie that is gone through as a whole
 _FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
+
+
+_NO_IDS: I32 = np.empty(0, np.int32)
 
 
 class Vocabulary:
@@ -151,6 +155,7 @@ class _VocabularyWalk:
         self._moves: NDArray[np.int64] = np.where(table == DEAD, states, table).ravel() * self.kinds
         self._dead = states * self.kinds
         self._size = tables.parent.size
+        self.is_small = self._size <= _SMALL
         self._rows = tables.dfa.moves
         self._kind = tables.kind
         counts = np.bincount(tables.parent[1:], minlength=self._size)
@@ -165,7 +170,12 @@ class _VocabularyWalk:
         ]
 
     def live(self, state: int) -> list[tuple[int, int]] | None:
-        """The nodes that `state` leads on to from the root, each with its state; None if they are not few."""
+        """The nodes that `state` leads on to from the root, each with its state.
+
+        None if they are not few, or the trie is so small that going through all of it takes less time.
+        """
+        if self.is_small:
+            return None
         live = [(0, state)]
         for node, at in live:  # grows while it is walked
             children = self._children_of(node)
@@ -217,7 +227,8 @@ class TokenAutomaton:
         self._class_of[tables.tokens] = np.repeat(np.arange(tables.parent.size), np.diff(tables.begins))
         self._alike: list[int] = tables.alike.tolist()
         self._made = lru_cache(maxsize=_MASKS)(self._make)
-        if not tables.is_open[0] or self.done(0):
+        # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
+        if not tables.is_open[0] or not self.mask(self.start).any():
             raise RunError(
                 "SGLC454",
                 f"the model cannot write any text that matches `{pattern}`",
@@ -226,8 +237,12 @@ class TokenAutomaton:
 
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
-        packed = self._packed(state)
-        return np.unpackbits(packed, count=self._size).view(np.bool_)
+        kept = self._kept(state)
+        if kept.dtype == np.uint8:
+            return np.unpackbits(kept, count=self._size).view(np.bool_)  # type: ignore[arg-type]
+        mask = np.zeros(self._size, np.bool_)
+        mask[kept] = True
+        return mask
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -239,7 +254,10 @@ class TokenAutomaton:
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        return only_one(self.mask(state))
+        kept = self._kept(state)
+        if kept.dtype == np.uint8:
+            return only_one(self.mask(state))
+        return int(kept[0]) if kept.size == 1 else None
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
@@ -247,24 +265,27 @@ class TokenAutomaton:
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""
-        return self._dfa.accepting[state] and not self._packed(state).any()
+        return self._dfa.accepting[state] and not self.mask(state).any()
 
-    def _packed(self, state: int) -> NDArray[np.uint8]:
-        """The mask of `state`, packed."""
+    def _kept(self, state: int) -> NDArray[np.uint8] | I32:
+        """The mask of `state`: packed bits, or the ids where it was made of few nodes."""
         return self._made(self._alike[state])
 
-    def _make(self, state: int) -> NDArray[np.uint8]:
+    def _make(self, state: int) -> NDArray[np.uint8] | I32:
         live = self._walk.live(state)
-        if live is None:
-            return np.packbits(self._opens[self._walk.behind(state)][self._class_of])
-        ids: list[int] = []
-        for node, at in live:
-            if self._tables.is_open[at]:
-                first, last = self._tables.begins[node : node + 2]
-                ids += self._tables.tokens[first:last].tolist()
-        mask = np.zeros(self._size, np.bool_)
-        mask[ids] = True
-        return np.packbits(mask)
+        if live is not None:
+            nodes = [node for node, at in live if self._tables.is_open[at]]
+            return self._ids(nodes)
+        is_open = self._opens[self._walk.behind(state)]
+        nodes = np.flatnonzero(is_open).tolist() if self._walk.is_small else []
+        if 0 < len(nodes) <= _FEW:
+            return self._ids(nodes)
+        return np.packbits(is_open[self._class_of])
+
+    def _ids(self, nodes: list[int]) -> I32:
+        """The tokens of `nodes`."""
+        begins, tokens = self._tables.begins, self._tables.tokens
+        return np.concatenate([_NO_IDS, *[tokens[begins[node] : begins[node + 1]] for node in nodes]])
 
 
 def only_one(mask: Bool) -> int | None:
