@@ -113,6 +113,7 @@ def wait_for(path: str, process: subprocess.Popen[str]) -> None:
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_program_is_imported(folder: Path) -> None:
     (folder / "prog.py").write_text("print('here', flush=True)\nimport time\ntime.sleep(60)\n")
     process = start(command("-o", "out.jsonl"))
@@ -139,6 +140,7 @@ def test_a_signal_while_stdin_gives_no_row(folder: Path, number: signal.Signals)
     assert numbers() == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["sleeps", "spins"])
 def test_a_signal_while_python_does_not_come_back(folder: Path, program: str) -> None:
     process = start(command("-o", "out.jsonl", program=program))
@@ -203,6 +205,7 @@ def test_stderr_that_nobody_reads(folder: Path, progress: str) -> None:
     assert sorted(numbers()) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_streams_that_are_closed(folder: Path) -> None:
     """No file gets the number of one of them, and what is printed goes into none."""
 

@@ -240,6 +240,7 @@ def test_two_runs_do_not_write_one_file(folder: Path, capsys: pytest.CaptureFixt
     assert "SGLC074" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "size", "code"), [("once", 3000, "SGLC427"), ("ask", 9000, "SGLC423")])
 def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, size: int, code: str) -> None:
     """As a disk that is full, for results or for the journal: the run says how to go on."""
@@ -262,6 +263,7 @@ def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, s
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_nobody_reads_stdout(folder: Path) -> None:
     process = start(command("--json", script="slow.json"))
     assert process.stdout is not None
@@ -371,6 +373,31 @@ def test_calls_of_rows_that_were_cut_are_not_made_again(
     assert "SGLC420" in capsys.readouterr().err
 
 
+def test_a_batch_that_was_cut_is_gone_on_with_or_dropped(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it had no result yet, or somebody took those away."""
+    Path("rows.jsonl").write_text('{"q": "r0"}\n')
+    (folder / "script.json").write_text(json.dumps([{"text": " one", "name": "a"}]))
+    assert main(command("-o", "out.jsonl")) == 1
+    Path("out.jsonl").unlink()
+    held = Path("out.jsonl.journal/recording.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(command("-o", "out.jsonl")) == 2
+    told = capsys.readouterr().err
+    assert "SGLC050" in told
+    assert "`--resume`, or drop it: `--force`" in told
+    assert Path("out.jsonl.journal/recording.jsonl").read_bytes() == held
+    (folder / "script.json").write_text(json.dumps([{"text": " two"}]))
+    assert main(command("-o", "out.jsonl", "--resume", "--retry-failed")) == 0
+    assert [one["text"] for one in by_row("out.jsonl")] == ["Q: r0 oneB: two"]
+    (folder / "script.json").write_text(json.dumps([{"text": " one", "name": "a"}]))
+    assert main(command("-o", "more.jsonl")) == 1
+    (folder / "script.json").write_text(json.dumps([{"text": " two"}]))
+    assert main(command("-o", "more.jsonl", "--force")) == 0
+    assert [one["text"] for one in by_row("more.jsonl")] == ["Q: r0 twoB: two"]
+
+
 def test_rows_wait_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "prog.py").write_text(TOOLS)
     (folder / "rows.jsonl").write_text('{"q": "r0"}\n{"q": "r1"}\n')
@@ -421,6 +448,7 @@ def test_programs_are_told_how_a_batch_goes_on(folder: Path, capsys: pytest.Capt
     assert last["left_s"] == 0.0
 
 
+@pytest.mark.slow
 def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
     """A real one: what the other end of a pseudo-terminal reads."""
     master, terminal = os.openpty()
@@ -479,6 +507,7 @@ def test_only_line_feeds_end_lines(folder: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(printed)["vars"]["a"] == f" {text}"
 
 
+@pytest.mark.slow
 def test_rows_from_stdin(folder: Path) -> None:
     asked = command("-o", "out.jsonl")
     asked[asked.index("rows.jsonl")] = "-"

@@ -80,7 +80,7 @@ HAND_OVERS = {"react": 3, "skeleton": 1, "judge": 1, "rag": 2}  # of a program; 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 5), ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 3), ids=lambda workload: workload.name)
 def test_passes_change_no_text_and_cost_no_token(
     workload: Workload, oracle: OnOracle, words: DrawnWords
 ) -> None:
@@ -109,7 +109,7 @@ def test_passes_change_no_text_and_cost_no_token(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 5), ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 3), ids=lambda workload: workload.name)
 def test_a_plan_costs_no_more_of_anything(workload: Workload, oracle: OnOracle, words: DrawnWords) -> None:
     batch = workload.batch(words, 0, "smallest")
     found = []

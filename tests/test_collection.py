@@ -31,7 +31,7 @@ def test_only_tests_of_the_runtime_import_torch_when_they_are_collected() -> Non
     assert done.stdout.splitlines()[-1] == "imported:"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_inner_loop_runs_most_tests() -> None:
     every = inner_loop.functions((), "usual")
     quick = inner_loop.functions(inner_loop.selection(), "quick")

@@ -30,6 +30,7 @@ def backend() -> ScriptedBackend:
     return ScriptedBackend(lambda asked: f"<{asked.prompt}>")
 
 
+@pytest.mark.slow
 def test_rows_are_taken_a_window_ahead_and_results_are_dropped() -> None:
     taken = 0
 

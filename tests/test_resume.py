@@ -261,7 +261,7 @@ def lengths(recording: bytes, torn: int, seed: int) -> list[int]:
     return ends + random.Random(seed).sample(range(len(recording)), min(torn, len(recording)))
 
 
-CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 8)
+CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 2)
 
 
 @pytest.mark.parametrize(("program", "mode"), CASES, ids=lambda one: getattr(one, "__name__", one))

@@ -23,6 +23,8 @@ from sglc.serve.keys import Keys
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.slow  # servers
+
 API = ("given-1", "given-2", "in-file-1", "in-file-2")
 ADMIN = ("boss-given", "boss-in-file")
 COMPLETION = {"prompt": "a", "max_tokens": 2}

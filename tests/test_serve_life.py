@@ -88,22 +88,24 @@ def test_small_answers_are_sent_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_an_idle_connection_stays_for_as_long_as_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "stays"), some_of([(("--keep-alive", "1"), False), ((), True)], 1, 1))
+def test_an_idle_connection_stays_for_as_long_as_is_said(
+    tmp_path: Path, options: tuple[str, ...], stays: bool
+) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"text": "one"}]')
-    for options, stays in (((), True), (("--keep-alive", "1"), False)):
-        with serving("--model", f"scripted:{script}", *options) as server:
-            host, _, port = server.url.removeprefix("http://").partition(":")
-            with socket.create_connection((host, int(port)), timeout=6.5) as connection:  # uvicorn's own is 5
-                connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
-                received = b""
-                while not received.endswith(b"}"):
-                    received += connection.recv(4096)
-                try:
-                    assert connection.recv(1) == b""
-                    assert not stays
-                except TimeoutError:
-                    assert stays
+    with serving("--model", f"scripted:{script}", *options) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=6.5) as connection:  # uvicorn's own is 5
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+            received = b""
+            while not received.endswith(b"}"):
+                received += connection.recv(4096)
+            try:
+                assert connection.recv(1) == b""
+                assert not stays
+            except TimeoutError:
+                assert stays
 
 
 # -- the end -----------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ def test_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(compiling._CACHE) == 2
 
 
+@pytest.mark.slow
 def test_what_was_made_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "_MOST_ENTRIES", 2)
     memo: Memo[int] = Memo()

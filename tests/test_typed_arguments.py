@@ -25,10 +25,9 @@ from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError, VerifyError
-from sglc.execution.plan.prepare import steps_of
 from sglc.frontend.tracing.arguments import Bound, promised
 from sglc.ir.facts import names_in, spell, value_of
-from sglc.ir.plan.plan import HostStep, PlanGuard
+from sglc.ir.plan.plan import HostStep, PlanGuard, steps_of
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
 from sglc.ir.pure import Instance
 from sglc.ir.text.printer import from_text, to_text
@@ -546,6 +545,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_plan_does_the_same_in_another_process(tmp_path: Path) -> None:
     tasks, expected = [], []
     cases: list[tuple[Function, Any, Any]] = [

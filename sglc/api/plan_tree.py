@@ -15,7 +15,7 @@ from typing import Any
 
 from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
-from sglc.execution.plan.prepare import check_plan_runs, steps_of
+from sglc.execution.plan.prepare import check_plan_runs
 from sglc.execution.plan.raised import is_builtin
 from sglc.execution.plan.run import PreparedRows
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
@@ -29,7 +29,7 @@ from sglc.ir.core import Program, Type, values_in
 from sglc.ir.facts import holds, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import FunctionStep, HostStep
+from sglc.ir.plan.plan import FunctionStep, HostStep, steps_of
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.compile import cached

@@ -12,14 +12,12 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
 
 from sglc.execution.answers.known_answers import is_whole, submit_unknown
 from sglc.execution.answers.prompts import Followed, Inputs, Streams
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import Backend, BackendWrapper
 from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
-from sglc.ir.target import Target
 from sglc.observe.replay.recording_backend import RecordingBackend
 from sglc.observe.replay.tape import answer_json, answer_of
 from sglc.observe.response_cache import ResponseCache
@@ -49,20 +47,13 @@ class CallCache:
         return CachedBackend(backend, self)
 
 
-class CachedBackend:
+class CachedBackend(BackendWrapper):
     """A back end that is asked only for what is not in the cache."""
 
     def __init__(self, inner: Backend, cache: CallCache) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.cache = cache
         self._model = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # whatever else this back end can do
-
-    @property
-    def target(self) -> Target:
-        return self.inner.target
 
     @property
     def model(self) -> str:
@@ -79,9 +70,6 @@ class CachedBackend:
         """Where there are answers of the model, it is loaded when the first one is missing."""
         if not self.cache.answers.knows(self.model):
             self.inner.start()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of the back end."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Region, with_regions
+from sglc.ir.core import Op, Program
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Gen, Select
+from sglc.ir.ops import Gen, Select
 from sglc.ir.plan.plan import Derived, PromptPrefix
 from sglc.ir.plan.segment import Slot
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
-from sglc.passes.lowering.prompt_prefixes import beginnings
+from sglc.passes.lowering.prompt_prefixes import prefix_of_each
 
 
 @register("hoist_prefix", Exactness.TOKENS, "rows that begin alike run one behind the other, and share it")
@@ -32,11 +33,15 @@ def hoist_prefix(program: Program, target: Target) -> Rewrite:
     """
     marks: dict[int, tuple[str, ...]] = {}
     first: dict[tuple[str, ...], Remark] = {}
-    for op, prefix in beginnings(program):
+    for op, prefix in prefix_of_each(program):
         if isinstance(op, Gen | Select) and (names := tuple(_names(prefix))):
             marks[id(op)] = names
             first.setdefault(names, _remark(op, names))
-    return _marked(program, marks), tuple(first.values())
+
+    def changed(op: Op) -> Op:
+        return replace(op, hoist=marks.get(id(op), ())) if isinstance(op, Gen | Select) else op
+
+    return replace(program, ops=rewritten(program.ops, changed)), tuple(first.values())
 
 
 def _names(prefix: PromptPrefix) -> Iterator[str]:
@@ -53,19 +58,3 @@ def _remark(op: Gen | Select, names: tuple[str, ...]) -> Remark:
     behind = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
     said = f"`{op.site.name}` begins with {behind}: rows share as much of it as they have in common"
     return Remark("hoist_prefix", said, place(op.loc))
-
-
-def _marked(program: Program, marks: dict[int, tuple[str, ...]]) -> Program:
-    def changed(op: Op) -> Op:
-        match op:
-            case Gen() | Select():
-                return replace(op, hoist=marks.get(id(op), ()))
-            case Call():
-                return replace(op, program=_marked(op.program, marks))
-            case _:
-                return with_regions(op, region)
-
-    def region(held: Region) -> Region:
-        return replace(held, ops=tuple(map(changed, held.ops)))
-
-    return replace(program, ops=tuple(map(changed, program.ops)))

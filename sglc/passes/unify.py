@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Region, Type, Value, reading, regions, walk, with_regions
+from sglc.ir.core import Op, Program, Type, Value, reading, regions
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Fork, Gen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere, rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -27,34 +28,20 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    if any(isinstance(op, Gen) and op.ahead for op in _everywhere(program)):
+    if any(isinstance(op, Gen) and op.ahead for op in everywhere(program.ops)):
         return _marked(program, target, marks=False)
     marked = _marked(program, target)
     return marked, tuple(_remarks(marked.ops, {}))
 
 
-def _everywhere(program: Program) -> Iterator[Op]:
-    for op in walk(program.ops):
-        yield op
-        if isinstance(op, Call):
-            yield from _everywhere(op.program)
-
-
 def _marked(program: Program, target: Target, *, marks: bool = True) -> Program:
     def changed(op: Op) -> Op:
-        match op:
-            case Gen() | Select():
-                sampling = op.sampling if isinstance(op, Gen) else None
-                return replace(op, unify=marks and target.is_deterministic(sampling))
-            case Call():
-                return replace(op, program=_marked(op.program, target, marks=marks))
-            case _:
-                return with_regions(op, region)
+        if not isinstance(op, Gen | Select):
+            return op
+        sampling = op.sampling if isinstance(op, Gen) else None
+        return replace(op, unify=marks and target.is_deterministic(sampling))
 
-    def region(held: Region) -> Region:
-        return replace(held, ops=tuple(map(changed, held.ops)))
-
-    return replace(program, ops=tuple(map(changed, program.ops)))
+    return replace(program, ops=rewritten(program.ops, changed))
 
 
 def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remark]:

@@ -20,11 +20,10 @@ from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import UsageError
 from sglc.execution.plan.arguments import bound
-from sglc.execution.plan.prepare import steps_of
 from sglc.execution.result import Result
 from sglc.frontend.language.function import bind
 from sglc.ir.facts import spell
-from sglc.ir.plan.plan import HostStep
+from sglc.ir.plan.plan import HostStep, steps_of
 
 MARK = "# breaks"
 

@@ -166,11 +166,11 @@ def random_pattern(rng: random.Random, depth: int = 3) -> str:
 
 
 def test_masks_of_many_patterns_on_a_real_vocabulary(default_tokenizer: LocalTokenizer) -> None:
-    """100 patterns, behind random prefixes of what the masks allow: no difference to a token at a time."""
+    """Many patterns, behind random prefixes of what the masks allow: no difference to a token at a time."""
     tokens = default_tokenizer.token_bytes()
     constraints = Constraints(tokens, len(tokens))
     rng, forms = random.Random(4), list(REGEXES)
-    while len(forms) < at_depth(10, 100, 100):
+    while len(forms) < at_depth(10, 40, 100):
         pattern = random_pattern(rng)
         if pattern not in forms and not accepts(compile_regex(pattern), b""):
             forms.append(pattern)
@@ -189,7 +189,7 @@ def test_masks_of_many_patterns_on_a_real_vocabulary(default_tokenizer: LocalTok
                 assert automaton.done(state)
                 break
             state = automaton.advance(state, int(rng.choice(allowed)))
-    assert looked_at > at_depth(1, 150, 150)
+    assert looked_at > at_depth(1, 60, 150)
 
 
 def goal_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:

@@ -15,7 +15,7 @@ from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward as forced_module
 from sglc.runtime.scheduler.requests import EngineRequest, Token
-from tests.depth import at_depth
+from tests.depth import at_depth, some_of
 from tests.runtime import test_constrained, test_segments
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES, answer, text
 from tests.runtime.test_engine import LONG
@@ -168,7 +168,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "temperature", "canonical"), SETTINGS[: at_depth(2, 4, 8)])
+@pytest.mark.parametrize(("form", "temperature", "canonical"), SETTINGS[: at_depth(2, 2, 8)])
 def test_ids_and_logprobs_are_those_of_one_step_each(
     local: LocalBackend, monkeypatch: pytest.MonkeyPatch, form: str, temperature: float, canonical: bool
 ) -> None:
@@ -190,8 +190,8 @@ def test_ids_and_logprobs_are_those_of_one_step_each(
 @pytest.mark.model
 @pytest.mark.parametrize(
     ("pattern", "prompt", "fewer", "fewer_alike"),
-    [(CHARACTER, HARRY, 4.0, 3.5), (CITY, "Paris as JSON: ", 2.1, 2.1)],
-    ids=["character", "city"],
+    some_of([(CITY, "Paris as JSON: ", 2.1, 2.1), (CHARACTER, HARRY, 4.0, 3.5)], 1, 1),
+    ids=lambda each: str(each)[:20],
 )
 def test_fewer_steps(
     local: LocalBackend,

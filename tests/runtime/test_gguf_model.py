@@ -182,6 +182,7 @@ def source(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_default_model_equals_transformers_own_loading(smollm2: Path, source: Path) -> None:
     from transformers import AutoModelForCausalLM

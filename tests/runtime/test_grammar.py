@@ -23,7 +23,7 @@ from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
 from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
-from tests.depth import few
+from tests.depth import some_of
 from tests.runtime import test_engine, test_segments
 from tests.runtime.test_constrained import answer
 from tests.runtime.test_engine import EOS, LONG
@@ -496,7 +496,7 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
 
 
 def test_a_real_model_writes_documents_of_ten_schemas(local: LocalBackend) -> None:
-    for prompt, schema in few(SCHEMAS, 4):
+    for prompt, schema in some_of(SCHEMAS, 4, 6):
         for temperature, n in ((0.0, 1), (1.5, 3)):
             done = answer(
                 local, prompt, json_schema=json.dumps(schema), max_tokens=120, temperature=temperature, n=n,

@@ -117,13 +117,13 @@ def marked(mark: str) -> list[int]:
 def run(server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool = False) -> Summary:
     """Send the requests of these numbers, a few side by side; or only until something is wrong."""
     summary, address = Summary(), address_of(server)
-    third = len(numbers) // 3
+    some = max(len(numbers) // 12, 2 * _CLIENTS)  # behind which memory is looked at
     with FreeStream(address) as stream:
         time.sleep(_CALM_S)
         began_s = time.monotonic()
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            for first in range(0, len(numbers), max(third // 4, 1)):
-                chosen = numbers[first : first + max(third // 4, 1)]
+            for first in range(0, len(numbers), some):
+                chosen = numbers[first : first + some]
                 asked = [request(seed, number) for number in chosen]
                 for number, each, answer in zip(
                     chosen, asked, pool.map(lambda each: send(address, each, MOST_S), asked), strict=True

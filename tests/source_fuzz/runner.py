@@ -66,21 +66,21 @@ class Fuzzer:
         self._variants = 0
         self.summary = Summary()
 
-    def report(self, module: Module, groups: Sequence[str] = GROUPS) -> Report:
-        """Run one module every way, or those of some groups."""
+    def report(self, module: Module, groups: Sequence[str] = GROUPS, turn: int | None = None) -> Report:
+        """Run one module every way, or those of some groups; `turn` as in `checked`."""
         path = self._folder / f"{module.name}.py"
         path.write_text(module.source, encoding="utf-8")
-        report = checked(module.name, path, groups)
+        report = checked(module.name, path, groups, turn)
         if report.plan is not None and self._child is not None:
             found = self._child.run(module.name, path, report.plan, alone=module.alone)
             aspects = [aspect for aspect in EVERYTHING if not (module.alone and aspect == "state")]
             report.compare(PLAN, "file in another process", report.expected, found, aspects)
         return report
 
-    def run(self, module: Module) -> list[Difference]:
-        """Run a module and count it; gives its violations."""
+    def run(self, module: Module, turn: int | None = None) -> list[Difference]:
+        """Run a module and count it; gives its violations. `turn` as in `checked`."""
         summary = self.summary
-        report = self.report(module)
+        report = self.report(module, turn=turn)
         summary.programs += 1
         if report.failed:
             summary.failed.append((module, report.failed))

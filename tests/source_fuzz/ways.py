@@ -81,8 +81,11 @@ class Report:
             self.differences.append(Difference(group, way, aspect, one, other))
 
 
-def checked(name: str, path: Path, groups: Sequence[str] = GROUPS) -> Report:
-    """Run the program of a module every way but in another process, which `report.plan` is for."""
+def checked(name: str, path: Path, groups: Sequence[str] = GROUPS, turn: int | None = None) -> Report:
+    """Run the program of a module every way but in another process, which `report.plan` is for.
+
+    With a `turn` it goes one of the `BESIDE` ways only.
+    """
     report = Report()
 
     def rows(module: ModuleType, *numbers: int) -> list[dict[str, Any]]:
@@ -108,6 +111,9 @@ def checked(name: str, path: Path, groups: Sequence[str] = GROUPS) -> Report:
         _without_effects(report, fresh, rows)
     if FUNCTION in groups:
         _through_the_function(report, expected, fresh, rows)
+        if not any(found.aspect == "state" for found in report.differences):
+            for beside in BESIDE if turn is None else (BESIDE[turn % len(BESIDE)],):
+                beside(report, expected, fresh, rows)
     if FUNCTION in groups or PLAN in groups:
         _streamed_and_in_batches(report, expected, fresh, rows)
     if PLAN in groups:
@@ -178,11 +184,6 @@ def _through_the_function(
     found = seen(lambda backend: [program.run(**row, backend=backend, seed=SEED)], module, row)
     report.compare(FUNCTION, "run", expected, found)
 
-    if not any(found.aspect == "state" for found in report.differences):
-        _compiled_in_between(report, expected, fresh, rows)
-        _with_a_cache(report, expected, fresh, rows)
-        _asked_for_less(report, expected, fresh, rows)
-
 
 def _asked_for_less(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
     """Some variables are asked for: they are what they were, and so are the value and what tools did."""
@@ -251,6 +252,9 @@ def _compiled_in_between(
 
         sequences.append(seen(one_by_one, module, calls))
     _compare_rows(report, FUNCTION, "several runs", *sequences)
+
+
+BESIDE = (_compiled_in_between, _with_a_cache, _asked_for_less)
 
 
 def _streamed_and_in_batches(

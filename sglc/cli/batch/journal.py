@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from sglc.errors import UsageError
 from sglc.observe.replay.tape import FILE
 
 
@@ -17,6 +18,19 @@ def journal_of(options: argparse.Namespace) -> str | None:
     if Path(options.output).exists() and not Path(options.output).is_file():
         return None
     return os.path.abspath(f"{options.output}.journal")  # a program may change the folder
+
+
+def check_journal(folder: str) -> None:
+    """Refuse to begin beside what rows did that were cut.
+
+    Raises:
+        UsageError: SGLC050.
+    """
+    if Path(folder, FILE).exists():
+        raise UsageError(
+            "SGLC050", f"`{folder}` holds the calls of a batch that was cut",
+            hint="go on with it: `--resume`, or drop it: `--force`",
+        )  # fmt: skip
 
 
 def remove_journal(folder: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
-from sglc.cli.batch.journal import remove_journal
+from sglc.cli.batch.journal import check_journal, remove_journal
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.options import say
@@ -60,8 +60,8 @@ def run_rows(
     )  # fmt: skip
     try:
         manifest = _manifest(function, options, rows, given, backend, to, recording)
-        if journal is not None and options.force and not options.resume:
-            remove_journal(journal)
+        if journal is not None and not options.resume:
+            (remove_journal if options.force else check_journal)(journal)
         control = BatchControl(budget.admits if budget.limited else None)
         each = ({**given, **row} for row in rows)
         try:

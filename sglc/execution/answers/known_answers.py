@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sglc.errors import SglcError, located
 from sglc.execution.answers.prompts import Followed, Inputs, Streams
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import Backend, hand_over
 from sglc.ir.plan.dataflow import failed_before, left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.rest import Rest, rest_of
@@ -114,8 +114,7 @@ async def _events(
     if not rest.segment.nodes:
         return
     were = {place: index for index, place in rest.places.items()}
-    whole = inner.target.whole_answers
-    events = inner.submit(rest.segment, streams=streams) if whole else inner.submit(rest.segment)
+    events = hand_over(inner, rest.segment, streams)
     try:
         async for event in events:
             if event.node not in were:  # a part of a stream that begins anew

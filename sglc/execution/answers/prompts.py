@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from itertools import chain, count, groupby
+from itertools import chain, count
 from typing import Any
 
 from sglc.backends.remote.prompts import Prompt
@@ -31,6 +31,7 @@ from sglc.ir.plan.segment import (
     RoleMark,
     Segment,
     SelectNode,
+    joined,
     reads,
 )
 from sglc.ir.sampling import Sampling
@@ -162,11 +163,7 @@ class Followed:
             assert not isinstance(node, ReleaseNode)
             stream = node.stream
         found.reverse()
-        whole: list[Hashable] = []
-        for is_text, run in groupby(chain.from_iterable(found), lambda part: type(part) is str):
-            parts = list(run)
-            whole += ["".join(parts)] if is_text else parts  # type: ignore[arg-type]
-        return [part for part in whole if part != ""]
+        return joined(chain.from_iterable(found))
 
     def _filled(self, parts: tuple[Part, ...]) -> Sequence[FilledPart] | None:
         for part in parts:

@@ -10,41 +10,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import cached_property
-from typing import Any
 
 from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import BackendWrapper, hand_over
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
-from sglc.ir.target import Target
 
 _ASKED = (GenNode, SelectNode)  # quicker than unions
 _HANDLING = (OpenNode, KeepNode, ReleaseNode)
 
 
-class UnifiedBackend:
+class UnifiedBackend(BackendWrapper):
     """One is for one call of `run` or `run_batch`, and what it calls. Used in the executor's thread."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # whatever else this back end can do
 
     @cached_property
     def batch(self) -> BatchCalls:
         """What the rows have asked for; most have nothing to share."""
         return BatchCalls(self.inner)
-
-    @property
-    def target(self) -> Target:
-        return self.inner.target
-
-    def start(self) -> None:
-        self.inner.start()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of the back end."""
@@ -59,6 +41,4 @@ class UnifiedBackend:
             return UnifiedSegment(self.batch, segment, asked, handles, streams).events()
         if handles:
             self.batch.streams.follow(segment)
-        if self.inner.target.whole_answers:
-            return self.inner.submit(segment, streams=streams)
-        return self.inner.submit(segment)
+        return hand_over(self.inner, segment, streams)

@@ -16,7 +16,7 @@ from sglc.errors import SglcError
 from sglc.execution.answers.known_answers import is_whole, part_of, told
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import Answer, SharedCall, SharedCalls
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import Backend, hand_over
 from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Delta, Event, NodeFailed, Usage
 from sglc.ir.plan.rest import Rest
@@ -43,12 +43,6 @@ class BatchCalls:
         self.lost: dict[int, SglcError] = {}
         self.held: dict[int, UnifiedSegment] = {}
         self.left: set[asyncio.Task[None]] = set()  # the loop does not hold them
-
-    def submit(self, segment: Segment, streams: bool) -> AsyncIterator[Event]:
-        """What the back end says of a segment."""
-        if self.inner.target.whole_answers:
-            return self.inner.submit(segment, streams=streams)
-        return self.inner.submit(segment)
 
     def has_to_do_with(self, handles: Sequence[int]) -> bool:
         """Whether one of these streams is not as its back end would have it."""
@@ -251,7 +245,7 @@ class UnifiedSegment:
 
     async def _follow(self, rest: Rest, last: bool) -> None:
         were = {place: index for index, place in rest.places.items()}
-        events = self._batch.submit(rest.segment, self._streams)
+        events = hand_over(self._batch.inner, rest.segment, self._streams)
         if last and self._handles:
             asyncio.get_running_loop().call_soon(self._let_go)  # behind the back end's first step
         problem: Exception | None = None

@@ -11,7 +11,7 @@ from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
 from sglc.execution.tool_calls import EFFECTS, Tools
 from sglc.ir.plan.asked import Asked, asked_in_plan
 from sglc.ir.plan.backend import Backend
-from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step
+from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step, steps_of
 from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode
 from sglc.ir.plan.uses import Uses, names_in
 from sglc.ir.pure import PURE
@@ -100,13 +100,6 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool 
             next(iter(missing.values())), note=f"functions that were given: {', '.join(tools) or 'none'}",
             hint="give a file that declares them: `--tools FILE.py`, or run the program's own file",
         )  # fmt: skip
-
-
-def steps_of(plan: Plan) -> Iterator[Step]:
-    """Every step of a plan, those in its blocks too."""
-    yield from plan.steps
-    for block in plan.blocks:
-        yield from block.steps
 
 
 def function_steps(plan: Plan) -> Iterator[FunctionStep]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
-from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, Step
+from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
 from sglc.ir.plan.segment import (
     ExtendNode,
     GenNode,
@@ -17,6 +16,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     behind,
+    joined,
 )
 from sglc.ir.plan.uses import node_reads
 
@@ -42,7 +42,7 @@ def asked_in_plan(plan: Plan) -> Asked:
     signatures: list[Hashable] = []
     top = {id(step) for step in plan.steps}
     blocks = False
-    for segment in _steps(plan):
+    for segment in steps_of(plan):
         if not isinstance(segment, Segment):
             continue
         for index, node in enumerate(segment.nodes):
@@ -55,7 +55,7 @@ def asked_in_plan(plan: Plan) -> Asked:
             blocks = blocks or id(segment) not in top
     if not signatures:
         return NOTHING_ASKED
-    repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in _steps(plan))
+    repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps_of(plan))
     return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
 
 
@@ -73,7 +73,7 @@ def _prompt(segment: Segment, index: int) -> tuple[Hashable, ...]:
     while True:
         match segment.nodes[index]:
             case OpenNode(handle):
-                return (handle, *_joined(reversed(parts)))
+                return (handle, *joined(reversed(parts)))
             case ExtendNode(index, own):
                 parts += [_part(segment, part) for part in reversed(own)]
             case GenNode(stream=stream) | SelectNode(stream=stream):
@@ -85,19 +85,3 @@ def _prompt(segment: Segment, index: int) -> tuple[Hashable, ...]:
 
 def _part(segment: Segment, part: Part) -> Hashable:
     return _signature(segment, part.node) if isinstance(part, NodeResult) else part
-
-
-def _joined(parts: Any) -> list[Hashable]:
-    out: list[Hashable] = []
-    for part in parts:
-        if isinstance(part, str) and out and isinstance(out[-1], str):
-            out[-1] += part
-        else:
-            out.append(part)
-    return out
-
-
-def _steps(plan: Plan) -> Iterator[Step]:
-    yield from plan.steps
-    for block in plan.blocks:
-        yield from block.steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import Segment
@@ -32,3 +32,30 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back threads, processes and memory. Idempotent."""
+
+
+class BackendWrapper:
+    """A back end in front of `inner`, which does what it does not do itself."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)  # whatever else this back end can do
+
+    @property
+    def target(self) -> Target:
+        return self.inner.target
+
+    def start(self) -> None:
+        self.inner.start()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def hand_over(backend: Backend, segment: Segment, streams: bool) -> AsyncIterator[Event]:
+    """As `backend.submit`; where pieces cost nothing nobody says that they are not wanted."""
+    if backend.target.whole_answers:
+        return backend.submit(segment, streams=streams)
+    return backend.submit(segment)

@@ -9,7 +9,7 @@ nested: a step holds only blocks with smaller numbers than its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sglc.errors import Loc
@@ -277,3 +277,10 @@ class Plan:
     def body(self) -> Block:
         """The plan's own steps as a block."""
         return Block(tuple(Slot(name) for name in self.names), self.steps, (self.returns,), self.variables)
+
+
+def steps_of(plan: Plan) -> Iterator[Step]:
+    """Every step of a plan, those in its blocks too."""
+    yield from plan.steps
+    for block in plan.blocks:
+        yield from block.steps

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
+
+_P = TypeVar("_P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +198,12 @@ def behind(segment: Segment, index: int) -> set[int]:
         if at in seen:
             seen.update(reads(segment.nodes[at]))
     return seen
+
+
+def joined(parts: Iterable[_P]) -> list[_P]:
+    """Parts of a prompt with neighbouring texts as one: how they were appended makes no difference."""
+    out: list[Any] = []
+    for is_text, run in groupby(parts, lambda part: type(part) is str):
+        together = list(run)
+        out += ["".join(together)] if is_text else together  # type: ignore[arg-type]
+    return [part for part in out if part != ""]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from sglc.errors import SglcError
 from sglc.execution.answers.known_answers import submit_unknown
 from sglc.execution.answers.prompts import Followed, Inputs, Streams
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
 from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
-from sglc.ir.target import Target
 
 
 class RowNotes(Protocol):
@@ -28,7 +27,7 @@ class RowNotes(Protocol):
         """It has failed by itself."""
 
 
-class RecordingBackend:
+class RecordingBackend(BackendWrapper):
     """A back end whose answers are noted for one row.
 
     Args:
@@ -42,24 +41,11 @@ class RecordingBackend:
         self, inner: Backend, followed: Streams, row: RowNotes | None = None, target_name: str = "",
         *, goes_on: bool = False,
     ) -> None:  # fmt: skip
-        self.inner = inner
+        super().__init__(inner)
         self.target_name = target_name
         self._streams = followed
         self._row = row
         self._goes_on = goes_on
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # whatever else this back end can do
-
-    @property
-    def target(self) -> Target:
-        return self.inner.target
-
-    def start(self) -> None:
-        self.inner.start()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of the back end."""
@@ -68,9 +54,7 @@ class RecordingBackend:
             known = self._row.known
             events = submit_unknown(self.inner, self._streams, followed, known, streams=streams)
             return self._noting(followed, events)
-        if self.inner.target.whole_answers:
-            return self._noting(followed, self.inner.submit(segment, streams=streams))
-        return self._noting(followed, self.inner.submit(segment))
+        return self._noting(followed, hand_over(self.inner, segment, streams))
 
     async def _noting(self, followed: Followed, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         try:

@@ -30,10 +30,10 @@ from sglc.ir.ops import (
     Strip,
 )
 from sglc.ir.plan.plan import Derived, PromptPrefix
-from sglc.ir.plan.segment import RoleMark, Slot
+from sglc.ir.plan.segment import RoleMark, Slot, joined
 
 
-def beginnings(program: Program) -> Sequence[tuple[Op, PromptPrefix]]:
+def prefix_of_each(program: Program) -> Sequence[tuple[Op, PromptPrefix]]:
     """How the prompt of each generation begins, and what a host call may go on from, in program order."""
     walk = _Walk()
     args: dict[Value, _Known] = {
@@ -42,7 +42,7 @@ def beginnings(program: Program) -> Sequence[tuple[Op, PromptPrefix]]:
         if isinstance(op, Arg) and op.kind == "str"
     }
     walk.program(program, args)
-    return [(op, _merged(prefix)) for op, prefix in walk.found]
+    return [(op, tuple(joined(prefix))) for op, prefix in walk.found]
 
 
 def prompt_prefixes(
@@ -62,7 +62,7 @@ def prompt_prefixes(
         marked: only those of generations that `hoist_prefix` has marked.
     """
     found: dict[PromptPrefix, PromptPrefix] = {}  # by what tells rows apart
-    for op, prefix in beginnings(program):
+    for op, prefix in prefix_of_each(program):
         if marked and not (isinstance(op, Gen | Select) and op.hoist):
             continue
         if constants:
@@ -79,17 +79,6 @@ def _to_last_argument(prefix: PromptPrefix) -> PromptPrefix:
     while end and isinstance(prefix[end - 1], str):
         end -= 1
     return prefix[:end]
-
-
-def _merged(parts: PromptPrefix) -> PromptPrefix:
-    """Neighbouring literals as one: where appends were split tells nothing."""
-    out: list[str | Slot | Derived] = []
-    for part in parts:
-        if isinstance(part, str) and out and isinstance(out[-1], str):
-            out[-1] += part
-        elif part != "":
-            out.append(part)
-    return tuple(out)
 
 
 # What is known of a text or a stream: how it begins, and whether that is all of it.
