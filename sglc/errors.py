@@ -78,7 +78,17 @@ class VerifyError(SglcError):
 
 
 class LegalizeError(SglcError):
-    """The target cannot do what the program asks, and no exact rewrite exists."""
+    """The target cannot do what the program asks, and no exact rewrite exists.
+
+    `at` is the character of a pattern or grammar of the program that it is about, if one is known.
+    """
+
+    def __init__(
+        self, code: str, message: str, loc: Loc | None = None, *, note: str = "", hint: str = "",
+        at: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(code, message, loc, note=note, hint=hint)
+        self.at = at
 
 
 class RunError(SglcError):

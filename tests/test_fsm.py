@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sglc as sgl
+from sglc.cli import main
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
+from sglc.ir.grammar.fsm_summary import automaton_of_choices
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.text.graph import to_dot
+from sglc.ir.text.fsm_graph import to_fsm_dot
 from tests.depth import at_depth
 from tests.test_regex import LETTERS, patterns
 
@@ -100,13 +103,57 @@ def birth(s, who):  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def drawn() -> list[str]:
-    return to_dot(birth.trace()).splitlines()
+    return to_fsm_dot(birth.trace()).splitlines()
 
 
 def test_a_drawing_has_every_automaton_once_with_its_runs(drawn: list[str]) -> None:
     clusters = [line for line in drawn if "subgraph cluster_" in line]
     assert len(clusters) == 2
     labels = [line.split("label=")[1] for line in drawn if line.startswith("    f0_") and "->" in line]
-    assert sorted(labels) == ['"!"];', '"1"];', '"[0-9]"];', '"[0-9]"];', '"born "];', '"unknown é\\\\n"];']
+    assert sorted(labels) == [
+        '"!", style=bold];', '"1"];', '"[0-9]"];', '"[0-9]"];', '"born ", style=bold];',
+        '"unknown é\\\\n", style=bold];',
+    ]  # fmt: skip
     assert sum("doublecircle" in line for line in drawn) == 1
     assert any("too many edges to draw" in line for line in drawn)
+
+
+def test_the_command_draws_the_automata_of_called_programs_and_choices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.sglir"
+    file.write_text("""\
+def f(q):
+    t0 = call('g', (q,)):
+        def g(text):
+            s0 = root()
+            s1, t0 = gen(s0, 'x', regex='"a": (1|)')
+            s2, t1 = select(s1, 'y', ('yes', 'yesterday'))
+            s3, t2 = select(s2, 'again', ('yes', 'yesterday'))
+            s4, t3 = select(s3, 'z', (text, 'no'))
+            s5, t4 = gen(s4, 'w', json_schema='{"type": "integer"}')
+            return t4
+    return t0
+""")
+    assert main(["compile", str(file), "--target", "local", "--emit", "fsm"]) == 0
+    drawn = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in drawn if "label=" in line and "shape" not in line] == [
+        r'label="x: /\"a\": (1|)/: 3 states, 1 run, 5 of 5 bytes forced";',
+        r'f0_0 -> f0_5 [label="\"a\": ", style=bold];',
+        'f0_5 -> f0_6 [label="1"];',
+        """label="y, again: 'yes' | 'yesterday': 3 states, 2 runs, 3 of 3 bytes forced";""",
+        'f1_0 -> f1_3 [label="yes", style=bold];',
+        'f1_3 -> f1_9 [label="terday", style=bold];',
+    ]
+    assert main(["compile", "examples/quickstart.py", "--target", "local", "--emit", "fsm"]) == 0
+    assert "cluster" not in capsys.readouterr().out
+
+
+@given(st.lists(st.text("abé한", max_size=4), min_size=1, max_size=6))
+@settings(max_examples=at_depth(30, 100, 1000), deadline=None, derandomize=True)
+def test_automata_of_choices_take_just_these(choices: list[str]) -> None:
+    dfa = automaton_of_choices(choices)
+    assert dfa is not None
+    edges = compressed(dfa)
+    for text in {*choices, *(text[:-1] for text in choices), *(f"{text}a" for text in choices), "b"}:
+        assert accepts(dfa, text.encode()) == taken(dfa, edges, text.encode()) == (text in choices)

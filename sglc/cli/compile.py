@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sglc.ir.target import Target
     from sglc.passes.compile import Compiled
 
-_EMITS = ("ir", "plan", "json", "dot", "mermaid", "html")
+_EMITS = ("ir", "plan", "json", "dot", "mermaid", "fsm", "html")
 
 
 def add_compile(commands: Commands) -> None:
@@ -38,7 +38,11 @@ def add_compile(commands: Commands) -> None:
     )
     add_passes(build)
     add_examples(build)
-    build.add_argument("--emit", choices=_EMITS, help="lowered IR, plan (default), JSON, a graph, or a page")
+    build.add_argument(
+        "--emit",
+        choices=_EMITS,
+        help="lowered IR, plan (default), JSON, a graph, automata of constraints, or a page",
+    )
     build.add_argument("-o", "--output", metavar="FILE")
     build.set_defaults(command=_compile)
 
@@ -108,6 +112,7 @@ def _explained(compiled: Compiled, target: Target) -> dict[str, Any]:
 def _emitted(compiled: Any, what: str) -> str:
     from sglc.ir.plan.plan_file import plan_to_text
     from sglc.ir.plan.plan_text import plan_text
+    from sglc.ir.text.fsm_graph import to_fsm_dot
     from sglc.ir.text.graph import to_dot, to_mermaid
     from sglc.ir.text.printer import to_text
 
@@ -120,6 +125,8 @@ def _emitted(compiled: Any, what: str) -> str:
             return plan_to_text(compiled.plan)
         case "dot":
             return to_dot(compiled.lowered).rstrip("\n")
+        case "fsm":
+            return to_fsm_dot(compiled.lowered).rstrip("\n")
         case "mermaid":
             return to_mermaid(compiled.lowered).rstrip("\n")
         case _:

@@ -167,6 +167,7 @@ class Gen(Op):
     `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
     `unify`: it is made once for all that ask for the same, here and in other rows.
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
+    `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.
     """
 
     stream: Value
@@ -176,13 +177,14 @@ class Gen(Op):
     cache_key: str = ""
     unify: bool = False
     hoist: tuple[str, ...] = ()
+    fsm: str = ""
 
 
 @op("select", S, T)
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key`, `unify` and `hoist` are as of `gen`.
+    `cache_key`, `unify`, `hoist` and `fsm` are as of `gen`; its automaton is that of its choices.
     """
 
     stream: Value
@@ -192,6 +194,7 @@ class Select(Op):
     cache_key: str = ""
     unify: bool = False
     hoist: tuple[str, ...] = ()
+    fsm: str = ""
 
 
 @op("fork", variadic=True, pure=True)

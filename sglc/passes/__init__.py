@@ -6,7 +6,7 @@ one of their own (docs/passes.md). May import: errors, knobs, ir, and the helper
 
 import sglc.passes.cache_hints
 import sglc.passes.chat_turns
-import sglc.passes.check_constraints
+import sglc.passes.compile_constraints
 import sglc.passes.fold_text
 import sglc.passes.hoist_prefix
 import sglc.passes.inline_calls

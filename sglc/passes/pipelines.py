@@ -9,7 +9,7 @@ from sglc.passes.base import looked_up
 from sglc.passes.pass_options import name_of, options_of
 
 LOCAL = (
-    "check_constraints",  # first, while every generation still has its place
+    "compile_constraints",  # first, while every generation still has its place
     "inline_calls",  # before all that joins and merges: it then sees past the border of a call
     "prune",  # behind it: what a called program generates for nobody goes too
     "overlap_tools",
@@ -24,7 +24,7 @@ LOCAL = (
 
 # An API that takes the prompt as a text or as ids: the model's template is written here, as for `local`.
 TEXT = (
-    "check_constraints",
+    "compile_constraints",
     "legalize",  # as early as the last: what the model cannot do is refused at its place
     "inline_calls",
     "prune",
@@ -40,7 +40,7 @@ TEXT = (
 
 # An API that takes messages: turns stay turns.
 CHAT = (
-    "check_constraints",
+    "compile_constraints",
     "legalize",
     "inline_calls",
     "prune",
@@ -55,7 +55,7 @@ CHAT = (
 )
 
 # What a target of tokens cannot do without: nothing is made better. For measuring what the others are worth.
-MINIMAL = ("check_constraints", "lower_roles")
+MINIMAL = ("compile_constraints", "lower_roles")
 
 _BY_PROTOCOL = {"tokens": TEXT, "text": TEXT, "chat": CHAT}
 

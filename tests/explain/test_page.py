@@ -120,6 +120,30 @@ def test_a_click_through_the_page(chromium: Any, tmp_path: Path) -> None:
         assert f"{step['usage']['prompt']} / {step['usage']['prompt']}" in row
 
 
+@sgl.function
+def born(s):  # type: ignore[no-untyped-def]
+    s += "He was " + sgl.gen("year", regex="born (1[0-9]{3}|unknown)")
+    s += sgl.gen("house", choices=["Gryffindor", "Slytherin"]) + sgl.gen("long", regex="([ab][cd]){600}")
+
+
+@pytest.mark.browser
+def test_automata_are_drawn(chromium: Any, tmp_path: Path) -> None:
+    data = born.explain(OracleBackend()).to_json()
+    with opened(chromium, tmp_path, page([data, judged(analyze=False)])) as tab:
+        view(tab, "Automata")
+        titles = tab.locator("#view h3").all_inner_texts()
+        assert titles[0] == "year: /born (1[0-9]{3}|unknown)/: 6 states, 2 runs, 5 of 9 bytes forced"
+        assert [title.split(":")[0] for title in titles] == ["year", "house", "long"]
+        assert "too many edges to draw" in tab.inner_text("#view")
+        assert tab.locator("#view svg").count() == 2
+        assert tab.locator("#view svg").nth(0).locator("g.state").count() == 6
+        assert tab.locator("#view svg").nth(0).locator("g.state.end").count() == 1
+        assert tab.locator("#view svg").nth(0).locator("path.forced").count() == 2
+        tab.locator("#view g.state").nth(1).click()
+        rows = tab.locator("#detail tr").all_inner_texts()
+        assert [row.split() for row in rows[1:]] == [["1", "6"], ["unknown", "12", "forced"]]
+
+
 @pytest.mark.browser
 def test_graph_breaks_are_among_the_notes(chromium: Any, tmp_path: Path) -> None:
     data = open_function("examples/guess.py").explain(OracleBackend()).to_json()
@@ -166,7 +190,7 @@ def test_without_a_run_there_is_no_time_line_and_several_programs_have_tabs(
     other = open_function("examples/tree.py").explain(OracleBackend(), goal="swim").to_json()
     with opened(chromium, tmp_path, page([data, other])) as tab:
         assert [one.strip() for one in tab.locator("#tabs button").all_inner_texts()] == [
-            "Steps", "Prefixes", "Numbers", "Notes",
+            "Steps", "Prefixes", "Automata", "Numbers", "Notes",
         ]  # fmt: skip
         tab.get_by_role("tab", name="tree", exact=True).click()
         assert tab.locator("#view g.node").count() == 6

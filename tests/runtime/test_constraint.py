@@ -8,15 +8,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import compile_regex
+from sglc.runtime.constraints import token_automaton
+from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.depth import at_depth, few, some_of
 from tests.soak_constrained import REGEXES
+from tests.test_regex import patterns
 
 BYTES = [bytes([byte]) for byte in range(256)]
 PIECES = [b"", b"ab", b"aba", b"12", b" 1", b"\xa9\xc3", "한".encode(), "é!".encode(), b"ab", b"\xed\x95"]
@@ -52,7 +57,13 @@ def open_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("without", [b"", b"b\xa9\x80"])
-def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
+@pytest.mark.parametrize(("small", "few"), [(1024, 48), (1024, 2), (0, 48), (0, 2)])
+def test_masks_equal_brute_force(
+    pattern: str, without: bytes, small: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small tries, of which all is walked, and of large ones, where few nodes may be live."""
+    monkeypatch.setattr(token_automaton, "_SMALL", small)
+    monkeypatch.setattr(token_automaton, "_FEW", few)
     tokens = shuffled(len(pattern), without=without)
     dfa = compile_regex(pattern)
     goals = open_states(dfa, tokens)
@@ -65,9 +76,11 @@ def test_masks_equal_brute_force(pattern: str, without: bytes) -> None:
     for state in range(len(dfa.moves)):
         expected = [bool(data) and run(dfa, data, state) in goals for data in tokens] + [False] * 7
         assert automaton.mask(state).tolist() == expected
+        ids = np.flatnonzero(expected).tolist()
+        assert automaton.only(state) == (ids[0] if len(ids) == 1 else None)
         assert automaton.accepting(state) == dfa.accepting[state]
         assert automaton.done(state) == (dfa.accepting[state] and not any(expected))
-        for token in np.flatnonzero(expected).tolist():
+        for token in ids:
             assert automaton.advance(state, token) == run(dfa, tokens[token], state)
 
 
@@ -89,6 +102,31 @@ def test_every_walk_ends_in_a_match(pattern: str) -> None:
             state = automaton.advance(state, token)
         assert automaton.accepting(state)
         assert re.fullmatch(pattern, data.decode(), re.ASCII)
+
+
+def test_states_of_a_counted_repeat_have_one_mask() -> None:
+    """Longest token: three bytes. Only the last three states know how many letters may still come."""
+    tokens = [*BYTES, b"ab", b"abc", b"!!", b"c!"]
+    automaton = Constraints(tokens, len(tokens)).regex("[a-c]{1,80}!")
+    vocabulary = Vocabulary(tokens, len(tokens))
+    for state in range(82):
+        alone = TokenAutomaton(build(compile_regex("[a-c]{1,80}!"), vocabulary), vocabulary, "")
+        assert automaton.mask(state).tolist() == alone.mask(state).tolist()
+    assert automaton._made.cache_info().misses == 6
+
+
+@settings(max_examples=at_depth(40, 150, 1500), deadline=None, derandomize=True)
+@given(patterns(), st.integers(0, 4))
+def test_alike_states_are_those_that_few_bytes_do_not_tell_apart(pattern: str, most_bytes: int) -> None:
+    dfa = compile_regex(pattern)
+    kinds, dead = range(len(dfa.moves[0])), len(dfa.moves)
+    rows = [[dead if to == DEAD else to for to in row] for row in dfa.moves] + [[dead] * len(kinds)]
+    # What is seen from a state: of each text, whether states on its way are open.
+    seen: list[object] = [state != dead for state in range(len(rows))]
+    for _ in range(most_bytes):
+        seen = [(seen[state], *(seen[to] for to in row)) for state, row in enumerate(rows)]
+    found = alike_states(dfa.moves, [True] * dead + [False], most_bytes)
+    assert found == [seen.index(seen[state]) for state in range(dead)]
 
 
 def test_a_mask_is_the_caller_s_own() -> None:

@@ -8,7 +8,7 @@ const state = { program: 0, view: "graph", find: "" };
 // -- small things ------------------------------------------------------------------------------
 
 function make(name, attributes, ...children) {
-  const vector = ["svg", "g", "rect", "text", "path", "line", "title"].includes(name);
+  const vector = ["svg", "g", "rect", "text", "path", "line", "circle", "title"].includes(name);
   const node = vector ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value);
@@ -266,6 +266,58 @@ function timeLine(one) {
   return [legend([["line", "waits, or reads its prompt"], ["accent", "generates"], ["hot", "longest chain"]]), drawing];
 }
 
+// -- the automata of constraints ---------------------------------------------------------------
+
+function automata(one) {
+  return [
+    legend([["accent", "forced: read in one step"], ["line", "a choice of the model"]]),
+    ...one.automata.flatMap((held) => [make("h3", {}, held.title), held.left_out ? make("p", { class: "quiet" }, "too many edges to draw") : automaton(held)]),
+  ];
+}
+
+function automaton(held) {
+  const depth = new Map([[0, 0]]), rows = [[0]], gap = 190, tall = 74, radius = 13;
+  for (const from of depth.keys()) { // a map is walked while it grows: breadth first
+    for (const [source, target] of held.edges) {
+      if (source !== from || depth.has(target)) continue;
+      depth.set(target, depth.get(from) + 1);
+      (rows[depth.get(target)] = rows[depth.get(target)] || []).push(target);
+    }
+  }
+  const widest = Math.max(...rows.map((row) => row.length)), place = new Map();
+  rows.forEach((row, layer) => row.forEach((each, column) =>
+    place.set(each, [(widest - row.length) * gap / 2 + column * gap + gap / 2, layer * tall + radius + 8])));
+  const pairs = new Map();
+  for (const [source, target, label, forced] of held.edges) {
+    const key = `${source} ${target}`;
+    if (!pairs.has(key)) pairs.set(key, { source, target, labels: [], forced: true });
+    pairs.get(key).labels.push(label);
+    pairs.get(key).forced = pairs.get(key).forced && forced;
+  }
+  const drawing = make("svg", { class: "automaton", width: widest * gap + 40, height: rows.length * tall + 20, role: "group", "aria-label": held.title });
+  for (const { source, target, labels, forced } of pairs.values()) {
+    const [x1, y1] = place.get(source), [x2, y2] = place.get(target), back = depth.get(target) <= depth.get(source);
+    const side = gap / 2 - 14, d = back
+      ? `M${x1 + radius} ${y1} C${x1 + side} ${y1 + 26} ${x2 + side} ${y2 - 26} ${x2 + radius} ${y2}`
+      : `M${x1} ${y1 + radius} C${x1} ${y1 + tall / 2} ${x2} ${y2 - tall / 2} ${x2} ${y2 - radius}`;
+    const text = labels.join(" | ");
+    drawing.append(make("path", { class: forced ? "edge forced" : "edge", d }), make("text",
+      { class: `label ${matches(text) ? "" : "dim"}`.trim(), x: back ? x1 + radius + 6 : (x1 + x2) / 2 + 6, y: back ? y1 + 4 : (y1 + y2) / 2 + 4 }, clip(text, 26), make("title", {}, text)));
+  }
+  for (const [each, [cx, cy]] of place) {
+    const end = held.ends.includes(each), node = make("g", { class: `state node ${end ? "end" : ""}`.trim() },
+      make("circle", { cx, cy, r: radius }), end ? make("circle", { cx, cy, r: radius - 3 }) : null,
+      make("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, String(each)));
+    drawing.append(clickable(node, `state ${each}`, () => [
+      make("h2", {}, `state ${each}` + (end ? ", where the text may end" : "")),
+      make("table", {}, make("tr", {}, ...["reads", "to", ""].map((name) => make("th", {}, name))),
+        ...held.edges.filter(([source]) => source === each).map(([, target, label, forced]) => make("tr", {},
+          make("td", {}, make("code", {}, label)), make("td", {}, String(target)), make("td", {}, forced ? "forced" : "")))),
+    ]));
+  }
+  return drawing;
+}
+
 // -- numbers and remarks -----------------------------------------------------------------------
 
 function table(one) {
@@ -301,7 +353,7 @@ function notes(one) {
 
 // -- the whole ---------------------------------------------------------------------------------
 
-const VIEWS = { graph: ["Steps", graph], prefixes: ["Prefixes", prefixes], time: ["Time line", timeLine], table: ["Numbers", table], notes: ["Notes", notes] };
+const VIEWS = { graph: ["Steps", graph], prefixes: ["Prefixes", prefixes], time: ["Time line", timeLine], automata: ["Automata", automata], table: ["Numbers", table], notes: ["Notes", notes] };
 
 function head(one) {
   const { counts, depth, chain, chain_tokens: chainTokens } = one.estimate;
@@ -331,7 +383,7 @@ function tab(name, selected, act) {
 
 function draw() {
   const one = DATA[state.program];
-  const views = Object.entries(VIEWS).filter(([name]) => name !== "time" || one.analysis);
+  const views = Object.entries(VIEWS).filter(([name]) => (name !== "time" || one.analysis) && (name !== "automata" || one.automata.length));
   if (!views.some(([name]) => name === state.view)) state.view = "graph";
   $("head").replaceChildren(...head(one));
   $("programs").replaceChildren(...(DATA.length > 1 ? DATA.map((other, index) => tab(other.estimate.program, index === state.program, () => { state.program = index; draw(); })) : []));

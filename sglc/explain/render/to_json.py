@@ -11,6 +11,7 @@ from sglc.explain.estimate.intervals import Interval
 from sglc.explain.estimate.price import Price, is_priced
 from sglc.frontend.analysis.lint import Finding, render_finding
 from sglc.frontend.values.graph_breaks import BreakPlace
+from sglc.ir.text.fsm_graph import automata_of, drawing
 from sglc.passes.compile import Compiled
 
 VERSION = 2
@@ -73,5 +74,6 @@ def explanation_data(
             for remark in compiled.remarks
         ],
         "breaks": [{"loc": str(one.loc), "reason": one.reason, "hint": one.hint} for one in breaks],
+        "automata": [drawing(held) for held in automata_of(compiled.lowered)],
         "warnings": [render_finding(finding) for finding in findings],
     }

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglc.errors import Loc, TraceError
+from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
 _REPORTS = {
@@ -43,7 +44,7 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
             continue
         problem = _problem(key, value)
         if problem:
-            raise TraceError("SGLC103", f"`{key}` is `{value!r}`: {problem}", loc)
+            raise TraceError("SGLC103", f"`{key}` is `{value!r}`: {problem}", _place(key, value, loc))
         if key not in ("return_logprob", *_REPORTS):
             fields[key] = _frozen(key, value)
     return {**fields, **_reports(given, loc)}
@@ -140,6 +141,18 @@ def _no_regex(value: Any) -> str:
     except re.error as error:
         return f"it is no regular expression: {error}"
     return ""
+
+
+def _place(key: str, value: Any, loc: Loc) -> Loc:
+    """Where in the source a value is wrong: inside a pattern, if that stands there, else at `loc`."""
+    for pattern in _several(value) if key in ("regex", "stop_regex") else ():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return (place_in_literal(pattern, error.pos, loc) if error.pos is not None else None) or loc
+        except TypeError:
+            return loc
+    return loc
 
 
 def _empty(pattern: str) -> str:

@@ -59,24 +59,44 @@ def forced_bytes(dfa: ByteDfa, state: int) -> bytes:
     return bytes(forced)
 
 
-def compressed(dfa: ByteDfa) -> tuple[Edge, ...]:
-    """The automaton with every run of forced bytes as one edge, in the order of its states.
+def forced_moves(dfa: ByteDfa) -> list[int | None]:
+    """Of every state the byte that has to come next, if one has to."""
+    alone = [
+        dfa.classes.index(kind) if dfa.classes.count(kind) == 1 else None for kind in range(len(dfa.moves[0]))
+    ]
+    dead = len(dfa.moves[0]) - 1
+    return [
+        None if accepting or row.count(DEAD) != dead else alone[row.index(max(row))]
+        for row, accepting in zip(dfa.moves, dfa.accepting, strict=True)
+    ]
 
-    What is left of its states are the start, those where a text may end or choose, and those where several
-    edges meet. Its texts are the same.
+
+def crossings(dfa: ByteDfa) -> list[bool]:
+    """Whether each state is not just inside a run of forced bytes.
+
+    It is the start, a text may end or choose there, or several edges meet.
     """
     entered = [0] * len(dfa.moves)
     for row in dfa.moves:
         for target in {*row} - {DEAD}:
             entered[target] += 1
-    kept = [state == 0 or entered[state] > 1 or _forced(dfa, state) is None for state in range(len(dfa.moves))]
+    forced = forced_moves(dfa)
+    return [state == 0 or entered[state] > 1 or forced[state] is None for state in range(len(dfa.moves))]
+
+
+def compressed(dfa: ByteDfa) -> tuple[Edge, ...]:
+    """The automaton with every run of forced bytes as one edge, in the order of its states.
+
+    What is left of its states are the `crossings`. Its texts are the same.
+    """
+    forced, crossing = forced_moves(dfa), crossings(dfa)
     edges = []
-    for source in (state for state, keep in enumerate(kept) if keep):
+    for source in (state for state, here in enumerate(crossing) if here):
         for target in sorted({*dfa.moves[source]} - {DEAD}):
             first = _ranges(dfa, source, target)
             rest = bytearray()
-            while not kept[target]:
-                byte = _forced(dfa, target)
+            while not crossing[target]:
+                byte = forced[target]
                 assert byte is not None
                 rest.append(byte)
                 target = dfa.moves[target][dfa.classes[byte]]

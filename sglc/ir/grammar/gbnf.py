@@ -83,5 +83,5 @@ def _wrong(grammar: str, at: int, what: str) -> LegalizeError:
     column = at - grammar.rfind("\n", 0, at)
     return LegalizeError(
         "SGLC457", "`ebnf` is no grammar", note=f"line {line}, column {column}: {what}",
-        hint="the notation is GBNF: `root ::= ...`",
+        hint="the notation is GBNF: `root ::= ...`", at=at,
     )  # fmt: skip

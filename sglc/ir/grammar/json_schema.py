@@ -50,15 +50,6 @@ class Enforced:
     ignored: tuple[str, ...]
 
 
-def enforceable(text: str) -> str:
-    """The schema `text` in the form that is enforced.
-
-    Raises:
-        LegalizeError: as `enforced`.
-    """
-    return json.dumps(enforced(text).form, ensure_ascii=False)
-
-
 @lru_cache(maxsize=128)
 def enforced(text: str) -> Enforced:
     """What of the schema `text` is enforced. The newest are kept.

@@ -17,7 +17,7 @@ from typing import Any
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
-from sglc.ir.grammar.regex_positions import largest_repeat, part_place
+from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
@@ -59,19 +59,22 @@ def compile_regex(pattern: str) -> ByteDfa:
         return _deterministic(_Nfa(pattern, tree), pattern)
     except re.error as error:
         raise LegalizeError(
-            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern"
-        ) from None
+            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern",
+            at=error.pos,
+        ) from None  # fmt: skip
     except (OverflowError, RecursionError):
         raise _too_large(pattern) from None
 
 
 def _too_large(pattern: str) -> LegalizeError:
     shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
+    at = largest_repeat(pattern)
     return LegalizeError(
         "SGLC452",
         f"the automaton of `{shown}` is too large",
-        note=_at(largest_repeat(pattern)) + f"it may have some {_MOST_MOVES} moves",
+        note=_at(at) + f"it may have some {_MOST_MOVES} moves",
         hint="lower the bounds of its repeats",
+        at=at,
     )
 
 
@@ -124,12 +127,13 @@ class _Nfa:
             case (sre.MAX_REPEAT | sre.MIN_REPEAT, (least, most, inner)):
                 return self._repeat(list(inner), least, most, after, flags)
         kind = item[0]
+        at = part_place(self._pattern, kind)
         raise LegalizeError(
             "SGLC451",
             f"`{self._pattern}` has {_REFUSED.get(kind, f'`{kind}`')}, which cannot constrain a generation",
-            note=_at(part_place(self._pattern, kind))
-            + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
+            note=_at(at) + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
             hint="the whole text has to match the pattern: write it without that",
+            at=at,
         )
 
     def _repeat(self, inner: list[Any], least: int, most: int, after: int, flags: int) -> int:
@@ -248,9 +252,9 @@ def _utf8(first: int, last: int) -> Iterator[tuple[Range, ...]]:
 
 
 def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
-    bounds = sorted({0, *(bound for edges in nfa.edges for a, b, _ in edges for bound in (a, b + 1))} - {256})
-    classes = bytes(sum(bound <= byte for bound in bounds) - 1 for byte in range(256))
-    edges = [[(classes[a], classes[b], to) for a, b, to in edges] for edges in nfa.edges]
+    labels, arrows = _labelled(nfa.edges)
+    classes, kinds_of = _kinds(labels)
+    kinds = max(classes) + 1
     closures: dict[int, frozenset[int]] = {}
     looked_at = 0
 
@@ -270,36 +274,75 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
                         seen.add(to)
                         stack.append(to)
             count(seen)
-            closures[place] = frozenset(at for at in seen if edges[at] or at == nfa.final)
+            closures[place] = frozenset(at for at in seen if arrows[at] or at == nfa.final)
         return closures[place]
 
     numbers = {closure(nfa.start): 0}
     queue = deque(numbers)
     moves: list[list[int]] = []
     while queue:
-        reached: list[set[int]] = [set() for _ in bounds]
+        reached: dict[int, list[int]] = {}  # by label
         for place in queue.popleft():
-            for first, last, to in edges[place]:
-                for kind in range(first, last + 1):
-                    reached[kind].add(to)
-        moves.append([])
-        for places in reached:
-            if not places:
-                moves[-1].append(DEAD)
+            for label, to in arrows[place]:
+                reached.setdefault(label, []).append(to)
+        labels_of: list[tuple[int, ...]] = [()] * kinds
+        for label in reached:
+            for kind in kinds_of[label]:
+                labels_of[kind] += (label,)
+        behind: dict[tuple[int, ...], int] = {(): DEAD}  # by labels: most bytes that move at all have the same
+        for wanted in labels_of:
+            if wanted in behind:
                 continue
-            state = frozenset().union(*map(closure, places))
+            state = frozenset().union(*(closure(to) for label in wanted for to in reached[label]))
             if state not in numbers:
                 count(state)
                 numbers[state] = len(numbers)
                 queue.append(state)
-            moves[-1].append(numbers[state])
-        if len(numbers) * len(bounds) > _MOST_MOVES:
+            behind[wanted] = numbers[state]
+        moves.append([behind[wanted] for wanted in labels_of])
+        if len(numbers) * kinds > _MOST_MOVES:
             raise _too_large(pattern)
     accepting = [nfa.final in state for state in numbers]
     blocks = _blocks(moves, accepting)
     if blocks[0] == blocks[DEAD]:
-        raise LegalizeError("SGLC453", f"no text matches `{pattern}`", hint="mend the pattern")
+        at = next((at for at, piece in class_places(pattern) if _matches_nothing(piece)), None)
+        raise LegalizeError(
+            "SGLC453", f"no text matches `{pattern}`",
+            note="" if at is None else _at(at) + "no character is in this class",
+            hint="mend the pattern", at=at,
+        )  # fmt: skip
     return _canonical(classes, moves, accepting, blocks)
+
+
+def _labelled(
+    edges: Sequence[Sequence[tuple[int, int, int]]],
+) -> tuple[list[tuple[Range, ...]], list[list[tuple[int, int]]]]:
+    """What edges may read, each set of bytes once, and the edges of every place as (its number, next place)."""
+    numbers: dict[tuple[Range, ...], int] = {}
+    arrows = []
+    for leaving in edges:
+        read: dict[int, tuple[Range, ...]] = {}
+        for first, last, to in leaving:
+            read[to] = (*read.get(to, ()), (first, last))
+        arrows.append([(numbers.setdefault(ranges, len(numbers)), to) for to, ranges in read.items()])
+    return list(numbers), arrows
+
+
+def _kinds(labels: Sequence[Sequence[Range]]) -> tuple[bytes, list[list[int]]]:
+    """The class of every byte, bytes in the same labels being of one; and the classes in each label."""
+    inside = [0] * 256  # bit n: in label n
+    for number, ranges in enumerate(labels):
+        for first, last in ranges:
+            for byte in range(first, last + 1):
+                inside[byte] |= 1 << number
+    kinds = {which: kind for kind, which in enumerate(dict.fromkeys(inside))}
+    held = [[kind for which, kind in kinds.items() if which >> number & 1] for number in range(len(labels))]
+    return bytes(kinds[which] for which in inside), held
+
+
+def _matches_nothing(piece: str) -> bool:
+    """Whether no character is in a class."""
+    return not _characters(_parser.parse(piece, re.ASCII)[0], 0)
 
 
 def _blocks(moves: Sequence[Sequence[int]], accepting: Sequence[bool]) -> list[int]:

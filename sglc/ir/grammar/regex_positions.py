@@ -56,5 +56,11 @@ def largest_repeat(pattern: str) -> int | None:
     return -max(bounds)[1] if bounds else None
 
 
+def class_places(pattern: str) -> list[tuple[int, str]]:
+    """The classes in brackets, and where each stands."""
+    pieces = () if _verbose(pattern) else _PIECE.finditer(pattern)
+    return [(piece.start(), piece[0]) for piece in pieces if len(piece[0]) > 1 and piece[0][0] == "["]
+
+
 def _verbose(pattern: str) -> bool:
     return re.search(r"\(\?[a-zA-Z]*x", pattern) is not None

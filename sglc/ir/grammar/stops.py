@@ -56,7 +56,7 @@ def stop_pattern(pattern: str) -> StopPattern:
     except (re.error, OverflowError, RecursionError) as error:
         raise LegalizeError(
             "SGLC471", f"`{_shown(pattern)}` in `stop_regex` is no regular expression", note=f"{error}",
-            hint="mend the pattern",
+            hint="mend the pattern", at=getattr(error, "pos", None),
         ) from None  # fmt: skip
     if empty:
         raise LegalizeError(

@@ -53,7 +53,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,

@@ -198,8 +198,10 @@ def _node(node: Node, function: str) -> str:
 
 
 def _hint(node: GenNode | SelectNode) -> str:
-    key = f" cache_key={node.cache_key!r}" if node.cache_key else ""
-    return f"{key} unify" if node.unify else key
+    said = f" cache_key={node.cache_key!r}" if node.cache_key else ""
+    said += " unify" if node.unify else ""
+    said += f" fsm=({node.fsm})" if node.fsm else ""
+    return f"{said} form={node.form}" if isinstance(node, GenNode) and node.form else said
 
 
 def _part(part: Part) -> str:

@@ -95,7 +95,8 @@ class GenNode:
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
     it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
-    one answer may be that of all that ask for the same.
+    one answer may be that of all that ask for the same. `fsm` is as of the op, and under `form` the runtime
+    keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
     """
 
     stream: int
@@ -106,6 +107,8 @@ class GenNode:
     ahead: int = 0
     cache_key: str = ""
     unify: bool = False
+    fsm: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class SelectNode:
     loc: Loc
     cache_key: str = ""
     unify: bool = False
+    fsm: str = ""
 
 
 @dataclass(frozen=True, slots=True)

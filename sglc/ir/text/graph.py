@@ -10,12 +10,9 @@ from typing import Any
 
 from sglc.ir.core import Op, Program, operands, walk
 from sglc.ir.depth import with_room
-from sglc.ir.grammar.dfa import Edge, compressed
-from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.ops import Call, Gen, Select
+from sglc.ir.text.fsm_graph import quoted
 from sglc.ir.text.printer import statement, value_names
-
-_MOST_EDGES = 500  # of an automaton that is drawn
 
 Graph = Any  # networkx.DiGraph: the package has no types, and is not loaded before it is needed
 
@@ -70,25 +67,17 @@ def critical_path(program: Program) -> tuple[Op, ...]:
 
 @with_room
 def to_dot(program: Program) -> str:
-    """The dataflow graph for Graphviz; generations are boxes with a bold border.
-
-    Beside it the automata that hold generations, runs of forced bytes as single edges.
-
-    Raises:
-        LegalizeError: a regex of the program has no automaton; see `compile_regex`.
-    """
+    """The dataflow graph for Graphviz; generations are boxes with a bold border."""
     lines = [
-        f"digraph {_quoted(program.name)} {{",
+        f"digraph {quoted(program.name)} {{",
         "  rankdir=TB;",
         '  node [shape=box, fontname="monospace"];',
     ]
     graph, names = dataflow(program), value_names(program)
     for position, op in graph.nodes(data="op"):
         style = ", style=bold" if _generates(op) else ", color=gray"
-        lines.append(f"  n{position} [label={_quoted(_label(op, program, names))}{style}];")
+        lines.append(f"  n{position} [label={quoted(_label(op, program, names))}{style}];")
     lines += [f"  n{before} -> n{after};" for before, after in graph.edges]
-    for number, pattern in enumerate(_patterns(program)):
-        lines += _drawn(number, pattern)
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -106,52 +95,6 @@ def to_mermaid(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _patterns(program: Program) -> list[str]:
-    """The regexes that hold generations, each once, those of called programs too."""
-    found: dict[str, None] = {}
-    for op in walk(program.ops):
-        match op:
-            case Gen() if op.sampling.regex is not None:
-                found[op.sampling.regex] = None
-            case Call():
-                found.update(dict.fromkeys(_patterns(op.program)))
-    return list(found)
-
-
-def _drawn(number: int, pattern: str) -> list[str]:
-    """An automaton as a cluster of its own: states where a text may end have a double border."""
-    dfa = compile_regex(pattern)
-    edges = compressed(dfa)
-    title = f"/{_text(pattern.encode())}/ {len(dfa.moves)} states, {len(edges)} edges"
-    lines = [f"  subgraph cluster_{number} {{", f"    label={_quoted(title[:200])};"]
-    if len(edges) <= _MOST_EDGES:
-        for state in sorted({0, *(state for edge in edges for state in (edge.source, edge.target))}):
-            shape = "doublecircle" if dfa.accepting[state] else "circle"
-            lines.append(f'    f{number}_{state} [label="{state}", shape={shape}];')
-        for edge in edges:
-            label = _quoted(_spelled(edge))
-            lines.append(f"    f{number}_{edge.source} -> f{number}_{edge.target} [label={label}];")
-    else:
-        lines.append(f'    f{number}_0 [label="too many edges to draw"];')
-    return [*lines, "  }"]
-
-
-def _spelled(edge: Edge) -> str:
-    """The bytes of an edge: `[a-z]` where there is a choice, then text, bytes that are none as \\xNN."""
-    if all(first == last for first, last in edge.first) and len(edge.first) == 1:
-        return _text(bytes([edge.first[0][0]]) + edge.rest)
-    ranges = [
-        _text(bytes([first])) + (f"-{_text(bytes([last]))}" if last > first else "")
-        for first, last in edge.first
-    ]
-    return f"[{''.join(ranges)}]{_text(edge.rest)}"
-
-
-def _text(data: bytes) -> str:
-    text = data.decode("utf-8", "backslashreplace")
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
 def _generates(op: Op) -> bool:
     """Whether the op generates, by itself, in its blocks or in a program that it calls."""
     return any(
@@ -164,8 +107,3 @@ def _generates(op: Op) -> bool:
 def _label(op: Op, program: Program, names: dict[int, str]) -> str:
     text = statement(op, program, names)
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

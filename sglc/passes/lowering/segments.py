@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
+from sglc.ir.grammar.form_key import form_key
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
@@ -181,12 +182,15 @@ class Nodes:
                 ahead = op.ahead if self.target.guesses else 0
                 key, stream = op.cache_key, self.stream(op.stream)
                 sampling = _normal(op.sampling)
-                node = GenNode(stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify)
+                node = GenNode(
+                    stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
+                    form=form_key(sampling),
+                )  # fmt: skip
                 self.made(op, self.add(node))
             case Select():
                 stream = self.stream(op.stream)
                 choices = tuple(self.single(item) for item in op.choices)
-                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify)
+                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify, op.fsm)
                 self.made(op, self.add(choice))
             case Fork():
                 trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))

@@ -1,4 +1,7 @@
-"""Compiled constraints on disk, one file for each form and tokenizer. A file that cannot be read is ignored."""
+"""Compiled constraints on disk, one file for each form and tokenizer. A file that cannot be read is ignored.
+
+A file's name begins with the key of the form, which plans carry too (`ir.grammar.form_key`).
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,29 @@ from typing import IO
 import numpy as np
 
 from sglc.ir.grammar.dfa import ByteDfa
+from sglc.ir.grammar.form_key import key_of
 from sglc.runtime.constraints.token_automaton import Tables
 
-_FORMAT = 2
+_FORMAT = 3
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
 _GRAMMARS = 1024  # files
-_ARRAYS = ("parent", "kind", "levels", "class_of", "is_open")
+_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open", "alike")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def path_of(folder: Path, pattern: str, tokenizer: str, size: int) -> Path:
     """Where the automaton of `pattern` for a model of `size` ids lies."""
     # Python's parser reads patterns, so what they mean is a matter of its version.
-    key = json.dumps([_FORMAT, pattern, tokenizer, size, sys.version_info[:2]])
-    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    return folder / f"{key_of(pattern)}-{_hash('regex', pattern, tokenizer, size, *sys.version_info[:2])}.npz"
 
 
-def path_of_grammar(folder: Path, *key: str | int) -> Path:
-    """Where the grammar of such a `key` lies."""
-    return folder / f"{hashlib.sha256(json.dumps([_FORMAT, *key]).encode()).hexdigest()[:32]}.grammar"
+def path_of_grammar(folder: Path, kind: str, text: str, *more: str | int) -> Path:
+    """Where the grammar `text` of a `kind` lies, as it is compiled for `more`."""
+    return folder / f"{key_of(text)}-{_hash(kind, text, *more)}.grammar"
+
+
+def _hash(*key: str | int) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, *key]).encode()).hexdigest()[:32]
 
 
 def load_grammar(path: Path) -> str | None:
@@ -68,7 +75,10 @@ def load(path: Path, size: int) -> Tables | None:
     except _UNREADABLE:
         return None
     whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1
-    return tables if whole and tables.class_of.size == size else None
+    nodes, tokens = tables.begins.size - 1, tables.tokens
+    whole = whole and nodes == tables.parent.size and tables.begins[-1] == tokens.size
+    whole = whole and tables.alike.size == len(dfa.moves)
+    return tables if whole and (tokens < size).all() else None
 
 
 def save(path: Path, tables: Tables, *, slow: bool = False) -> None:

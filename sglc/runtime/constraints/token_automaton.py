@@ -18,9 +18,16 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
+from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.step import I32, Bool
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
+_CHILDREN = 4_096  # nodes and states of which the ways on are kept
+_SMALL = 1_024  # nodes of a trie that is gone through as a whole
+_FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
+
+
+_NO_IDS: I32 = np.empty(0, np.int32)
 
 
 class Vocabulary:
@@ -64,16 +71,20 @@ class Tables:
     Fields:
         parent, kind: int32 [N], the trie of the classes, ordered by depth: a node's byte has the class `kind`.
         levels: int32 [D + 1]; nodes levels[d] up to levels[d + 1] have depth d + 1. Node 0 is the root.
-        class_of: int32 [V], the node of a token; -1 where no text can have it.
+        tokens, begins: int32, the tokens that a text can have, by their nodes; those of node n stand from
+            begins[n] up to begins[n + 1].
         is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
+        alike: int32 [states], of each state the first one with the same mask, as far as is known.
     """
 
     dfa: ByteDfa
     parent: I32
     kind: I32
     levels: I32
-    class_of: I32
+    tokens: I32
+    begins: I32
     is_open: Bool
+    alike: I32
 
 
 def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
@@ -93,29 +104,36 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
         values.append(nodes % kinds)
         levels.append(levels[-1] + nodes.size)
     node_of = vocabulary.node_of
+    class_of = np.where(node_of > 0, number[node_of], -1)
+    tokens = np.flatnonzero(class_of >= 0)
+    tokens = tokens[np.argsort(class_of[tokens])]
+    counts = np.bincount(class_of[tokens], minlength=levels[-1])
     tables = Tables(
         dfa,
         np.concatenate(parents).astype(np.int32),
         np.concatenate(values).astype(np.int32),
         np.array(levels, np.int32),
-        np.where(node_of > 0, number[node_of], -1).astype(np.int32),
+        tokens.astype(np.int32),
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
         np.zeros(len(dfa.moves) + 1, np.bool_),
+        np.arange(len(dfa.moves), dtype=np.int32),
     )
     tables.is_open[:] = _open_states(tables, vocabulary)
+    tables.alike[:] = alike_states(dfa.moves, tables.is_open.tolist(), len(levels) - 1)
     return tables
 
 
 def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
     dfa = tables.dfa
     kinds = sorted({dfa.classes[byte] for byte in vocabulary.single})
-    spelled = np.unique(tables.class_of[tables.class_of >= 0])
+    spelled = np.flatnonzero(np.diff(tables.begins))
     walk = _VocabularyWalk(tables)
     origins: list[list[int]] = [[] for _ in range(len(dfa.moves) + 1)]
     for state, row in enumerate(dfa.moves):
         if vocabulary.closed:  # a byte at a time leads wherever tokens do
             reached = [row[kind] for kind in kinds]
         else:
-            reached = np.unique(walk.behind(state)[spelled]).tolist()
+            reached = (np.unique(walk.behind(state)[spelled]) // walk.kinds).tolist()
         for to in reached:
             origins[to].append(state)
     is_open = np.array([*dfa.accepting, False])
@@ -129,23 +147,65 @@ def _open_states(tables: Tables, vocabulary: Vocabulary) -> Bool:
 
 
 class _VocabularyWalk:
-    """Walks the trie of the classes."""
+    """Walks the trie of the classes. A state is its row in the table of moves, and its number times `kinds`."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        moves = tables.dfa.moves
-        self._kinds = len(moves[0])
-        table = np.array([*moves, (DEAD,) * self._kinds], np.int32)
-        self._moves: I32 = np.where(table == DEAD, len(moves), table).ravel()  # the last row is `DEAD`'s
+        states, self.kinds = len(tables.dfa.moves), len(tables.dfa.moves[0])
+        table = np.array([*tables.dfa.moves, (DEAD,) * self.kinds], np.int64)
+        self._moves: NDArray[np.int64] = np.where(table == DEAD, states, table).ravel() * self.kinds
+        self._dead = states * self.kinds
+        self._size = tables.parent.size
+        self.is_small = self._size <= _SMALL
+        self._rows = tables.dfa.moves
+        self._kind = tables.kind
+        counts = np.bincount(tables.parent[1:], minlength=self._size)
+        self._first_child = np.concatenate(([1], 1 + np.cumsum(counts)))
+        self._children_of = lru_cache(maxsize=_CHILDREN)(self._children)
+        self._ways_of = lru_cache(maxsize=_CHILDREN)(self._ways)
+        # In the type of an index, as numpy would make them of others each time.
+        parent, kind = tables.parent.astype(np.int64), tables.kind.astype(np.int64)
+        self._levels = [
+            (first, last, parent[first:last], kind[first:last])
+            for first, last in pairwise(tables.levels.tolist())
+        ]
 
-    def behind(self, state: int) -> I32:
-        """The state behind every node if the root is at `state`: int32 [N + 1], `DEAD`'s at the end."""
-        parent, kind = self._tables.parent, self._tables.kind
-        behind: I32 = np.full(parent.size + 1, len(self._tables.dfa.moves), np.int32)
-        behind[0] = state
-        levels = self._tables.levels.tolist()
-        for first, last in pairwise(levels):
-            behind[first:last] = self._moves[behind[parent[first:last]] * self._kinds + kind[first:last]]
+    def live(self, state: int) -> list[tuple[int, int]] | None:
+        """The nodes that `state` leads on to from the root, each with its state.
+
+        None if they are not few, or the trie is so small that going through all of it takes less time.
+        """
+        if self.is_small:
+            return None
+        live = [(0, state)]
+        for node, at in live:  # grows while it is walked
+            children = self._children_of(node)
+            for kind, target in self._ways_of(at):
+                if kind in children:
+                    live.append((children[kind], target))
+            if len(live) > _FEW:
+                return None
+        return live[1:]
+
+    def _children(self, node: int) -> dict[int, int]:
+        """A node's children by what they read."""
+        first, last = self._first_child[node : node + 2].tolist()
+        return dict(zip(self._kind[first:last].tolist(), range(first, last), strict=True))
+
+    def _ways(self, state: int) -> list[tuple[int, int]]:
+        """What a state goes on with, and where to."""
+        return [(kind, target) for kind, target in enumerate(self._rows[state]) if target != DEAD]
+
+    def behind(self, state: int) -> NDArray[np.int64]:
+        """The state behind every node if the root is at `state`: int64 [N + 1], `DEAD`'s at the end."""
+        behind: NDArray[np.int64] = np.empty(self._size + 1, np.int64)
+        behind[0] = state * self.kinds
+        for depth, (first, last, parent, kind) in enumerate(self._levels, 1):
+            reached = behind[first:last] = self._moves[behind[parent] + kind]
+            # Few tokens are long: below a level without a live node there is none.
+            if depth & (depth - 1) == 0 and (reached == self._dead).all():
+                behind[last:] = self._dead
+                break
+        behind[-1] = self._dead
         return behind
 
 
@@ -161,8 +221,14 @@ class TokenAutomaton:
         self._dfa = tables.dfa
         self._vocabulary = vocabulary
         self._walk = _VocabularyWalk(tables)
-        self._packed = lru_cache(maxsize=_MASKS)(self._compute)
-        if not tables.is_open[0] or self.done(0):
+        self._opens = np.repeat(tables.is_open, self._walk.kinds)  # by rows of the walk
+        self._size = vocabulary.node_of.size
+        self._class_of: NDArray[np.int64] = np.full(self._size, -1, np.int64)  # the node of a token
+        self._class_of[tables.tokens] = np.repeat(np.arange(tables.parent.size), np.diff(tables.begins))
+        self._alike: list[int] = tables.alike.tolist()
+        self._made = lru_cache(maxsize=_MASKS)(self._make)
+        # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
+        if not tables.is_open[0] or not self.mask(self.start).any():
             raise RunError(
                 "SGLC454",
                 f"the model cannot write any text that matches `{pattern}`",
@@ -171,8 +237,12 @@ class TokenAutomaton:
 
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
-        packed = self._packed(state)
-        return np.unpackbits(packed, count=self._tables.class_of.size).view(np.bool_)
+        kept = self._kept(state)
+        if kept.dtype == np.uint8:
+            return np.unpackbits(kept, count=self._size).view(np.bool_)  # type: ignore[arg-type]
+        mask = np.zeros(self._size, np.bool_)
+        mask[kept] = True
+        return mask
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -184,7 +254,10 @@ class TokenAutomaton:
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        return only_one(self.mask(state))
+        kept = self._kept(state)
+        if kept.dtype == np.uint8:
+            return only_one(self.mask(state))
+        return int(kept[0]) if kept.size == 1 else None
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
@@ -192,11 +265,27 @@ class TokenAutomaton:
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""
-        return self._dfa.accepting[state] and not self._packed(state).any()
+        return self._dfa.accepting[state] and not self.mask(state).any()
 
-    def _compute(self, state: int) -> NDArray[np.uint8]:
-        """The mask of `state`, packed."""
-        return np.packbits(self._tables.is_open[self._walk.behind(state)][self._tables.class_of])
+    def _kept(self, state: int) -> NDArray[np.uint8] | I32:
+        """The mask of `state`: packed bits, or the ids where it was made of few nodes."""
+        return self._made(self._alike[state])
+
+    def _make(self, state: int) -> NDArray[np.uint8] | I32:
+        live = self._walk.live(state)
+        if live is not None:
+            nodes = [node for node, at in live if self._tables.is_open[at]]
+            return self._ids(nodes)
+        is_open = self._opens[self._walk.behind(state)]
+        nodes = np.flatnonzero(is_open).tolist() if self._walk.is_small else []
+        if 0 < len(nodes) <= _FEW:
+            return self._ids(nodes)
+        return np.packbits(is_open[self._class_of])
+
+    def _ids(self, nodes: list[int]) -> I32:
+        """The tokens of `nodes`."""
+        begins, tokens = self._tables.begins, self._tables.tokens
+        return np.concatenate([_NO_IDS, *[tokens[begins[node] : begins[node + 1]] for node in nodes]])
 
 
 def only_one(mask: Bool) -> int | None:

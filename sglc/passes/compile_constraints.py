@@ -1,0 +1,120 @@
+"""What generations are held to is compiled with the program, not when a model first meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sglc.errors import LegalizeError
+from sglc.ir.core import Op, Program
+from sglc.ir.depth import with_room
+from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
+from sglc.ir.grammar.gbnf import check_gbnf
+from sglc.ir.grammar.json_schema import enforced
+from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_grammar import check_schema
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.ops import Gen, Select
+from sglc.ir.remark import Remark, place
+from sglc.ir.rewrite import everywhere, rewritten
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
+from sglc.ir.text.literal_place import place_in_literal
+from sglc.passes.base import Exactness, Kind, Rewrite, register
+
+
+@register(
+    "compile_constraints",
+    Exactness.TOKENS,
+    "forms are compiled: impossible ones are refused, automata say their size",
+    Kind.LOWERING,
+)
+@with_room
+def compile_constraints(program: Program, target: Target) -> Rewrite:
+    r"""Mark what an automaton holds with the automaton's size, and refuse what no back end can hold.
+
+        s1, t0 = gen(s0, 'x', regex='born (1[0-9]{3}|unknown)')
+            ->  s1, t0 = gen(s0, 'x', regex='...', fsm='6 states, 2 runs, 5 of 9 bytes forced')
+        s1, t0 = gen(s0, 'x', regex='(a)\\1')  ->  error[SGLC451] with the place inside the pattern
+
+    Only the pattern is looked at, its bytes: no vocabulary, no model. What is built is kept, so running the
+    program does not build it again. A target that is asked in another way than by automata has no marks.
+
+    Raises:
+        LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC450, SGLC451, SGLC455 and SGLC456 a `json_schema`,
+            SGLC457 an `ebnf`, SGLC471 and SGLC472 a `stop_regex`.
+    """
+    if not any(
+        isinstance(op, Select) or (isinstance(op, Gen) and _has_form(op)) for op in everywhere(program.ops)
+    ):
+        return program
+    remarks: list[Remark] = []
+
+    def changed(op: Op) -> Op:
+        if isinstance(op, Gen) and _has_form(op):
+            _check(op, target)
+            schema = op.sampling.json_schema
+            for ignored in enforced(schema).ignored if schema is not None else ():
+                remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
+        elif not isinstance(op, Select):
+            return op
+        said = _held_to(op) if target.takes.regex else ""
+        if said:
+            remarks.append(Remark("compile_constraints", f"`{op.site.name}` {said}", place(op.loc)))
+        return replace(op, fsm=_fsm(op) if target.takes.regex else "")
+
+    return replace(program, ops=rewritten(program.ops, changed)), tuple(remarks)
+
+
+def _has_form(op: Gen) -> bool:
+    held = op.sampling
+    return not (held.regex is None and held.json_schema is None and held.ebnf is None and not held.stop_regex)
+
+
+def _fsm(op: Gen | Select) -> str:
+    """The size of the op's automaton; "" if it has none."""
+    if isinstance(op, Select):
+        return str(summary_of_choices(op.choices) or "")
+    return str(summary_of(op.sampling.regex)) if op.sampling.regex is not None else ""
+
+
+def _held_to(op: Gen | Select) -> str:
+    """What the op is held to, for a remark."""
+    if isinstance(op, Select):
+        fsm = _fsm(op)
+        return f"is one of {len(op.choices)} texts: {fsm}" if fsm else ""
+    match op.sampling:
+        case Sampling(regex=str()):
+            return f"is held to an automaton: {_fsm(op)}"
+        case Sampling(json_schema=str(schema)):
+            return (
+                f"is held to a JSON schema of {len(schema):,} characters, read by a parser as it is generated"
+            )
+        case Sampling(ebnf=str(grammar)):
+            return f"is held to a grammar of {len(grammar):,} characters, read by a parser as it is generated"
+        case _:
+            return ""
+
+
+def _check(op: Gen, target: Target) -> None:
+    for check, text in _checks(op.sampling, target):
+        try:
+            check(text)
+        except LegalizeError as error:
+            # A place in a pattern that stands in a schema is none in the schema's text.
+            at = None if text == op.sampling.json_schema else error.at
+            found = None if at is None else place_in_literal(text, at, op.loc)
+            raise LegalizeError(
+                error.code, error.message, found or place(op.loc), note=error.note, hint=error.hint
+            ) from None
+
+
+def _checks(sampling: Sampling, target: Target) -> Iterator[tuple[Callable[[str], object], str]]:
+    if sampling.regex is not None:
+        yield compile_regex, sampling.regex
+    if sampling.json_schema is not None:
+        yield check_schema if target.takes.json_schema == "full" else enforced, sampling.json_schema
+    if sampling.ebnf is not None:
+        yield check_gbnf, sampling.ebnf
+    for pattern in sampling.stop_regex:
+        yield stop_pattern, pattern
