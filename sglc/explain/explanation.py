@@ -23,7 +23,7 @@ from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import HostCall
 from sglc.ir.plan.plan import HostStep, Plan
-from sglc.ir.target import Target
+from sglc.ir.target import Target, Tokenizer
 from sglc.passes.compile import Compiled, compile_program
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def explained(
         made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
     first, goal = made[0][0].compiled, made[0][0].backend.target
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
+    found = findings(function.definition, first.source)
     if rows is not None and first.plan.leads:
         begun = [
             begins(one.compiled.plan.leads, texts) if texts.keys() >= set(one.compiled.plan.names) else ()
@@ -143,10 +144,24 @@ def explained(
         ]
         said = remark(Beginnings(begun, function.definition.loc), goal.tokenizer)
         first = replace(first, remarks=(*first.remarks, said))
+        if goal.tokenizer is not None:
+            prompts = [prompt for row in begun for prompt in row]
+            found = tuple([_weighed(each, prompts, goal.tokenizer) for each in found])
     return Explanation(
         first, forecast, price_of(goal.name, forecast.counts), made[0][0].breaks,
-        tuple(findings(function.definition, first.source)),
+        found,
     )  # fmt: skip
+
+
+def _weighed(finding: Finding, prompts: Sequence[str], tokenizer: Tokenizer) -> Finding:
+    """With what the rows of a batch would save."""
+    if not finding.shareable:
+        return finding
+    before = {prompt.partition(finding.shareable)[0] for prompt in prompts}  # prompts end with an argument
+    more = (len(before) - 1) * len(tokenizer.encode(finding.shareable))
+    if not more:
+        return finding
+    return replace(finding, note=f"{finding.note}; these rows compute {more:,} tokens more for it")
 
 
 def explained_program(program: Program, target: Target) -> Explanation:

@@ -49,3 +49,8 @@ class Sampling:
     top_logprobs: int = 0
     logprob_text: bool = False
     logprobs: bool = False
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the whole text is held to a form."""
+        return not (self.regex is self.json_schema is self.ebnf is None)

@@ -327,3 +327,21 @@ def test_graphs_have_an_edge_for_what_a_step_waits_for() -> None:
     dot = explanation.to_dot()
     assert dot.count(" -> ") == 3
     assert dot.count("[style=bold]") == 1
+
+
+def test_a_constant_behind_an_argument_is_weighed_by_the_rows() -> None:
+    rules = "Answer in one word. " * 12
+
+    @sgl.function
+    def ask(s: Any, question: str) -> None:
+        s += question + rules
+        s += sgl.gen("answer", max_tokens=3)
+
+    backend = OracleBackend()
+    (alone,) = ask.explain(backend, question="Why?").findings
+    rows = [{"question": question} for question in ("Why?", "How?", "Why?", "When?")]
+    (found,) = ask.explain(backend, rows=rows).findings
+    backend.close()
+    assert (alone.code, found.code) == ("SGLC601", "SGLC601")
+    # A token a character: two of the three beginnings compute what one would do for.
+    assert found.note == alone.note + f"; these rows compute {2 * len(rules):,} tokens more for it"

@@ -145,6 +145,31 @@ def test_automata_are_drawn(chromium: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
+def test_a_batch_shows_what_its_rows_share(chromium: Any, tmp_path: Path) -> None:
+    @sgl.function
+    def answer(s: Any, essay: str, question: str) -> None:
+        s += "Essay: " + essay + "\n" + question + "\n"
+        s += sgl.gen("answer", max_tokens=3)
+
+    essays = ["bees are kept " * 5, "cats are not " * 4]
+    rows = [{"essay": essays[n % 2], "question": f"{n}: why?"} for n in range(8)]
+    backend = OracleBackend()
+    explanation = answer.explain(backend, rows=rows)
+    backend.close()
+    assert "hoisted" in explanation.text()
+    with opened(chromium, tmp_path, explanation.to_html()) as tab:
+        view(tab, "Prefixes")
+        blocks = [box.text_content() for box in tab.locator("#view g.block text").all()]
+        shared = [text for text in blocks if " x " in text.partition(":")[0]]
+        # An id is a character here: what all begin with, and each essay behind that.
+        assert [text.partition(":")[0] for text in shared] == ["7 x 8", "71 x 4", "53 x 4"]
+        assert len(blocks) == 3 + 8
+        tab.locator("#view g.block").nth(0).click()
+        assert "7 tokens, in 8 prompts" in tab.inner_text("#detail")
+        assert "computed once, and shared by 7 more" in tab.inner_text("#detail")
+
+
+@pytest.mark.browser
 def test_graph_breaks_are_among_the_notes(chromium: Any, tmp_path: Path) -> None:
     data = open_function("examples/guess.py").explain(OracleBackend()).to_json()
     (place,) = data["breaks"]

@@ -158,6 +158,35 @@ def test_what_is_used_in_some_way_is_fine(tmp_path: Path, monkeypatch: pytest.Mo
     assert warnings(tmp_path, monkeypatch, body) == []
 
 
+def test_a_number_read_from_free_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = 's += q + sgl.gen("n")\nk = int(s["n"].strip())\nif k > 3:\n    s += "many"'
+    (found,) = warnings(tmp_path, monkeypatch, body)
+    assert found == textwrap.dedent(
+        """\
+        warning[SGLC604]: `n` is read as an integer, and may be any text
+         --> p.py:8:9
+          |
+        8 |     k = int(s["n"].strip())
+          |         ^^^^^^^^^^^^^^^^^^^
+        note: the run fails where the model writes something else (p.py:7:14)
+        hint: say `dtype=int` at the generation: then it writes nothing else, and ends by itself"""
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        's += q + sgl.gen("n", dtype=int)\nk = int(s["n"])\ns += str(k + 1)',
+        's += q + sgl.gen("n", regex="[0-9]")\ns += str(int(s["n"]) + 1)',
+        's += q + sgl.gen("n")\ntry:\n    k = int(s["n"])\nexcept ValueError:\n    k = 0\ns += str(k)',
+        's += q + sgl.gen("n")\nk = int(s["n"]) if s["n"].isdigit() else 0\ns += str(k)',
+        's += q + sgl.gen("n")\ns += str(len(s["n"]))',
+    ],
+)
+def test_numbers_that_are_sure_or_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    assert codes(warnings(tmp_path, monkeypatch, body)) == []
+
+
 def test_choices_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = 's += q\ntime.sleep(0)\ns += sgl.select("x", choices=[])\ns += sgl.gen("y", choices=())'
     found = warnings(tmp_path, monkeypatch, body)

@@ -216,7 +216,7 @@ function prefixes(one) {
   for (const [node, x, y] of placed) {
     if (y >= shownRows) continue;
     const wide = Math.max(size(node) * scale, 3), high = Math.min(node.rows, shownRows - y) * tall;
-    const text = `${span(node.tokens)}: ${node.text}`;
+    const text = `${span(node.tokens)}${node.prompts > 1 ? ` x ${node.prompts}` : ""}: ${node.text}`;
     drawing.append(clickable(make("g", { class: `block node ${node.prompts > 1 ? "shared" : ""} ${matches(node.text) ? "" : "dim"}`.trim(), "data-tokens": span(node.tokens) },
       make("title", {}, `${several(span(node.tokens), "token")}, ${several(node.prompts, "prompt")}`),
       make("rect", { x: x * scale, y: y * tall, width: wide, height: high, rx: 3 }),
@@ -231,7 +231,7 @@ function prefixes(one) {
   const computed = placed.reduce((sum, [node]) => sum + node.tokens[2], 0);
   const all = placed.reduce((sum, [node]) => sum + node.tokens[2] * node.prompts, 0);
   return [
-    legend([["shared", "shared by several prompts"], ["own", "of one prompt"]]),
+    legend([["shared", "tokens x prompts that share them"], ["own", "of one prompt"]]),
     make("p", { class: "quiet" }, `${Math.round(all)} prompt tokens, ${Math.round(computed)} in the tree` + (shownRows < row ? `; the first ${shownRows} of ${row} prompts` : "")),
     drawing,
   ];

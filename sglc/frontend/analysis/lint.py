@@ -19,23 +19,29 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import shown_path
 from sglc.frontend.source import source_of
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
-from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Resume, Root, Select
+from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Lower, PureCall, Resume, Root, Select, Strip
 
 _LONG = 200  # characters of a constant that is worth sharing
 _IGNORE = "sglc: ignore"
 _MAKERS = (expr.gen, expr.gen_int, expr.gen_string, expr.select)
+_READERS = {
+    "int": ("an integer", "dtype=int"),
+    "float": ("a number", "dtype=float"),
+    "json.loads": ("JSON", "json_schema=..."),
+}
 _UNNAMED = ("gen", "select")  # what a generation without a name is called
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A warning: what, where, and what to do about it."""
+    """A warning: what, where, and what to do about it. `shareable` is text that each run computes again."""
 
     code: str
     message: str
     loc: Loc
     note: str = ""
     hint: str = ""
+    shareable: str = ""
 
 
 def render_finding(finding: Finding) -> str:
@@ -50,9 +56,11 @@ def findings(definition: Definition | None, program: Program) -> tuple[Finding, 
         definition: its function; None for a program in IR form.
         program: as recorded ahead of time, before any pass.
     """
-    found = [*_volatile_first(program), *_unused(program)]
+    found = [*_volatile_first(program), *_unused(program), *_free_text_read(program)]
     if definition is not None and type(definition.call) is FunctionType:
         found += _in_source(definition.call)
+        tried = _tried(definition.call)
+        found = [each for each in found if each.code != "SGLC604" or each.loc.line not in tried]
     ordered = sorted(found, key=lambda each: (each.loc.file, each.loc.line, each.loc.column, each.code))
     return tuple([finding for finding in dict.fromkeys(ordered) if not _is_ignored(finding.loc)])
 
@@ -91,6 +99,7 @@ def _volatile_first(program: Program) -> Iterator[Finding]:
                         "SGLC601", "an argument stands before a constant that all runs could share", before.loc,
                         f"behind it every run computes a constant of {len(text)} characters ({op.loc})",
                         "put the constant first, and the argument behind it",
+                        text,
                     )  # fmt: skip
             elif text in volatile and before is None:
                 before = op
@@ -103,6 +112,25 @@ def _pieces(op: Op, made: dict[Value, Op]) -> tuple[Value | str, ...]:
         return ()
     maker = made.get(op.text) if isinstance(op.text, Value) else None
     return maker.parts if isinstance(maker, Format) else (op.text,)
+
+
+def _free_text_read(program: Program) -> Iterator[Finding]:
+    """SGLC604: a number, or JSON, is read for certain from a generation that is held to nothing."""
+    made = {value: op for op in program.ops for value in op.results}
+    for op in program.ops:
+        if not isinstance(op, PureCall) or op.name not in _READERS:
+            continue
+        read = op.args[0] if op.args else None
+        while isinstance(read, Value) and isinstance(made.get(read), Strip | Lower):
+            (read,) = operands(made[read])
+        source = made.get(read) if isinstance(read, Value) else None
+        if isinstance(source, Gen) and not source.sampling.constrained:
+            what, instead = _READERS[op.name]
+            yield Finding(
+                "SGLC604", f"`{source.site.name}` is read as {what}, and may be any text", op.loc,
+                f"the run fails where the model writes something else ({source.loc})",
+                f"say `{instead}` at the generation: then it writes nothing else, and ends by itself",
+            )  # fmt: skip
 
 
 def _unused(program: Program) -> Iterator[Finding]:
@@ -211,6 +239,18 @@ def _in_source(function: FunctionType) -> Iterator[Finding]:
         yield from [*_unbounded(body), *_no_choices(body)]
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
+
+
+def _tried(function: FunctionType) -> set[int]:
+    """The lines whose failures are caught; none if the source is not available."""
+    try:
+        tree = source_of(function.__code__).definition
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return set()
+    caught = [
+        one for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers for one in node.body
+    ]
+    return {line for one in caught for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
 
 
 def _unbounded(body: _Body) -> Iterator[Finding]:
