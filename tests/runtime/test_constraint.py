@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import compile_regex
-from sglc.runtime.constraints import token_automaton
+from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import constraint, token_automaton
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
@@ -139,6 +140,18 @@ def test_patterns_are_compiled_once() -> None:
     constraints = Constraints(BYTES, 256)
     assert constraints.regex("[ab]+") is constraints.regex("[ab]+")
     assert constraints.regex("[ab]+") is not constraints.regex("[ab]*")
+
+
+def test_of_large_automata_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraints = Constraints(BYTES, 256)
+    monkeypatch.setattr(constraint, "_BYTES", 3 * constraints.regex("a").size_bytes)
+    for letter in "abcd":
+        constraints.regex(letter)
+    assert [constraints.at_hand(Sampling(regex=letter)) for letter in "abcd"] == [False, True, True, True]
+    first = constraints.of(Sampling(regex="b"))
+    assert constraints.of(Sampling(regex="b")) is first
+    constraints.regex("[ab]{1,50}c{50}")  # larger than all of these
+    assert [constraints.at_hand(Sampling(regex=letter)) for letter in "bcd"].count(True) < 3
 
 
 @pytest.mark.parametrize("pattern", ["", "(?:)|(?:){3}", "c|ccc"])

@@ -235,6 +235,11 @@ class TokenAutomaton:
                 note="its vocabulary has to spell the text; the empty text does not count",
             )
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep it, without its masks: its nodes, as tables and as indices, and its tokens."""
+        return 36 * self._tables.parent.size + 12 * self._size
+
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
         kept = self._kept(state)
