@@ -272,7 +272,10 @@ class TokenAutomaton:
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""
-        return self._dfa.accepting[state] and not self.mask(state).any()
+        if not self._dfa.accepting[state]:
+            return False
+        kept = self._kept(state)
+        return not (kept.any() if kept.dtype == np.uint8 else kept.size)
 
     def _kept(self, state: int) -> NDArray[np.uint8] | I32:
         """The mask of `state`: packed bits, or the ids where it was made of few nodes."""
