@@ -73,6 +73,8 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/long_batch.py
 	$(PY) benchmarks/batch_output.py
 	$(PY) benchmarks/watching.py
+	$(PY) -m benchmarks.constraint_compile
+	$(PY) -m benchmarks.constraint_masks
 	$(PY) benchmarks/cpu.py
 	$(PY) benchmarks/five_shot.py
 	$(PY) benchmarks/host.py

@@ -3,6 +3,8 @@
 Beside xgrammar and llguidance in the same process, in turns, with nothing kept from one time to the next
 (`cold`); and with the automaton in the cache directory, as another process left it (`kept`). Medians of
 `ROUNDS`, in milliseconds. Writes benchmarks/results/constraint-compile-<cpu>.json.
+
+    python -m benchmarks.constraint_compile
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from constraint_forms import ENGINES, PATTERNS, Engine, Own
-from machine import ROOT, result_path, setting
 
+from benchmarks.constraint_forms import ENGINES, PATTERNS, Engine, Own
+from benchmarks.machine import ROOT, result_path, setting
 from sglc.ir.grammar.regex import compile_regex
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.model.registry import prepare
@@ -95,7 +97,7 @@ def main() -> int:
             print(f"{name}: {json.dumps(found[name])}", flush=True)
     columns = [engine.name for engine in engines] + ["kept", "bytes only"]
     whole = {column: spread([row[column] for row in found.values()]) for column in columns}
-    result = {
+    result: dict[str, Any] = {
         "what": "milliseconds from a regular expression to its first mask; `kept`: found in the cache "
         "directory; `bytes only`: the automaton over bytes, which is a part of `sglc`",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -178,9 +178,7 @@ class Guidance:
     def _tokenizer(self) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        from sglc.runtime.constraints.llguidance_matcher import _GuidanceVocabulary
-
-        return LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(self._token_bytes, len(self._token_bytes))))
+        return LLTokenizer(TokenizerWrapper(_Bytes(self._token_bytes)))
 
     def walk(self, pattern: str) -> Callable[[], Walk]:
         """As `Engine`."""
@@ -196,6 +194,21 @@ class Guidance:
             return _GuidanceWalk(LLMatcher(self._tokenizer, grammar))
 
         return begun
+
+
+class _Bytes:
+    """What llguidance asks of a tokenizer: one that spells byte by byte, with an end behind all other ids."""
+
+    bos_token_id = None
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._single = {data: token for token, data in enumerate(token_bytes) if len(data) == 1}
+        self.tokens = [*token_bytes, b"<end>"]
+        self.eos_token_id = len(token_bytes)
+        self.special_token_ids = [self.eos_token_id]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [self._single[bytes([byte])] for byte in text if bytes([byte]) in self._single]
 
 
 class _GuidanceWalk:

@@ -5,6 +5,8 @@ behind the compilation; `warm`: the second, of a request that comes later. Micro
 `ROUNDS` compilations for every token, and of these the mean and the largest. The small vocabulary is the
 default model's, the large one has pairs of its tokens besides (`constraint_forms.pairs`), for want of a
 tokenizer of that size. Writes benchmarks/results/constraint-masks-<cpu>.json.
+
+    python -m benchmarks.constraint_masks
 """
 
 from __future__ import annotations
@@ -17,10 +19,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from constraint_forms import ENGINES, PATTERNS, Engine, Guidance, Own, OwnWalk, Walk, XGrammar
-from constraint_forms import pairs as with_pairs
-from machine import ROOT, result_path, setting
-
+from benchmarks.constraint_forms import ENGINES, PATTERNS, Engine, Guidance, Own, OwnWalk, Walk, XGrammar
+from benchmarks.constraint_forms import pairs as with_pairs
+from benchmarks.machine import ROOT, result_path, setting
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.model.registry import prepare

@@ -63,7 +63,7 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
             remarks.append(Remark("compile_constraints", f"`{op.site.name}` {said}", place(op.loc)))
         return replace(op, fsm=_fsm(op) if target.takes.regex else "")
 
-    return replace(program, ops=rewritten(program.ops, changed)), tuple(remarks)
+    return replace(program, ops=rewritten(program.ops, changed)), tuple(dict.fromkeys(remarks))
 
 
 def _has_form(op: Gen) -> bool:

@@ -45,7 +45,8 @@ def numbers(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 def impossible(explanation: Explanation) -> list[tuple[str, Any]]:
     """The numbers that no run can have."""
     found: list[tuple[str, Any]] = []
-    for at, number in numbers(explanation.to_json()):
+    counted = {name: part for name, part in explanation.to_json().items() if name != "automata"}
+    for at, number in numbers(counted):
         match number:
             case (low, high, likely):
                 if not 0 <= low <= likely or (high is not None and likely > high):

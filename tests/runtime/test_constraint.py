@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sglc.errors import RunError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import compile_regex
-from sglc.runtime.constraints import token_automaton
+from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import constraint, token_automaton
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
@@ -116,17 +117,30 @@ def test_states_of_a_counted_repeat_have_one_mask() -> None:
 
 
 @settings(max_examples=at_depth(40, 150, 1500), deadline=None, derandomize=True)
-@given(patterns(), st.integers(0, 4))
-def test_alike_states_are_those_that_few_bytes_do_not_tell_apart(pattern: str, most_bytes: int) -> None:
+@given(patterns(), st.integers(0, 4), st.randoms(use_true_random=False))
+def test_alike_states_are_those_that_few_bytes_do_not_tell_apart(
+    pattern: str, most_bytes: int, choice: random.Random
+) -> None:
     dfa = compile_regex(pattern)
     kinds, dead = range(len(dfa.moves[0])), len(dfa.moves)
     rows = [[dead if to == DEAD else to for to in row] for row in dfa.moves] + [[dead] * len(kinds)]
-    # What is seen from a state: of each text, whether states on its way are open.
-    seen: list[object] = [state != dead for state in range(len(rows))]
+    is_open = [choice.random() < 0.7 for _ in range(dead)] + [False]
+    # What is seen from a state: of each text, whether states on its way are open, and whether there are any.
+    seen: list[object] = [*is_open[:-1], "dead"]
     for _ in range(most_bytes):
         seen = [(seen[state], *(seen[to] for to in row)) for state, row in enumerate(rows)]
-    found = alike_states(dfa.moves, [True] * dead + [False], most_bytes)
+    found = alike_states(dfa.moves, is_open, most_bytes)
     assert found == [seen.index(seen[state]) for state in range(dead)]
+
+
+def test_the_end_is_not_taken_for_what_no_single_token_leads_on_from() -> None:
+    """No token ends within the first letter, as none ends behind the last."""
+    letter = "é".encode()
+    automaton = Constraints([letter, b"a"], 2).regex("éa")
+    last = automaton.advance(automaton.advance(0, 0), 1)
+    assert automaton.mask(0).tolist() == [True, False]
+    assert automaton.mask(last).tolist() == [False, False]
+    assert automaton.done(last)
 
 
 def test_a_mask_is_the_caller_s_own() -> None:
@@ -139,6 +153,18 @@ def test_patterns_are_compiled_once() -> None:
     constraints = Constraints(BYTES, 256)
     assert constraints.regex("[ab]+") is constraints.regex("[ab]+")
     assert constraints.regex("[ab]+") is not constraints.regex("[ab]*")
+
+
+def test_of_large_automata_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraints = Constraints(BYTES, 256)
+    monkeypatch.setattr(constraint, "_BYTES", 3 * constraints.regex("a").size_bytes)
+    for letter in "abcd":
+        constraints.regex(letter)
+    assert [constraints.at_hand(Sampling(regex=letter)) for letter in "abcd"] == [False, True, True, True]
+    first = constraints.of(Sampling(regex="b"))
+    assert constraints.of(Sampling(regex="b")) is first
+    constraints.regex("[ab]{1,50}c{50}")  # larger than all of these
+    assert [constraints.at_hand(Sampling(regex=letter)) for letter in "bcd"].count(True) < 3
 
 
 @pytest.mark.parametrize("pattern", ["", "(?:)|(?:){3}", "c|ccc"])

@@ -24,13 +24,13 @@ def alike_states(moves: Sequence[Sequence[int]], is_open: Sequence[bool], most_b
     """
     if len(moves) * len(moves[0]) > _MOST_MOVES:
         return list(range(len(moves)))
-    block_of = [int(each) for each in is_open]
+    block_of = [*map(int, is_open[:-1]), 2]  # one that is not open may lead on to such that are, the last not
     before: list[list[int]] = [[] for _ in moves]
     for state, row in enumerate(moves):
         for target in {*row} - {DEAD}:
             before[target].append(state)
     looked_at: Iterable[int] = range(len(moves))
-    sizes = [block_of[:-1].count(block) for block in range(2)]  # without the last, whose moves nobody looks at
+    sizes = [block_of.count(block) for block in range(3)]
     for _ in range(most_bytes):
         found: dict[int, dict[tuple[int, ...], list[int]]] = {}
         for state in looked_at:

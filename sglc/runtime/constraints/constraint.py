@@ -19,7 +19,7 @@ from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 
-_AUTOMATA = 64  # kept for each tokenizer
+_AUTOMATA, _BYTES = 64, 128 << 20  # kept for each tokenizer: so many, and so many bytes of them
 _SLOW_S = 0.1  # what takes longer to compile is worth keeping, however small it is
 
 
@@ -47,9 +47,9 @@ class Constraints:
         self._encode = encode
         self._folder = folder
         self._identity = identity
-        self._automata: OrderedDict[str, TokenAutomaton] = OrderedDict()  # the last used last
+        # Each as it is, and in the tokenizer's spelling; the last used last.
+        self._automata: OrderedDict[str, tuple[TokenAutomaton, Constraint]] = OrderedDict()
         self._lock = threading.Lock()  # of them: automata may be read in several threads
-        self._spelled_regex = lru_cache(maxsize=_AUTOMATA)(lambda pattern: self._spelled(self.regex(pattern)))
 
     def prepare(self) -> None:
         """Load what constraints of all kinds need, which takes seconds."""
@@ -77,7 +77,7 @@ class Constraints:
         """
         match sampling:
             case Sampling(regex=str(pattern)):
-                return self._spelled_regex(pattern) if sampling.canonical else self.regex(pattern)
+                return self._automaton(pattern)[sampling.canonical]
             case Sampling(json_schema=str(schema)):
                 constraint = self._grammars.json_schema(schema)
             case Sampling(ebnf=str(grammar)):
@@ -107,16 +107,23 @@ class Constraints:
 
         Raises as `of`.
         """
+        return self._automaton(pattern)[0]
+
+    def _automaton(self, pattern: str) -> tuple[TokenAutomaton, Constraint]:
+        """The automaton of a pattern, as it is and in the tokenizer's spelling."""
         with self._lock:
             if pattern in self._automata:
                 self._automata.move_to_end(pattern)
                 return self._automata[pattern]
         made = self._regex(pattern)
+        both = made, self._spelled(made)
         with self._lock:
-            self._automata[pattern] = made
-            if len(self._automata) > _AUTOMATA:
+            self._automata[pattern] = both
+            while len(self._automata) > _AUTOMATA or (
+                len(self._automata) > 1 and sum(one.size_bytes for one, _ in self._automata.values()) > _BYTES
+            ):
                 self._automata.popitem(last=False)
-        return made
+        return both
 
     def _regex(self, pattern: str) -> TokenAutomaton:
         """Raises LegalizeError as `compile_regex`; RunError: the vocabulary cannot spell it (SGLC454)."""

@@ -92,13 +92,15 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
     kinds = len(dfa.moves[0])
     alive = np.array([any(row[kind] != DEAD for row in dfa.moves) for kind in range(kinds)])
     kind_of = np.frombuffer(dfa.classes, np.uint8).astype(np.int64)[vocabulary.value]
-    number = np.zeros(vocabulary.parent.size, np.int64)  # of a node of the vocabulary, its class; -1: none
+    number = np.full(vocabulary.parent.size, -1, np.int64)  # of a node of the vocabulary, its class; -1: none
+    number[0] = 0
     parents, values, levels = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [1]
     for first, last in pairwise(vocabulary.levels):
         before, kind = number[vocabulary.parent[first:last]], kind_of[first:last]
         lives = (before >= 0) & alive[kind]
         nodes, which = np.unique(before[lives] * kinds + kind[lives], return_inverse=True)
-        number[first:last] = -1
+        if not nodes.size:
+            break  # and none of those that are longer
         number[first:last][lives] = levels[-1] + which
         parents.append(nodes // kinds)
         values.append(nodes % kinds)
@@ -235,6 +237,11 @@ class TokenAutomaton:
                 note="its vocabulary has to spell the text; the empty text does not count",
             )
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep it, without its masks: its nodes, as tables and as indices, and its tokens."""
+        return 36 * self._tables.parent.size + 12 * self._size
+
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
         kept = self._kept(state)
@@ -265,7 +272,10 @@ class TokenAutomaton:
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""
-        return self._dfa.accepting[state] and not self.mask(state).any()
+        if not self._dfa.accepting[state]:
+            return False
+        kept = self._kept(state)
+        return not (kept.any() if kept.dtype == np.uint8 else kept.size)
 
     def _kept(self, state: int) -> NDArray[np.uint8] | I32:
         """The mask of `state`: packed bits, or the ids where it was made of few nodes."""

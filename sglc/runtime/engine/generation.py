@@ -30,8 +30,7 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.engine.kept_constraints import kept_constraints
-from sglc.runtime.engine.prompt_prefixes import PromptPrefixes
-from sglc.runtime.engine.token_stream import TokenStream
+from sglc.runtime.engine.prompt_prefixes import PromptPrefixes, TokenStream
 from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 

@@ -30,7 +30,7 @@ from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
 from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
-from sglc.runtime.engine.token_stream import TokenStream
+from sglc.runtime.engine.prompt_prefixes import TokenStream
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 

@@ -1,4 +1,4 @@
-"""Beginnings of prompts that came before: their ids, and where the cache has them.
+"""Prompts on their way, and what those begin with that came before: its ids, and where the cache has them.
 
 Rows of a batch begin with the same long arguments, and such a beginning is encoded and looked up once. It is
 known by its content, whoever asks. A row's own work is what comes behind it.
@@ -7,16 +7,53 @@ known by its content, whoever asks. A row's own work is what comes behind it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from sglc.ir.plan.segment import Part
+from sglc.ir.plan.segment import Made, Part
 from sglc.ir.target import ControlText, Tokenizer
+from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.engine.engine import Engine
-from sglc.runtime.engine.token_stream import TokenStream
+from sglc.runtime.ids import Handle
 
 _LONG = 1024  # characters of a part, behind which a prompt is worth remembering
 _CHARACTERS = 4 << 20  # remembered in all
 _SEEN = 4096  # beginnings that came once
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStream:
+    """A prompt state in the runtime: `ids` followed by the encoding of `tail`.
+
+    `base`, where there is one, is a handle on the first `held` of the ids, or a known prefix: what goes on from
+    there need not look for them again. A handle lives as long as something in its segment still has to go on.
+    """
+
+    ids: tuple[int, ...] = ()
+    tail: str = ""
+    base: Handle | Prefix | None = None
+    held: int = 0
+
+    def held_by(self, handle: Handle) -> TokenStream:
+        """The same stream with a handle on all of its ids."""
+        return TokenStream(self.ids, self.tail, handle, len(self.ids))
+
+    def followed_by(self, parts: Iterable[Part], encode: Callable[[str], Sequence[int]]) -> TokenStream:
+        """The stream with parts behind it, all of whose texts are known."""
+        ids, tail = self.ids, self.tail
+        for part in parts:
+            match part:
+                case str() as text:
+                    tail += text
+                case ControlText(ids=control):
+                    ids, tail = (*ids, *encode(tail), *control), ""
+                case Made(text, None):
+                    tail += text
+                case Made(_, tuple(made), rest):
+                    ids, tail = (*ids, *encode(tail), *made), rest
+                case other:
+                    raise AssertionError(other)  # no part for a model of tokens
+        return TokenStream(ids, tail, self.base, self.held)
 
 
 class PromptPrefixes:
