@@ -50,6 +50,15 @@ A, B = {"properties": {"a": {"type": "null"}}}, {"properties": {"b": {"type": "n
             {"oneOf": [of({"k": {"const": "a"}, "x": True}), of({"k": {"const": "b"}})]},
             {"anyOf": [of({"k": {"const": "a"}, "x": True}), of({"k": {"const": "b"}})]},
         ),
+        (
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {
+                "anyOf": [
+                    {"allOf": [{"required": ["a"]}, {"type": "object", "properties": {"b": False}}]},
+                    {"allOf": [{"required": ["b"]}, {"type": "object", "properties": {"a": False}}]},
+                ]
+            },
+        ),
         (of({"a": True}, uniqueItems=False, propertyNames=True, then={}), of({"a": True})),
         (of({"a": True}, unevaluatedProperties=False), of({"a": True})),
         ({"type": "object", "unevaluatedProperties": False}, {"type": "object", "properties": {}, **CLOSED}),
@@ -125,7 +134,7 @@ def test_what_has_no_effect_is_said() -> None:
         ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, "#", "oneOf"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "#", "oneOf"),
         (
-            of({"x": {"oneOf": [of({"k": {"const": "a"}}), of({"l": {"const": "b"}})]}}),
+            of({"x": {"oneOf": [of({"k": {"const": "a"}}), of({"k": {"type": "string"}, "l": True})]}}),
             "#/properties/x", "oneOf",
         ),
         ({"oneOf": [{"enum": [1]}, {"enum": [1.0]}]}, "#", "oneOf"),

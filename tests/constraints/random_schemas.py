@@ -125,7 +125,7 @@ def _number(random: Random, depth: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         if random.random() < 0.25:
-            made[key] = random.choice((-10, -1, 0, 1, 3, 12, 100, 0.5, -2.25, 7.125))
+            made[key] = random.choice((-10, -1, 0, 1, 3, 12, 100, 0.5, -0.5, 3.5, -2.25, 7.125))
     if random.random() < 0.25:
         made["multipleOf"] = random.choice((1, 2, 3, 7, 0.5, 0.25, 0.01, 1.5, 12))
     return made

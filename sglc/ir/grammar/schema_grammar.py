@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Set
 from functools import lru_cache
@@ -117,6 +118,12 @@ def _exact(form: Any) -> Any:
             also += _all(_FORMATS[value])
         elif key == "format" and value == "uri-reference":
             also.append({"anyOf": [{"format": "uri"}, {"allOf": _all(_RELATIVE)}]})
+        elif key == "exclusiveMinimum":
+            least = _above(value)
+            made["minimum"] = max(least, form.get("minimum", least))
+        elif key == "exclusiveMaximum":
+            most = -_above(-value)
+            made["maximum"] = min(most, form.get("maximum", most))
         elif key == "patternProperties":
             made[key] = {rust_pattern(name): _exact(part) for name, part in value.items()}
         elif key in _PLACES:
@@ -125,11 +132,17 @@ def _exact(form: Any) -> Any:
             made[key] = [_exact(part) for part in value]
         elif key in _SINGLE:
             made[key] = _exact(value)
-        else:
+        elif key not in made:
             made[key] = value
     if also:
         made["allOf"] = [*made.get("allOf", []), *also]
     return made
+
+
+def _above(bound: float) -> float:
+    """A little more than `bound`: llguidance takes 3 for larger than 3 beside 3.5, and -0 for less than 0."""
+    more = round(bound + 1e-6, 6)
+    return more if more > bound else math.nextafter(bound, math.inf)
 
 
 def _all(patterns: Iterable[str]) -> list[Any]:
