@@ -131,6 +131,8 @@ def test_what_has_no_effect_is_said() -> None:
     ("schema", "place", "words"),
     [
         ({"not": {}}, "#/not", "`not`"),
+        ({"if": {"pattern": "a"}, "then": {"maxLength": 2}}, "#/if", "`if` of what cannot be negated"),
+        ({"oneOf": [{"not": {"type": "null"}}, {"minimum": 2}]}, "#/oneOf/0/not", "`not`"),
         ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, "#", "oneOf"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "#", "oneOf"),
         (

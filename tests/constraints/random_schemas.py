@@ -61,6 +61,12 @@ def schema(random: Random, depth: int = 3) -> Any:
         made["unevaluatedProperties"] = False
     if depth and random.random() < 0.08:
         made["dependentRequired"] = {random.choice(_NAMES): random.sample(_NAMES, random.randint(0, 2))}
+    if depth and random.random() < 0.12:
+        made["not"] = schema(random, depth - 1)
+    if depth and random.random() < 0.12:
+        made["if"] = schema(random, depth - 1)
+        for key in random.sample(("then", "else"), random.randint(1, 2)):
+            made[key] = schema(random, depth - 1)
     if random.random() < 0.1:
         made["x-note"] = "no keyword"
     entries = list(made.items())

@@ -87,6 +87,18 @@ EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": Fa
             ['{"a": 1}', '{"b": 1}'],
             ["{}", '{"a": 1, "b": 1}'],
         ),
+        ({"not": {"enum": ["ab", "", 1]}}, ['"a"', '"abc"', "null"], ['"ab"', '""', "1", "1.0"]),
+        ({"not": {"required": ["a"]}, "properties": {"a": True, "b": True}}, ["{}", '{"b": 1}'], ['{"a": 1}']),
+        (
+            {
+                "properties": {"kind": {"enum": ["x", "y"]}, "n": {"type": "integer"}},
+                "if": {"properties": {"kind": {"const": "x"}}, "required": ["kind"]},
+                "then": {"required": ["n"]},
+                "else": {"properties": {"n": False}},
+            },
+            ['{"kind": "x", "n": 1}', '{"kind": "y"}', "{}"],
+            ['{"kind": "x"}', '{"kind": "y", "n": 1}', '{"n": 1}'],
+        ),
         (True, ["1", '{"a": [null]}'], ["", "tru"]),
     ],
 )  # fmt: skip

@@ -185,7 +185,10 @@ def main() -> None:
         if arguments.suite == "suite":
             for keyword, each in found.items():
                 print(name, keyword, dict(each))
-        print(name, dict(sorted(total(found).items())))
+        counted = total(found)
+        print(name, dict(sorted(counted.items())))
+        if engine is ours and counted["false accepts"]:
+            raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from sglc.ir.grammar.schema_leaves import (
     malformed,
     refused,
 )
+from sglc.ir.grammar.schema_negation import negated
 from sglc.ir.grammar.schema_references import References
 
 _TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
@@ -47,15 +48,6 @@ class Enforced:
     ignored: tuple[str, ...]
 
 
-def enforceable(text: str) -> str:
-    """The schema `text` in the form that is enforced.
-
-    Raises:
-        LegalizeError: as `enforced`.
-    """
-    return json.dumps(enforced(text).form, ensure_ascii=False)
-
-
 @lru_cache(maxsize=128)
 def enforced(text: str) -> Enforced:
     """What of the schema `text` is enforced. The newest are kept.
@@ -72,11 +64,11 @@ def enforced(text: str) -> Enforced:
     except ValueError as error:
         raise LegalizeError("SGLC455", "`json_schema` is no JSON", note=f"{error}", hint="mend it") from None
     except RecursionError:
-        raise LegalizeError(
-            "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
-            note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
-        ) from None  # fmt: skip
-    return read(schema)
+        raise _too_deep() from None
+    try:
+        return read(schema)
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def read(schema: Json, *, exact: bool = False) -> Enforced:
@@ -147,6 +139,7 @@ class _Reader:
         if depth >= _TOGETHER:
             return {"$ref": self._name(schema, path, around)}
         own = self._asserting(schema, path)
+        self._negate(own, path, around)
         parts = own.get("allOf")
         if {*own} == {"allOf"} and isinstance(parts, list) and len(parts) == 1:
             return self.schema(parts[0], f"{path}/allOf/0", around, depth)
@@ -211,6 +204,22 @@ class _Reader:
                 then = {"required": wanted} if isinstance(wanted, list) else wanted
                 own["allOf"] = [*own.get("allOf", []), {"anyOf": [{"properties": {name: False}}, then]}]
         return own
+
+    def _negate(self, own: dict[str, Json], path: str, around: _Around) -> None:
+        """Say `not`, and `if`, in other words. What is said is less, so not where nothing may be narrowed."""
+        more: list[Json] = []
+        for key in [key for key in ("not", "if") if key in own]:
+            schema = own.pop(key)
+            other = None if around.exact else negated(schema)
+            if other is None:
+                raise refused(f"{path}/{key}", f"`{key}` of what cannot be negated,")
+            if key == "not":
+                more.append(other)
+                continue
+            then, otherwise = own.pop("then", True), own.pop("else", True)
+            more.append({"anyOf": [{"allOf": [schema, then]}, {"allOf": [other, otherwise]}]})
+        if more:
+            own["allOf"] = [*(_schemas(own["allOf"], f"{path}/allOf") if "allOf" in own else ()), *more]
 
     @property
     def _is_old(self) -> bool:
@@ -319,6 +328,13 @@ def _schemas(value: Json, at: str) -> list[Json]:
     if not isinstance(value, list) or not value:
         raise malformed(at, f"`{at.rpartition('/')[2]}` is a list of schemas that is not empty")
     return value
+
+
+def _too_deep() -> LegalizeError:
+    return LegalizeError(
+        "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
+        note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
+    )  # fmt: skip
 
 
 def _no_constant(name: str) -> Json:

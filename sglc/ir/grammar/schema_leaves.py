@@ -26,14 +26,15 @@ KEYWORDS = {
 }  # fmt: skip
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 SUPPORTED = frozenset(
-    {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "type", "unevaluatedProperties", *_DEPENDENT}
+    {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "type", *_DEPENDENT}
+    | {"unevaluatedProperties"}
     | {key for keys in KEYWORDS.values() for key in keys}
 )
 # Keywords that nobody enforces while text is made.
 REFUSED = frozenset(
     {
-        "$dynamicRef", "$recursiveRef", "contains", "else", "if", "maxContains", "minContains", "not",
-        "propertyNames", "then", "unevaluatedItems", "uniqueItems", "disallow", "extends",
+        "$dynamicRef", "$recursiveRef", "contains", "disallow", "extends", "maxContains", "minContains",
+        "propertyNames", "unevaluatedItems", "uniqueItems",
     }
 )  # fmt: skip
 # Say nothing about documents.
