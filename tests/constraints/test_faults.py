@@ -99,6 +99,11 @@ EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": Fa
             ['{"kind": "x", "n": 1}', '{"kind": "y"}', "{}"],
             ['{"kind": "x"}', '{"kind": "y", "n": 1}', '{"n": 1}'],
         ),
+        (
+            {"patternProperties": {r"^\d$": {"type": "integer"}, "^[0-9]$": {"minimum": 3}}},
+            ['{"1": 3}', "{}"],
+            ['{"1": 2}', '{"1": "a"}'],
+        ),
         (True, ["1", '{"a": [null]}'], ["", "tru"]),
     ],
 )  # fmt: skip

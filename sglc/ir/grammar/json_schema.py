@@ -201,6 +201,8 @@ class _Reader:
         check_keywords(own, path, self._ignore)
         for key in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, wanted in own.pop(key, {}).items():
+                if self.references.embedded and not isinstance(wanted, list):
+                    raise refused(f"{path}/{key}", f"`{key}` in a schema with several identifiers,")
                 then = {"required": wanted} if isinstance(wanted, list) else wanted
                 own["allOf"] = [*own.get("allOf", []), {"anyOf": [{"properties": {name: False}}, then]}]
         return own
@@ -210,7 +212,7 @@ class _Reader:
         more: list[Json] = []
         for key in [key for key in ("not", "if") if key in own]:
             schema = own.pop(key)
-            other = None if around.exact else negated(schema)
+            other = None if around.exact or self.references.embedded else negated(schema)
             if other is None:
                 raise refused(f"{path}/{key}", f"`{key}` of what cannot be negated,")
             if key == "not":
@@ -291,7 +293,9 @@ class _Reader:
         parts = _schemas(value, at)
         followed = [self.references.followed(part, f"{at}/{i}")[0] for i, part in enumerate(parts)]
         more = told_apart(followed) if len(parts) > 1 else [True]
-        if more is None or (around.exact and any(each is not True for each in more)):
+        if more is None or (
+            (around.exact or self.references.embedded) and any(each is not True for each in more)
+        ):
             return None
         return [
             part if each is True else {"allOf": [part, each]} for part, each in zip(parts, more, strict=True)

@@ -21,7 +21,7 @@ _LAYOUT: Any = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
     "json_allowed_escapes": 'nrbtf\\"',
 }  # fmt: skip
-_TRIED = 200  # parts of a schema that are looked at for the one that is at fault
+_TRIED = 500_000  # characters of schemas that are looked at for the one that is at fault
 
 _PLACES = ("properties", "patternProperties", "$defs")
 _SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -125,7 +125,10 @@ def _exact(form: Any) -> Any:
             most = -_above(-value)
             made["maximum"] = min(most, form.get("maximum", most))
         elif key == "patternProperties":
-            made[key] = {rust_pattern(name): _exact(part) for name, part in value.items()}
+            patterns: dict[str, list[Any]] = {}
+            for name, part in value.items():  # two may be spelled differently, and mean the same
+                patterns.setdefault(rust_pattern(name), []).append(_exact(part))
+            made[key] = {name: {"allOf": parts} for name, parts in patterns.items()}
         elif key in _PLACES:
             made[key] = {name: _exact(part) for name, part in value.items()}
         elif key in _SEVERAL:
@@ -154,8 +157,10 @@ def _fault(form: Enforced, problem: str) -> tuple[str, str]:
     definitions, tried, at = form.form.get("$defs", {}), 0, form.form
     parts = [*_parts(at), *definitions.values()]
     while parts and tried < _TRIED:
-        part, tried = parts.pop(0), tried + 1
-        if isinstance(part, dict) and _problem(_written({"$defs": definitions, **part})) == problem:
+        part = parts.pop(0)
+        grammar = _written({"$defs": definitions, **part}) if isinstance(part, dict) else ""
+        tried += len(grammar)
+        if grammar and _problem(grammar) == problem:
             at, parts = part, [*_parts(part)]
     return form.places.get(id(at), "#"), problem
 

@@ -38,6 +38,11 @@ class References:
                     if key not in ("enum", "const", "default", "examples")
                 )
 
+    @property
+    def embedded(self) -> bool:
+        """Whether a part has an identifier of its own: what a reference means depends on where it stands."""
+        return len(self._identifiers) > 1
+
     def resolved(self, target: Json, at: str) -> tuple[Json, str]:
         """The part of the schema that a reference at `at` means, and its place.
 
