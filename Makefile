@@ -91,6 +91,8 @@ soak: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.soak_constrained --seed $(SEED)
+	$(PY) -m tests.constraints.sampled --cases 1500 --seed $(SEED)
+	$(PY) -m tests.constraints.verdicts --suite store
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.source_fuzz --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.serve_fuzz --requests $(PROGRAMS) --kills 50 --seed $(SEED)

@@ -50,6 +50,15 @@ A, B = {"properties": {"a": {"type": "null"}}}, {"properties": {"b": {"type": "n
             {"oneOf": [of({"k": {"const": "a"}, "x": True}), of({"k": {"const": "b"}})]},
             {"anyOf": [of({"k": {"const": "a"}, "x": True}), of({"k": {"const": "b"}})]},
         ),
+        (
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {
+                "anyOf": [
+                    {"allOf": [{"required": ["a"]}, {"type": "object", "properties": {"b": False}}]},
+                    {"allOf": [{"required": ["b"]}, {"type": "object", "properties": {"a": False}}]},
+                ]
+            },
+        ),
         (of({"a": True}, uniqueItems=False, propertyNames=True, then={}), of({"a": True})),
         (of({"a": True}, unevaluatedProperties=False), of({"a": True})),
         ({"type": "object", "unevaluatedProperties": False}, {"type": "object", "properties": {}, **CLOSED}),
@@ -122,10 +131,12 @@ def test_what_has_no_effect_is_said() -> None:
     ("schema", "place", "words"),
     [
         ({"not": {}}, "#/not", "`not`"),
+        ({"if": {"pattern": "a"}, "then": {"maxLength": 2}}, "#/if", "`if` of what cannot be negated"),
+        ({"oneOf": [{"not": {"type": "null"}}, {"minimum": 2}]}, "#/oneOf/0/not", "`not`"),
         ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, "#", "oneOf"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "#", "oneOf"),
         (
-            of({"x": {"oneOf": [of({"k": {"const": "a"}}), of({"l": {"const": "b"}})]}}),
+            of({"x": {"oneOf": [of({"k": {"const": "a"}}), of({"k": {"type": "string"}, "l": True})]}}),
             "#/properties/x", "oneOf",
         ),
         ({"oneOf": [{"enum": [1]}, {"enum": [1.0]}]}, "#", "oneOf"),

@@ -61,6 +61,12 @@ def schema(random: Random, depth: int = 3) -> Any:
         made["unevaluatedProperties"] = False
     if depth and random.random() < 0.08:
         made["dependentRequired"] = {random.choice(_NAMES): random.sample(_NAMES, random.randint(0, 2))}
+    if depth and random.random() < 0.12:
+        made["not"] = schema(random, depth - 1)
+    if depth and random.random() < 0.12:
+        made["if"] = schema(random, depth - 1)
+        for key in random.sample(("then", "else"), random.randint(1, 2)):
+            made[key] = schema(random, depth - 1)
     if random.random() < 0.1:
         made["x-note"] = "no keyword"
     entries = list(made.items())
@@ -125,7 +131,7 @@ def _number(random: Random, depth: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         if random.random() < 0.25:
-            made[key] = random.choice((-10, -1, 0, 1, 3, 12, 100, 0.5, -2.25, 7.125))
+            made[key] = random.choice((-10, -1, 0, 1, 3, 12, 100, 0.5, -0.5, 3.5, -2.25, 7.125))
     if random.random() < 0.25:
         made["multipleOf"] = random.choice((1, 2, 3, 7, 0.5, 0.25, 0.01, 1.5, 12))
     return made

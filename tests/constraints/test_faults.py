@@ -78,6 +78,32 @@ EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": Fa
             ['{"a": 1}'],
         ),
         ({"type": "string", "format": "int32", "x-note": 1, "title": "t"}, ['"a"'], ["1"]),
+        ({"type": "number", "exclusiveMinimum": 3, "maximum": 3.5}, ["3.1", "3.5"], ["3", "3.0", "3.51"]),
+        ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.5}, ["-0.1", "-0.5"], ["-0", "0", "-0.0"]),
+        ({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}], "type": "number"}, ["0.5"], ["0", "-0"]),
+        ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 6}, ["4", "5"], ["3", "6"]),
+        (
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": True, "b": True}},
+            ['{"a": 1}', '{"b": 1}'],
+            ["{}", '{"a": 1, "b": 1}'],
+        ),
+        ({"not": {"enum": ["ab", "", 1]}}, ['"a"', '"abc"', "null"], ['"ab"', '""', "1", "1.0"]),
+        ({"not": {"required": ["a"]}, "properties": {"a": True, "b": True}}, ["{}", '{"b": 1}'], ['{"a": 1}']),
+        (
+            {
+                "properties": {"kind": {"enum": ["x", "y"]}, "n": {"type": "integer"}},
+                "if": {"properties": {"kind": {"const": "x"}}, "required": ["kind"]},
+                "then": {"required": ["n"]},
+                "else": {"properties": {"n": False}},
+            },
+            ['{"kind": "x", "n": 1}', '{"kind": "y"}', "{}"],
+            ['{"kind": "x"}', '{"kind": "y", "n": 1}', '{"n": 1}'],
+        ),
+        (
+            {"patternProperties": {r"^\d$": {"type": "integer"}, "^[0-9]$": {"minimum": 3}}},
+            ['{"1": 3}', "{}"],
+            ['{"1": 2}', '{"1": "a"}'],
+        ),
         (True, ["1", '{"a": [null]}'], ["", "tru"]),
     ],
 )  # fmt: skip

@@ -24,6 +24,7 @@ BYTES = [bytes([byte]) for byte in range(256)]
 CONSTRAINTS = Constraints(BYTES, len(BYTES))
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
 Start = Callable[[], Matcher]
+_STEPS = 2000  # of a search for an order
 
 
 def ours(schema: Any) -> Start | None:
@@ -114,15 +115,70 @@ def kind_of_reject(start: Start, document: Any, schema: Any) -> str | None:
     texts = list(spellings(document, schema))
     if accepts(start, texts[0]):
         return None
-    if any(accepts(start, text) for text in texts):
+    if any(accepts(start, text) for text in texts) or accepts_in_some_order(start, document):
         return "order"
     whole = json.loads(texts[0], parse_float=_shortest)
-    if accepts(start, json.dumps(whole, ensure_ascii=False)):
+    if accepts_in_some_order(start, whole):
         return "spelling of a number"
     wider = unnarrowed(schema)
-    if wider is not None and any(accepts(wider, text) for text in texts):
+    if wider is not None and (accepts_in_some_order(wider, document) or accepts_in_some_order(wider, whole)):
         return "choice"
     return "other"
+
+
+def accepts_in_some_order(start: Start, document: Any) -> bool:
+    """Whether a document is accepted with its properties in some order, as far as a short search tells."""
+    left = [_STEPS]
+    first = getattr(start(), "_matcher", None)
+    if first is None:  # another library's
+        return False
+    return any(behind.is_accepting() for behind in _behind(first, document, left))
+
+
+def _behind(matcher: Any, value: Any, left: list[int]) -> Iterator[Any]:
+    """Matchers behind a value, one for each order of its properties; so many steps are left."""
+    match value:
+        case list():
+            yield from _in_turn(matcher, "[", value, "]", left)
+        case dict():
+            yield from _in_any_order(_read(matcher, "{"), value, "", left)
+        case _:
+            if (behind := _read(matcher, json.dumps(value, ensure_ascii=False))) is not None:
+                yield behind
+
+
+def _in_turn(matcher: Any, before: str, values: list[Any], end: str, left: list[int]) -> Iterator[Any]:
+    if not values:
+        if (behind := _read(matcher, before * (before == "[") + end)) is not None:
+            yield behind
+        return
+    opened = _read(matcher, before)
+    for behind in () if opened is None else _behind(opened, values[0], left):
+        yield from _in_turn(behind, ", ", values[1:], end, left)
+
+
+def _in_any_order(matcher: Any, rest: Mapping[str, Any], separator: str, left: list[int]) -> Iterator[Any]:
+    if matcher is None:
+        return
+    if not rest:
+        if (behind := _read(matcher, "}")) is not None:
+            yield behind
+        return
+    for name, part in rest.items():
+        left[0] -= 1
+        if left[0] < 0:
+            return
+        named = _read(matcher, f"{separator}{json.dumps(name, ensure_ascii=False)}: ")
+        for behind in () if named is None else _behind(named, part, left):
+            others = {other: each for other, each in rest.items() if other != name}
+            yield from _in_any_order(behind, others, ", ", left)
+
+
+def _read(matcher: Any, text: str) -> Any:
+    """A matcher behind a text; None if it does not take it."""
+    copied = matcher.deep_copy()
+    data = text.encode("utf-8", "surrogatepass")
+    return copied if copied.validate_tokens([*data]) == len(data) and copied.consume_tokens([*data]) else None
 
 
 def _shortest(number: str) -> float:
@@ -142,10 +198,11 @@ def judged(
     for document, valid in case.documents:
         found["documents"] += 1
         if not valid and (
-            text := next((text for text in spellings(document, case.schema) if accepts(start, text)), "")
+            any(accepts(start, text) for text in spellings(document, case.schema))
+            or accepts_in_some_order(start, document)
         ):
             found["false accepts"] += 1
-            say(f"false accept: {case.keyword}: {case.name}: {text[:200]}")
+            say(f"false accept: {case.keyword}: {case.name}: {json.dumps(document)[:200]}")
         elif valid and (kind := kind_of_reject(start, document, case.schema)) is not None:
             found[f"false rejects: {kind}"] += 1
             say(f"false reject ({kind}): {case.keyword}: {case.name}: {json.dumps(document)[:200]}")
@@ -185,7 +242,10 @@ def main() -> None:
         if arguments.suite == "suite":
             for keyword, each in found.items():
                 print(name, keyword, dict(each))
-        print(name, dict(sorted(total(found).items())))
+        counted = total(found)
+        print(name, dict(sorted(counted.items())))
+        if engine is ours and counted["false accepts"]:
+            raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from urllib.parse import unquote, urldefrag, urljoin
 
 from sglc.errors import LegalizeError
+from sglc.ir.grammar.schema_choices import told_apart
 from sglc.ir.grammar.schema_leaves import (
     ANNOTATIONS,
     KEYWORDS,
@@ -23,18 +23,16 @@ from sglc.ir.grammar.schema_leaves import (
     SUPPORTED,
     Json,
     check_keywords,
-    disjoint,
     escaped,
     has_no_effect,
-    listed_values,
     malformed,
     refused,
-    types_of,
 )
+from sglc.ir.grammar.schema_negation import negated
+from sglc.ir.grammar.schema_references import References
 
 _TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
 _MOST_OPTIONAL = 1000  # names that may come next in an object
-_REFERENCES = 8  # one after the other, that are followed to tell schemas apart
 _OLD = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 
 
@@ -66,11 +64,11 @@ def enforced(text: str) -> Enforced:
     except ValueError as error:
         raise LegalizeError("SGLC455", "`json_schema` is no JSON", note=f"{error}", hint="mend it") from None
     except RecursionError:
-        raise LegalizeError(
-            "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
-            note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
-        ) from None  # fmt: skip
-    return read(schema)
+        raise _too_deep() from None
+    try:
+        return read(schema)
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def read(schema: Json, *, exact: bool = False) -> Enforced:
@@ -125,30 +123,10 @@ class _Reader:
     ignored: dict[str, None] = field(default_factory=dict)
     waiting: list[Callable[[], Json]] = field(default_factory=list)
     named: dict[tuple[str, _Around], str] = field(default_factory=dict)
-    bases: dict[str, str] = field(default_factory=dict)  # of a place, its URI
-    anchors: dict[str, str] = field(default_factory=dict)  # of a place, its name
+    references: References = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bases["#"] = ""
-        stack: list[tuple[Json, str, str]] = [(self.root, "#", "")]
-        while stack:
-            part, path, base = stack.pop()
-            if isinstance(part, list):
-                stack += ((each, f"{path}/{i}", base) for i, each in enumerate(part))
-            elif isinstance(part, dict):
-                for key in ("$id", "id"):
-                    if isinstance(name := part.get(key), str) and not name.startswith("#"):
-                        base = self.bases[path] = urldefrag(urljoin(base, name))[0]
-                    elif isinstance(name, str):
-                        self.anchors[path] = name[1:]
-                for key in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(name := part.get(key), str):
-                        self.anchors[path] = name
-                stack += (
-                    (each, f"{path}/{escaped(key)}", base)
-                    for key, each in part.items()
-                    if key not in ("enum", "const", "default", "examples")
-                )
+        self.references = References(self.root)
 
     def schema(self, schema: Json, path: str, around: _Around, depth: int = 0) -> Json:
         """`schema`, which stands at `path`, in its enforced form."""
@@ -161,9 +139,15 @@ class _Reader:
         if depth >= _TOGETHER:
             return {"$ref": self._name(schema, path, around)}
         own = self._asserting(schema, path)
+        self._negate(own, path, around)
         parts = own.get("allOf")
         if {*own} == {"allOf"} and isinstance(parts, list) and len(parts) == 1:
             return self.schema(parts[0], f"{path}/allOf/0", around, depth)
+        if "oneOf" in own and "anyOf" not in own:
+            apart = self._told_apart(own["oneOf"], f"{path}/oneOf", around)
+            if apart is not None:
+                own = {"anyOf" if key == "oneOf" else key: value for key, value in own.items()}
+                own["anyOf"] = apart
         inner = self._inner(own, path, around)
         made: dict[str, Json] = {}
         self.places[id(made)] = path
@@ -171,17 +155,15 @@ class _Reader:
             at = f"{path}/{key}"
             below = _Around(exact=around.exact)
             if key == "$ref":
-                made[key] = self._reference(value, at, around if len(own) == 1 else _beside(around))
+                target = self.references.followed({"$ref": value}, path)
+                made[key] = self._name(*target, around if len(own) == 1 else _beside(around))
             elif key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-                if not isinstance(value, list) or not value:
-                    raise malformed(at, f"`{key}` is a list of schemas that is not empty")
-                within = {"allOf": _beside(around), "prefixItems": below}.get(key, inner)
-                kept = key
-                if key == "oneOf" and (len(value) == 1 or self._apart(value, at)):
-                    kept = "anyOf" if "anyOf" not in own else "oneOf"
-                elif key == "oneOf":
-                    within = _Around(joined=True, exact=True)
-                made[kept] = [self.schema(part, f"{at}/{i}", within, depth + 1) for i, part in enumerate(value)]
+                alone = _Around(joined=True, exact=True)
+                within = {"allOf": _beside(around), "oneOf": alone, "prefixItems": below}.get(key, inner)
+                made[key] = [
+                    self.schema(part, f"{at}/{i}", within, depth + 1)
+                    for i, part in enumerate(_schemas(value, at))
+                ]
             elif key in ("items", "additionalProperties"):
                 made[key] = self.schema(value, at, below, depth + 1)
             elif key in ("properties", "patternProperties"):
@@ -219,9 +201,27 @@ class _Reader:
         check_keywords(own, path, self._ignore)
         for key in ("dependentRequired", "dependentSchemas", "dependencies"):
             for name, wanted in own.pop(key, {}).items():
+                if self.references.embedded and not isinstance(wanted, list):
+                    raise refused(f"{path}/{key}", f"`{key}` in a schema with several identifiers,")
                 then = {"required": wanted} if isinstance(wanted, list) else wanted
                 own["allOf"] = [*own.get("allOf", []), {"anyOf": [{"properties": {name: False}}, then]}]
         return own
+
+    def _negate(self, own: dict[str, Json], path: str, around: _Around) -> None:
+        """Say `not`, and `if`, in other words. What is said is less, so not where nothing may be narrowed."""
+        more: list[Json] = []
+        for key in [key for key in ("not", "if") if key in own]:
+            schema = own.pop(key)
+            other = None if around.exact or self.references.embedded else negated(schema)
+            if other is None:
+                raise refused(f"{path}/{key}", f"`{key}` of what cannot be negated,")
+            if key == "not":
+                more.append(other)
+                continue
+            then, otherwise = own.pop("then", True), own.pop("else", True)
+            more.append({"anyOf": [{"allOf": [schema, then]}, {"allOf": [other, otherwise]}]})
+        if more:
+            own["allOf"] = [*(_schemas(own["allOf"], f"{path}/allOf") if "allOf" in own else ()), *more]
 
     @property
     def _is_old(self) -> bool:
@@ -249,8 +249,7 @@ class _Reader:
                     f"{path}/unevaluatedProperties", "`unevaluatedProperties` beside `patternProperties`,"
                 )
             return inner
-        either = [key for key in ("anyOf", "oneOf") if key in own]
-        if len(either) == 1 and (either == ["anyOf"] or self._apart(own["oneOf"], f"{path}/oneOf")):
+        if "anyOf" in own and "oneOf" not in own:
             return _Around(exact=around.exact, names=tuple(listed.names), only=only)
         if not only:
             self._list(own, path, listed, set(), only, every=True)
@@ -280,7 +279,7 @@ class _Reader:
                 self._list(part, path, listed, seen, only, every=every)
         if isinstance(target := schema.get("$ref"), str) and target not in seen:
             seen.add(target)
-            self._list(*self._resolved(target, path), listed, seen, only, every=every)
+            self._list(*self.references.resolved(target, path), listed, seen, only, every=every)
 
     def _name(self, schema: Json, path: str, around: _Around) -> str:
         """A reference to what `schema` is made."""
@@ -289,72 +288,18 @@ class _Reader:
             self.waiting.append(lambda: self.schema(schema, path, around))
         return self.named[path, around]
 
-    def _reference(self, target: Json, at: str, around: _Around) -> str:
-        if not isinstance(target, str):
-            raise malformed(at, "`$ref` is a text")
-        found, path = self._resolved(target, at)
-        seen = {path}
-        while isinstance(found, dict) and {*found} == {"$ref"} and isinstance(found["$ref"], str):
-            found, path = self._resolved(found["$ref"], f"{path}/$ref")
-            if path in seen:
-                raise malformed(at, "a reference that leads to itself")
-            seen.add(path)
-        return self._name(found, path, around)
-
-    def _resolved(self, target: str, at: str) -> tuple[Json, str]:
-        """The part of the schema that a reference at `at` means, and where it stands."""
-        base = self._base(at)
-        uri, fragment = urldefrag(urljoin(self.bases[base], target))
-        start = base if target.startswith("#") else next((p for p, u in self.bases.items() if u == uri), None)
-        if start is None:
-            raise refused(at, f"`$ref` to `{target}`, which is not inside the schema,")
-        if fragment and not fragment.startswith("/"):
-            anchors = [p for p, name in self.anchors.items() if name == fragment and self._base(p) == start]
-            if not anchors:
-                raise malformed(at, f"`{target}` is not there")
-            fragment, start = "", anchors[0]
-        found, path = self.root, "#"
-        for step in [*start.split("/")[1:], *unquote(fragment).split("/")[1:]]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
-            except (KeyError, IndexError, ValueError, TypeError):
-                raise malformed(at, f"`{target}` is not there") from None
-            path = f"{path}/{step}"
-        return found, path
-
-    def _base(self, path: str) -> str:
-        """The place of the innermost part with an identifier that `path` is in."""
-        return max((place for place in self.bases if f"{path}/".startswith(f"{place}/")), key=len)
-
-    def _apart(self, parts: list[Json], at: str) -> bool:
-        """Whether no document can be of two of `parts`, as far as is easily seen."""
-        found = []
-        for part in parts:
-            path = at
-            for _ in range(_REFERENCES):
-                if isinstance(part, dict) and isinstance(part.get("$ref"), str):
-                    part, path = self._resolved(part["$ref"], path)
-            if not isinstance(part, dict):
-                return False
-            found.append(part)
-        types = [{"number" if t == "integer" else t for t in types_of(part, at)} for part in found]
-        if all(types) and len(set().union(*types)) == sum(map(len, types)):
-            return True
-        values = [listed_values(part) for part in found]
-        if all(values) and disjoint(values):
-            return True
-        if any(kinds != {"object"} for kinds in types):
-            return False
-        required = [_texts(part.get("required")) for part in found]
-        names = set.intersection(*required)
-        return any(
-            all(tags) and disjoint(tags)
-            for tags in (
-                [listed_values(part.get("properties", {}).get(name)) for part in found]
-                for name in sorted(names)
-            )
-        )
+    def _told_apart(self, value: Json, at: str, around: _Around) -> list[Json] | None:
+        """The schemas of a `oneOf` as such of an `anyOf`; None if they are not plainly told apart."""
+        parts = _schemas(value, at)
+        followed = [self.references.followed(part, f"{at}/{i}")[0] for i, part in enumerate(parts)]
+        more = told_apart(followed) if len(parts) > 1 else [True]
+        if more is None or (
+            (around.exact or self.references.embedded) and any(each is not True for each in more)
+        ):
+            return None
+        return [
+            part if each is True else {"allOf": [part, each]} for part, each in zip(parts, more, strict=True)
+        ]
 
     def _check_counts(self, made: Mapping[str, Json], path: str) -> None:
         """Names may repeat where they are free, and a reader counts them once; listed ones may be too many."""
@@ -383,8 +328,17 @@ def _narrow(made: dict[str, Json]) -> None:
         made["items"] = False
 
 
-def _texts(value: Json) -> set[str]:
-    return {each for each in value if isinstance(each, str)} if isinstance(value, list) else set()
+def _schemas(value: Json, at: str) -> list[Json]:
+    if not isinstance(value, list) or not value:
+        raise malformed(at, f"`{at.rpartition('/')[2]}` is a list of schemas that is not empty")
+    return value
+
+
+def _too_deep() -> LegalizeError:
+    return LegalizeError(
+        "SGLC456", "`json_schema` is nested too deep to be read, which cannot be enforced",
+        note="at `#`", hint="name the inner schemas in `$defs` and refer to them",
+    )  # fmt: skip
 
 
 def _no_constant(name: str) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Set
 from functools import lru_cache
@@ -20,7 +21,7 @@ _LAYOUT: Any = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
     "json_allowed_escapes": 'nrbtf\\"',
 }  # fmt: skip
-_TRIED = 200  # parts of a schema that are looked at for the one that is at fault
+_TRIED = 500_000  # characters of schemas that are looked at for the one that is at fault
 
 _PLACES = ("properties", "patternProperties", "$defs")
 _SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -117,19 +118,34 @@ def _exact(form: Any) -> Any:
             also += _all(_FORMATS[value])
         elif key == "format" and value == "uri-reference":
             also.append({"anyOf": [{"format": "uri"}, {"allOf": _all(_RELATIVE)}]})
+        elif key == "exclusiveMinimum":
+            least = _above(value)
+            made["minimum"] = max(least, form.get("minimum", least))
+        elif key == "exclusiveMaximum":
+            most = -_above(-value)
+            made["maximum"] = min(most, form.get("maximum", most))
         elif key == "patternProperties":
-            made[key] = {rust_pattern(name): _exact(part) for name, part in value.items()}
+            patterns: dict[str, list[Any]] = {}
+            for name, part in value.items():  # two may be spelled differently, and mean the same
+                patterns.setdefault(rust_pattern(name), []).append(_exact(part))
+            made[key] = {name: {"allOf": parts} for name, parts in patterns.items()}
         elif key in _PLACES:
             made[key] = {name: _exact(part) for name, part in value.items()}
         elif key in _SEVERAL:
             made[key] = [_exact(part) for part in value]
         elif key in _SINGLE:
             made[key] = _exact(value)
-        else:
+        elif key not in made:
             made[key] = value
     if also:
         made["allOf"] = [*made.get("allOf", []), *also]
     return made
+
+
+def _above(bound: float) -> float:
+    """A little more than `bound`: llguidance takes 3 for larger than 3 beside 3.5, and -0 for less than 0."""
+    more = round(bound + 1e-6, 6)
+    return more if more > bound else math.nextafter(bound, math.inf)
 
 
 def _all(patterns: Iterable[str]) -> list[Any]:
@@ -141,8 +157,10 @@ def _fault(form: Enforced, problem: str) -> tuple[str, str]:
     definitions, tried, at = form.form.get("$defs", {}), 0, form.form
     parts = [*_parts(at), *definitions.values()]
     while parts and tried < _TRIED:
-        part, tried = parts.pop(0), tried + 1
-        if isinstance(part, dict) and _problem(_written({"$defs": definitions, **part})) == problem:
+        part = parts.pop(0)
+        grammar = _written({"$defs": definitions, **part}) if isinstance(part, dict) else ""
+        tried += len(grammar)
+        if grammar and _problem(grammar) == problem:
             at, parts = part, [*_parts(part)]
     return form.places.get(id(at), "#"), problem
 

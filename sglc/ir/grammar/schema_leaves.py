@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -27,14 +26,15 @@ KEYWORDS = {
 }  # fmt: skip
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 SUPPORTED = frozenset(
-    {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "type", "unevaluatedProperties", *_DEPENDENT}
+    {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "type", *_DEPENDENT}
+    | {"unevaluatedProperties"}
     | {key for keys in KEYWORDS.values() for key in keys}
 )
 # Keywords that nobody enforces while text is made.
 REFUSED = frozenset(
     {
-        "$dynamicRef", "$recursiveRef", "contains", "else", "if", "maxContains", "minContains", "not",
-        "propertyNames", "then", "unevaluatedItems", "uniqueItems", "disallow", "extends",
+        "$dynamicRef", "$recursiveRef", "contains", "disallow", "extends", "maxContains", "minContains",
+        "propertyNames", "unevaluatedItems", "uniqueItems",
     }
 )  # fmt: skip
 # Say nothing about documents.
@@ -194,21 +194,6 @@ def types_of(schema: Mapping[str, Json], path: str) -> list[str]:
     if not types or not all(isinstance(kind, str) and kind in KEYWORDS for kind in types):
         raise malformed(f"{path}/type", f"`type` is one of {', '.join(KEYWORDS)}, or a list of them")
     return list(dict.fromkeys(types))
-
-
-def listed_values(schema: Json) -> list[str]:
-    """The values that a schema lists, as texts that are equal for equal values; none if it lists none."""
-    if not isinstance(schema, dict):
-        return []
-    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    # Numbers are left out: 1 and 1.0 are the same value.
-    return [json.dumps(value, sort_keys=True) if isinstance(value, str) else "" for value in values]
-
-
-def disjoint(groups: list[list[str]]) -> bool:
-    """Whether no value is in two of `groups`, as far as `listed_values` tells."""
-    every = [value for group in groups for value in dict.fromkeys(group)]
-    return "" not in every and len(set(every)) == len(every)
 
 
 def escaped(name: str) -> str:
