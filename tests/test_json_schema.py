@@ -200,6 +200,14 @@ def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, place: str, wor
         ('{"type": "object", "properties": {"a": {"items": 3}}}', "a schema"),
         ('{"type": "object", "required": "a"}', "a list of names"),
         ('{"dependentRequired": []}', "an object of schemas"),
+        ('{"format": []}', "`format` is a text"),
+        ('{"oneOf": [{"type": 5}, {"type": "string"}]}', "`type` is one of"),
+        ('{"oneOf": [{"type": [[]]}, {"type": "string"}]}', "`type` is one of"),
+        ('{"oneOf": [{"enum": 5}, {"enum": ["a"]}]}', "`enum` is a list"),
+        ('{"dependentRequired": {"a": ["b"]}, "allOf": true}', "a list of schemas"),
+        ('{"type": "object", "allOf": [{"required": [[5]]}]}', "a list of names"),
+        ('{"anyOf": [{"type": "null"}, {"$ref": "#/anyOf/-2"}]}', "is not there"),
+        ('{"anyOf": [{"type": "null"}, {"$ref": "#/anyOf/+0"}]}', "is not there"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_its_place(schema: str, words: str) -> None:
@@ -207,6 +215,36 @@ def test_what_is_no_schema_is_refused_with_its_place(schema: str, words: str) ->
         json_grammar(schema)
     assert failure.value.code == "SGLC455"
     assert words in failure.value.note
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\nb\x1b[2J", "n" * 100_000, "\u2028\u202e"])
+def test_what_a_schema_has_is_shown_on_one_line(name: str) -> None:
+    """Whatever its names are, as text that can be encoded and says nothing to a terminal."""
+    schemas: tuple[dict[str, Any], ...] = (
+        of({name: 5}),
+        {"$ref": f"#/{name}"},
+        {"$ref": name},
+        of({name: {"pattern": "("}}),
+        {"required": [name, 5]},
+        {"pattern": f"{name}("},
+        {"patternProperties": {f"({name}": {}}},
+        {"dependentRequired": {name: {"type": 5}}},
+    )
+    for schema in schemas:
+        with pytest.raises(LegalizeError) as failure:
+            form(schema)
+        for said in (failure.value.message, failure.value.note):
+            assert said.isprintable()
+            assert len(said) < 1000
+    (remark,) = enforced(json.dumps({name: 1})).ignored
+    assert remark.isprintable()
+    assert len(remark) < 1000
+
+
+def test_many_that_are_told_apart_by_a_name_are_one_of_them() -> None:
+    parts = [of({"k": {"const": f"v{i}"}}) for i in range(1000)]
+    assert "anyOf" in form({"oneOf": parts})
+    assert "anyOf" not in form({"oneOf": [*parts, parts[0]]})
 
 
 def test_deep_nesting_has_no_end_but_the_reader_s() -> None:

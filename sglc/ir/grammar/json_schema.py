@@ -27,6 +27,7 @@ from sglc.ir.grammar.schema_leaves import (
     has_no_effect,
     malformed,
     refused,
+    shown,
 )
 from sglc.ir.grammar.schema_negation import negated
 from sglc.ir.grammar.schema_references import References
@@ -204,7 +205,7 @@ class _Reader:
                 if self.references.embedded and not isinstance(wanted, list):
                     raise refused(f"{path}/{key}", f"`{key}` in a schema with several identifiers,")
                 then = {"required": wanted} if isinstance(wanted, list) else wanted
-                own["allOf"] = [*own.get("allOf", []), {"anyOf": [{"properties": {name: False}}, then]}]
+                _add_all_of(own, path, [{"anyOf": [{"properties": {name: False}}, then]}])
         return own
 
     def _negate(self, own: dict[str, Json], path: str, around: _Around) -> None:
@@ -221,7 +222,7 @@ class _Reader:
             then, otherwise = own.pop("then", True), own.pop("else", True)
             more.append({"anyOf": [{"allOf": [schema, then]}, {"allOf": [other, otherwise]}]})
         if more:
-            own["allOf"] = [*(_schemas(own["allOf"], f"{path}/allOf") if "allOf" in own else ()), *more]
+            _add_all_of(own, path, more)
 
     @property
     def _is_old(self) -> bool:
@@ -229,7 +230,7 @@ class _Reader:
         return any(draft in str(dialect) for draft in _OLD)
 
     def _ignore(self, path: str, what: str) -> None:
-        self.ignored[f"at `{path}` of `json_schema`: {what} has no effect"] = None
+        self.ignored[f"at `{shown(path)}` of `json_schema`: {shown(what)} has no effect"] = None
 
     def _inner(self, own: dict[str, Json], path: str, around: _Around) -> _Around:
         """What is around the schemas of `anyOf` or `oneOf`.
@@ -269,7 +270,8 @@ class _Reader:
         listed.names.update(dict.fromkeys(names if isinstance(names, dict) else ()))
         if not only:
             required = schema.get("required")
-            listed.names.update(dict.fromkeys(required if isinstance(required, list) else ()))
+            required = required if isinstance(required, list) else []
+            listed.names.update((name, None) for name in required if isinstance(name, str))
         listed.patterns |= bool(schema.get("patternProperties"))
         free = [schema.get(key, False) for key in ("additionalProperties", "unevaluatedProperties")]
         listed.others |= listed.patterns or any(each is not False for each in free)
@@ -315,6 +317,11 @@ class _Reader:
 def _beside(around: _Around) -> _Around:
     """Around one of several schemas of a value."""
     return _Around(joined=True, exact=around.exact)
+
+
+def _add_all_of(own: dict[str, Json], path: str, more: list[Json]) -> None:
+    """Ask for `more` beside what else `own` asks for."""
+    own["allOf"] = [*(_schemas(own["allOf"], f"{path}/allOf") if "allOf" in own else ()), *more]
 
 
 def _narrow(made: dict[str, Json]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sglc.ir.grammar.schema_leaves import Json
 
 _KINDS = ("string", "number", "array", "object", "boolean", "null")
+_MOST_PAIRED = 500  # of which each is compared with each
 
 
 def told_apart(parts: Sequence[Json]) -> list[Json] | None:
@@ -16,8 +17,12 @@ def told_apart(parts: Sequence[Json]) -> list[Json] | None:
 
     Two are told apart by their types, by the texts that they list, by a required property of which they list
     different texts, or by a property that one requires and that is left out of the other. References are
-    followed before.
+    followed before; whether what they lead to is well formed is not known yet.
     """
+    if _all_differ(parts) or _all_differ_in_a_property(parts):
+        return [True] * len(parts)
+    if len(parts) > _MOST_PAIRED:
+        return None
     absent: list[dict[str, bool]] = [{} for _ in parts]
     for i, one in enumerate(parts):
         for j, other in enumerate(parts[:i]):
@@ -30,6 +35,19 @@ def told_apart(parts: Sequence[Json]) -> list[Json] | None:
                 if not absent[at].keys() & only:
                     absent[at][min(only)] = False
     return [{"type": "object", "properties": names} if names else True for names in absent]
+
+
+def _all_differ(parts: Sequence[Json]) -> bool:
+    """Whether no two of them list a value in common, however many there are."""
+    listed = [_listed(part) for part in parts]
+    return all(listed) and sum(map(len, listed)) == len(set[str]().union(*listed))
+
+
+def _all_differ_in_a_property(parts: Sequence[Json]) -> bool:
+    if any(not isinstance(part, dict) or _kinds(part) != {"object"} for part in parts):
+        return False
+    shared = set.intersection(*map(_required, parts))
+    return any(_all_differ([_property(part, name) for part in parts]) for name in shared)
 
 
 def _are_apart(one: Json, other: Json) -> bool:
@@ -48,8 +66,9 @@ def _are_apart(one: Json, other: Json) -> bool:
 
 def _kinds(schema: dict[str, Any]) -> set[str]:
     """Types of values that a schema may hold of."""
-    types = schema.get("type", [*_KINDS])
-    return {"number" if kind == "integer" else kind for kind in ([types] if isinstance(types, str) else types)}
+    types = schema.get("type")
+    named = [types] if isinstance(types, str) else types if isinstance(types, list) else [*_KINDS]
+    return {"number" if kind == "integer" else kind for kind in named if isinstance(kind, str)}
 
 
 def _differ(one: Json, other: Json) -> bool:
@@ -62,6 +81,8 @@ def _listed(schema: Json) -> set[str]:
     if not isinstance(schema, dict) or not {"const", "enum"} & {*schema}:
         return set()
     values = [schema["const"]] if "const" in schema else schema["enum"]
+    if not isinstance(values, list):
+        return set()
     texts = [json.dumps(value) if isinstance(value, str | bool | None) else "" for value in values]
     return set() if "" in texts else {*texts}
 

@@ -54,6 +54,7 @@ FORMATS = frozenset(
 _REFUSED_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
 _COUNTS = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
 _LARGEST = 2**53  # up to here a floating number is every integer
+_MOST_SHOWN = 300  # characters of a path or of a value in a message
 _MOST_REMAINDERS = 10_000  # what `multipleOf` is told by
 _TRIVIAL: Mapping[str, tuple[Json, ...]] = {
     "additionalProperties": (), "unevaluatedProperties": (True, {}), "unevaluatedItems": (True, {}),
@@ -115,6 +116,8 @@ def _check_string(own: dict[str, Json], path: str, ignore: Callable[[str, str], 
         if not isinstance(own["pattern"], str):
             raise malformed(f"{path}/pattern", "`pattern` is a text")
         _check_pattern(own["pattern"], f"{path}/pattern")
+    if not isinstance(own.get("format", ""), str):
+        raise malformed(f"{path}/format", "`format` is a text")
     if "format" in own and own["format"] not in FORMATS:
         if own["format"] in _REFUSED_FORMATS:
             raise refused(
@@ -128,7 +131,7 @@ def _check_pattern(pattern: str, path: str) -> None:
         rust_pattern(pattern)
     except LegalizeError as error:
         raise LegalizeError(
-            error.code, error.message, note=f"at `{path}`; {error.note}", hint=error.hint
+            error.code, shown(error.message), note=f"at `{shown(path)}`; {shown(error.note)}", hint=error.hint
         ) from None
 
 
@@ -201,10 +204,20 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def shown(text: str) -> str:
+    """What a schema has, on one line of a message: not all of a long text, and nothing that is no letter."""
+    if len(text) > _MOST_SHOWN:
+        text = f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def malformed(path: str, what: str) -> LegalizeError:
     """What stands at `path` is no schema (SGLC455)."""
     return LegalizeError(
-        "SGLC455", "`json_schema` is no schema", note=f"at `{path}`: {what}", hint="mend the schema"
+        "SGLC455",
+        "`json_schema` is no schema",
+        note=f"at `{shown(path)}`: {shown(what)}",
+        hint="mend the schema",
     )
 
 
@@ -212,7 +225,8 @@ def refused(
     path: str, what: str, *, hint: str = "leave it out, and check the value in the program"
 ) -> LegalizeError:
     """What stands at `path` is a schema, but cannot be enforced (SGLC456)."""
+    what = shown(what)
     return LegalizeError(
         "SGLC456", f"`json_schema` has {what} which cannot be enforced" if what.endswith(",") else
-        f"`json_schema` has {what}, which cannot be enforced", note=f"at `{path}`", hint=hint,
+        f"`json_schema` has {what}, which cannot be enforced", note=f"at `{shown(path)}`", hint=hint,
     )  # fmt: skip

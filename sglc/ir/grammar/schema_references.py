@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -71,8 +72,8 @@ class References:
         for step in [*start.split("/")[1:], *unquote(fragment).split("/")[1:]]:
             name = step.replace("~1", "/").replace("~0", "~")
             try:
-                part = part[int(name)] if isinstance(part, list) else part[name]
-            except (KeyError, IndexError, ValueError, TypeError):
+                part = part[_number(name)] if isinstance(part, list) else part[name]
+            except (KeyError, IndexError, TypeError):
                 raise malformed(at, f"`{target}` is not there") from None
             path = f"{path}/{step}"
         return part, path
@@ -95,6 +96,11 @@ class References:
     def _around(self, path: str) -> str:
         """The place of the innermost part with an identifier that `path` is in."""
         return max((place for place in self._identifiers if f"{path}/".startswith(f"{place}/")), key=len)
+
+
+def _number(step: str) -> int:
+    """A step into a list; one that leads nowhere if it is no number as pointers write them."""
+    return int(step) if re.fullmatch("0|[1-9][0-9]{0,8}", step) else 10**9
 
 
 def _joined(base: str, name: str, at: str) -> tuple[str, str]:
