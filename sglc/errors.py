@@ -119,6 +119,13 @@ class BackendError(SglcError):
     """A back end, or the model behind it, failed."""
 
 
+def shown(text: str, most: int = 300) -> str:
+    """A text of the user's on one line of a message: in part if it is long, what cannot be printed escaped."""
+    if len(text) > most:
+        text = f"{text[: most - 3]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def located(error: _Error, loc: Loc | None) -> _Error:
     """`error` with a place, if it has none."""
     if error.loc is not None or loc is None:

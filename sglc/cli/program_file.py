@@ -144,7 +144,7 @@ def _read(path: Path) -> str:
     if not path.exists():
         raise UsageError("SGLC002", f"there is no file `{path}`")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError("SGLC002", f"`{path}` cannot be read: {error}") from None
 

@@ -128,5 +128,18 @@ def _decoded(code: CodeType, lasti: int) -> Loc:
         return Loc(file, code.co_firstlineno)
     if column is None or end_column is None:
         return Loc(file, line)
-    # A span over several lines is shown by its first line: from the start to the line's end.
-    return Loc(file, line, column + 1, end_column + 1 if end_line == line else 0)
+    return span(code.co_filename, line, column, end_column if end_line == line else None)
+
+
+def span(path: str, line: int, begin: int, end: int | None) -> Loc:
+    """A place that Python gives in bytes of a line, as sglc shows places: in characters.
+
+    A span over several lines is shown by its first line: from the start to the line's end, with `end` None.
+    """
+    source = linecache.getline(path, line)
+    if not source.isascii():
+        written = source.encode("utf-8", "replace")
+        begin, end = (
+            None if at is None else len(written[:at].decode("utf-8", "replace")) for at in (begin, end)
+        )
+    return Loc(shown_path(path), line, begin + 1, 0 if end is None else end + 1)

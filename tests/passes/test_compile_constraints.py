@@ -116,6 +116,30 @@ def test_a_refusal_points_into_the_pattern(argument: str, shown: str, tmp_path: 
     assert lines[loc.line - 1][loc.column - 1 :].startswith(shown)
 
 
+def test_a_place_behind_letters_of_several_bytes_is_counted_in_letters(tmp_path: Path) -> None:
+    """In a file that begins with a byte order mark, as some editors write it."""
+    file = tmp_path / "shape.py"
+    line = "    s += '한국한국é' + sgl.gen('x', regex='ab(?=b)') + sgl.gen('y', regex='ab(?=b)')"
+    file.write_text(f"import sglc as sgl\n\n@sgl.function\ndef ask(s):\n{line}\n", encoding="utf-8-sig")
+    (function,) = open_functions(str(file))
+    with pytest.raises(LegalizeError) as failure:
+        compile_program(function.trace(), LOCAL)
+    loc = failure.value.loc
+    assert loc is not None
+    assert loc.column - 1 == line.index("(?=b)")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\ud800", "\ud800(?=b)", "\x1b[2J\n(?=b)", "a\ud800*[^\\s\\S]", "(?=b)" + "a" * 1000]
+)
+def test_a_refused_pattern_is_shown_on_one_line(pattern: str) -> None:
+    with pytest.raises(LegalizeError) as failure:
+        compile_regex(pattern)
+    assert failure.value.message.isprintable()
+    assert failure.value.note.isprintable()
+    assert len(failure.value.message) < 500
+
+
 @settings(max_examples=at_depth(60, 200, 2000), deadline=None, derandomize=True)
 @given(st.lists(st.text(st.sampled_from("ab'\"\\\\\n\té한\x00😀{"), max_size=8), min_size=1, max_size=3))
 def test_every_character_of_a_literal_has_its_place(texts: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import linecache
 from contextlib import suppress
 
 from sglc.errors import Loc, RunError, SglcError
@@ -45,11 +46,17 @@ def as_raised(error: BaseException) -> BaseException:
 
 def _raise_at(loc: Loc, error: BaseException) -> None:
     """Give an error a trace that begins where the program made it."""
+    source = linecache.getline(loc.file, loc.line)
     tree = ast.parse("raise error")
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt | ast.expr):
             node.lineno = node.end_lineno = loc.line
-            node.col_offset = max(loc.column - 1, 0)
-            node.end_col_offset = max(loc.end_column - 1, node.col_offset)
+            node.col_offset = _bytes_before(loc.column, source)
+            node.end_col_offset = max(_bytes_before(loc.end_column, source), node.col_offset)
     with suppress(type(error)):
         exec(compile(tree, loc.file, "exec"), {"error": error})
+
+
+def _bytes_before(column: int, source: str) -> int:
+    before = max(column - 1, 0)
+    return before + len(source[:before].encode("utf-8", "replace")) - len(source[:before])

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from sglc.errors import Loc, diagnostic
 from sglc.frontend.language import expr
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import shown_path
+from sglc.frontend.locate import span
 from sglc.frontend.source import source_of
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Lower, PureCall, Resume, Root, Select, Strip
@@ -227,9 +227,8 @@ class _Body:
 
     def place(self, node: ast.expr) -> Loc:
         """A node's place as sglc shows places."""
-        file = shown_path(self.function.__code__.co_filename)
         end = node.end_col_offset if node.end_lineno == node.lineno else None
-        return Loc(file, node.lineno, node.col_offset + 1, 0 if end is None else end + 1)
+        return span(self.function.__code__.co_filename, node.lineno, node.col_offset, end)
 
 
 def _in_source(function: FunctionType) -> Iterator[Finding]:

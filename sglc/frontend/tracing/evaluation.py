@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.locate import shown_path
+from sglc.frontend.locate import span
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
@@ -44,8 +44,8 @@ class Evaluation:
         if self.node is None:
             return self.at
         node: Any = self.node
-        end = node.end_col_offset + 1 if node.end_lineno == node.lineno else 0
-        return Loc(shown_path(self.node_file), node.lineno, node.col_offset + 1, end)
+        end = node.end_col_offset if node.end_lineno == node.lineno else None
+        return span(self.node_file, node.lineno, node.col_offset, end)
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
         """An exception goes through the program; the first place is where it was raised."""

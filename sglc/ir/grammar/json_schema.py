@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.schema_choices import told_apart
 from sglc.ir.grammar.schema_leaves import (
     ANNOTATIONS,
@@ -27,7 +27,6 @@ from sglc.ir.grammar.schema_leaves import (
     has_no_effect,
     malformed,
     refused,
-    shown,
 )
 from sglc.ir.grammar.schema_negation import negated
 from sglc.ir.grammar.schema_references import References

@@ -15,7 +15,7 @@ from re import _constants as sre
 from re import _parser
 from typing import Any
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
 from sglc.ir.grammar.minimize import blocks_of, canonical
 from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place
@@ -60,19 +60,18 @@ def compile_regex(pattern: str) -> ByteDfa:
         return _deterministic(_Nfa(pattern, tree), pattern)
     except re.error as error:
         raise LegalizeError(
-            "SGLC450", f"`{pattern}` is no regular expression", note=f"{error}", hint="mend the pattern",
-            at=error.pos,
+            "SGLC450", f"`{shown(pattern)}` is no regular expression", note=shown(f"{error}"),
+            hint="mend the pattern", at=error.pos,
         ) from None  # fmt: skip
     except (OverflowError, RecursionError):
         raise _too_large(pattern) from None
 
 
 def _too_large(pattern: str) -> LegalizeError:
-    shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
     at = largest_repeat(pattern)
     return LegalizeError(
         "SGLC452",
-        f"the automaton of `{shown}` is too large",
+        f"the automaton of `{shown(pattern, 60)}` is too large",
         note=_at(at) + f"it may have some {_MOST_MOVES} moves",
         hint="lower the bounds of its repeats",
         at=at,
@@ -131,7 +130,8 @@ class _Nfa:
         at = part_place(self._pattern, kind)
         raise LegalizeError(
             "SGLC451",
-            f"`{self._pattern}` has {_REFUSED.get(kind, f'`{kind}`')}, which cannot constrain a generation",
+            f"`{shown(self._pattern)}` has {_REFUSED.get(kind, f'`{kind}`')}, "
+            "which cannot constrain a generation",
             note=_at(at) + "literals, classes, groups, `|`, repeats and the flags `i`, `s`, `x` can",
             hint="the whole text has to match the pattern: write it without that",
             at=at,
@@ -308,7 +308,7 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
     if blocks[0] == blocks[DEAD]:
         at = next((at for at, piece in class_places(pattern) if _matches_nothing(piece)), None)
         raise LegalizeError(
-            "SGLC453", f"no text matches `{pattern}`",
+            "SGLC453", f"no text matches `{shown(pattern)}`",
             note="" if at is None else _at(at) + "no character is in this class",
             hint="mend the pattern", at=at,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.schema_pattern import rust_pattern
 
 Json = Any  # what `json.loads` gives
@@ -54,7 +54,6 @@ FORMATS = frozenset(
 _REFUSED_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
 _COUNTS = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
 _LARGEST = 2**53  # up to here a floating number is every integer
-_MOST_SHOWN = 300  # characters of a path or of a value in a message
 _MOST_REMAINDERS = 10_000  # what `multipleOf` is told by
 _TRIVIAL: Mapping[str, tuple[Json, ...]] = {
     "additionalProperties": (), "unevaluatedProperties": (True, {}), "unevaluatedItems": (True, {}),
@@ -202,13 +201,6 @@ def types_of(schema: Mapping[str, Json], path: str) -> list[str]:
 def escaped(name: str) -> str:
     """A name as a step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
-
-
-def shown(text: str) -> str:
-    """What a schema has, on one line of a message: not all of a long text, and nothing that is no letter."""
-    if len(text) > _MOST_SHOWN:
-        text = f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def malformed(path: str, what: str) -> LegalizeError:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 
 Range = tuple[int, int]  # first and last code point, both inside
 
@@ -188,14 +188,14 @@ class _Reader:
 
     def _refused(self, what: str, at: int | None = None) -> LegalizeError:
         return LegalizeError(
-            "SGLC451", f"`{self._pattern}` has {what}, which cannot constrain a generation",
+            "SGLC451", f"`{shown(self._pattern)}` has {what}, which cannot constrain a generation",
             note=f"at position {self._at if at is None else at} of the pattern",
             hint="literals, classes, groups, `|`, repeats, `^` and `$` can",
         )  # fmt: skip
 
     def _wrong(self, what: str, at: int) -> LegalizeError:
         return LegalizeError(
-            "SGLC450", f"`{self._pattern}` is no regular expression",
+            "SGLC450", f"`{shown(self._pattern)}` is no regular expression",
             note=f"at position {at} of the pattern: {what}", hint="mend the pattern",
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from re import _constants as sre
 from re import _parser
 from typing import Any
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.stop_search import StopSearch
 
 # What looking for a match may take: characters of a pattern, its places with repeats written out, and the ways
@@ -55,12 +55,12 @@ def stop_pattern(pattern: str) -> StopPattern:
         empty = found.search.matches_nothing if found.search is not None else found.regex.search("") is not None
     except (re.error, OverflowError, RecursionError) as error:
         raise LegalizeError(
-            "SGLC471", f"`{_shown(pattern)}` in `stop_regex` is no regular expression", note=f"{error}",
+            "SGLC471", f"`{shown(pattern, 60)}` in `stop_regex` is no regular expression", note=f"{error}",
             hint="mend the pattern", at=getattr(error, "pos", None),
         ) from None  # fmt: skip
     if empty:
         raise LegalizeError(
-            "SGLC472", f"`{_shown(pattern)}` in `stop_regex` matches the empty text",
+            "SGLC472", f"`{shown(pattern, 60)}` in `stop_regex` matches the empty text",
             note="the text would end before its first character",
             hint="let the pattern match one character at least",
         )  # fmt: skip
@@ -88,12 +88,8 @@ def _read(pattern: str) -> StopPattern:
 
 
 def _too_much(pattern: str, note: str, hint: str) -> LegalizeError:
-    what = f"`{_shown(pattern)}` in `stop_regex` may take for ever to look for"
+    what = f"`{shown(pattern, 60)}` in `stop_regex` may take for ever to look for"
     return LegalizeError("SGLC471", what, note=note, hint=hint)
-
-
-def _shown(pattern: str) -> str:
-    return pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
 
 
 def _places(tree: Any) -> int:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sglc.errors import RunError
+from sglc.errors import RunError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.step import I32, Bool
@@ -233,7 +233,7 @@ class TokenAutomaton:
         if not tables.is_open[0] or not self.mask(self.start).any():
             raise RunError(
                 "SGLC454",
-                f"the model cannot write any text that matches `{pattern}`",
+                f"the model cannot write any text that matches `{shown(pattern)}`",
                 note="its vocabulary has to spell the text; the empty text does not count",
             )
 
