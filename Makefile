@@ -91,6 +91,7 @@ soak: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.soak_constrained --seed $(SEED)
+	$(PY) -m tests.soak_small_pools --seed $(SEED)
 	$(PY) -m tests.constraints.sampled --cases 1500 --seed $(SEED)
 	$(PY) -m tests.constraints.verdicts --suite store
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)

@@ -12,8 +12,8 @@ import platform
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,28 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
     {"oneOf": [record(kind={"const": "circle"}, r={"enum": [1, 2]}), record(kind={"const": "dot"})]},
     record(title=TEXT, year={"type": "integer", "minimum": 1900, "maximum": 2030}, seen={"type": "boolean"}),
 )  # fmt: skip
+
+
+def is_balanced(text: str) -> bool:
+    """Whether the brackets of a text are those of a tree."""
+    before = ""
+    while text != before:
+        before, text = text, text.replace("()", "").replace("[]", "")
+    return not text
+
+
+# Grammars, and what tells their texts in another way.
+GRAMMARS: dict[str, Callable[[str], bool]] = {
+    'root ::= "(" root* ")" | "[" root? "]"': is_balanced,
+    'root ::= sum\nsum ::= part (("+" | "-") part)*\npart ::= [0-9]{1,3} | "(" sum ")"': lambda text: bool(
+        re.fullmatch(r"[-+0-9()]+", text) and is_balanced(re.sub(r"[-+0-9]", "", text))
+        and re.fullmatch(r"[0-9]{1,3}([-+][0-9]{1,3})*", re.sub(r"[()]", "", text))
+    ),
+    'root ::= "[" ([a-z]+ ("," [a-z]+)*)? "]"': lambda text: bool(
+        re.fullmatch(r"\[([a-z]+(,[a-z]+)*)?\]", text)
+    ),
+    'root ::= [^a-z\\n]{2,5} "한" "é"?': lambda text: bool(re.fullmatch("[^a-z\n]{2,5}한é?", text)),
+}  # fmt: skip
 PROMPTS = (
     "Here is one: ", "Question: what do you have in mind?\nAnswer: ", "The capital of France is Paris. ",
     "Once upon a time there was ", "As JSON:\n", "My favourite is ", "x = ", "1, 2, 3, ", "서울은 ", "Name: ",
@@ -130,29 +152,35 @@ TEMPERATURES = (0.0, 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One generation; `regex` or `schema` is what it is held to."""
+    """One generation; `regex`, `schema` or `ebnf` is what it is held to."""
 
     prompt: str
     temperature: float
     regex: str | None
     schema: dict[str, Any] | None
+    ebnf: str | None = None
 
     def node(self, seed: int) -> GenNode:
         schema = None if self.schema is None else json.dumps(self.schema)
         sampling = Sampling(
-            max_tokens=MAX_TOKENS, temperature=self.temperature, regex=self.regex, json_schema=schema, seed=seed
-        )
+            max_tokens=MAX_TOKENS, temperature=self.temperature, regex=self.regex, json_schema=schema,
+            ebnf=self.ebnf, seed=seed,
+        )  # fmt: skip
         return GenNode(1, Site("soak", (), "x"), sampling, Loc("soak.py", 1))
 
 
 def cases(prompts: int) -> list[Case]:
     """Every form with every temperature behind `prompts` prompts."""
-    forms = [(regex, None) for regex in REGEXES] + [(None, schema) for schema in SCHEMAS]
+    forms = [
+        *(Case("", 0.0, regex, None) for regex in REGEXES),
+        *(Case("", 0.0, None, schema) for schema in SCHEMAS),
+        *(Case("", 0.0, None, None, ebnf) for ebnf in GRAMMARS),
+    ]
     return [
-        Case(prompt, temperature, regex, schema)
+        replace(form, prompt=prompt, temperature=temperature)
         for prompt in PROMPTS[:prompts]
         for temperature in TEMPERATURES
-        for regex, schema in forms
+        for form in forms
     ]
 
 
@@ -163,11 +191,19 @@ def check(case: Case, sample: Sample, constraints: Constraints, token_bytes: Seq
         assert data.decode() == sample.text
         if case.regex is not None:
             assert re.fullmatch(case.regex, sample.text, re.ASCII), (case, sample.text)
+        elif case.ebnf is not None:
+            assert GRAMMARS[case.ebnf](sample.text), (case, sample.text)
         else:
             jsonschema.validate(json.loads(sample.text), case.schema, format_checker=jsonschema.FormatChecker())
         return
     assert sample.finish == "length"
     assert len(sample.ids) == MAX_TOKENS
+    check_prefix(case, sample, constraints, token_bytes)
+
+
+def check_prefix(case: Case, sample: Sample, constraints: Constraints, token_bytes: Sequence[bytes]) -> None:
+    """A text goes on to a match."""
+    data = b"".join(token_bytes[token] for token in sample.ids)
     if case.regex is not None:
         assert run(compile_regex(case.regex), data) != DEAD, (case, data)
         return
@@ -207,7 +243,7 @@ def soak(backend: LocalBackend, prompts: int, seed: int, together: int = 48) -> 
             found["generations"] += 1
             found["tokens"] += len(sample.ids)
             found["cut"] += sample.finish == "length"
-            found["regexes" if case.regex is not None else "schemas"] += 1
+            found["schemas" if case.schema else "regexes" if case.regex is not None else "grammars"] += 1
         yield found
 
 
@@ -228,7 +264,7 @@ def main() -> None:
     seconds = time.monotonic() - start
     report = {
         "what": "constrained generations of the default model, each checked with re or jsonschema",
-        "forms": len(REGEXES) + len(SCHEMAS),
+        "forms": len(REGEXES) + len(SCHEMAS) + len(GRAMMARS),
         "temperatures": TEMPERATURES,
         "seed": arguments.seed,
         "counts": dict(sorted(total.items())),
