@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sglc.ir.grammar.form_key import key_of
+from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints import constraint as constraint_module
 from sglc.runtime.constraints.constraint import Constraints
 from tests.runtime.test_constraint import shuffled
@@ -54,6 +57,35 @@ def test_what_was_compiled_is_read(tmp_path: Path, compiled: list[str]) -> None:
     masks(constraints(tmp_path, size=len(TOKENS) + 5))
     assert compiled == [PATTERN] * 4
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_other_code_has_made_is_not_read(
+    tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be wrong: masks, and what is enforced of a schema, are kept as they were made."""
+    code, kept = tmp_path / "code", tmp_path / "kept"
+    code.mkdir()
+    monkeypatch.setattr(automaton_cache, "_MAKERS", (code,))
+    for text in ("a = 1", "a = 2"):
+        (code / "maker.py").write_text(text)
+        automaton_cache._made_by.cache_clear()
+        for _ in range(2):
+            masks(constraints(kept))
+            constraints(kept).of(Sampling(json_schema='{"type": "null"}'))
+    assert compiled == [PATTERN] * 2
+    assert len(list(kept.iterdir())) == 4
+
+
+def test_the_oldest_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(*lengths: int) -> list[str]:
+        for length in lengths:
+            constraints(tmp_path).regex(f"[ab]{{{length}}}")
+        return [path.name.split("-")[0] for path in tmp_path.iterdir()]
+
+    monkeypatch.setattr(automaton_cache, "_MOST_FILES", 2)
+    assert sorted(keep(80, 81, 82)) == sorted(map(key_of, ("[ab]{81}", "[ab]{82}")))
+    monkeypatch.setattr(automaton_cache, "_MOST_BYTES", 1)
+    assert keep(83) == []
 
 
 def test_small_automata_are_not_kept(tmp_path: Path, compiled: list[str]) -> None:

@@ -14,18 +14,20 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from sglc.ir import grammar
 from sglc.ir.grammar.dfa import ByteDfa
 from sglc.ir.grammar.form_key import key_of
 from sglc.runtime.constraints.token_automaton import Tables
 
-_FORMAT = 3
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
-_GRAMMARS = 1024  # files
+_MOST_FILES, _MOST_BYTES = 1024, 512 << 20  # on disk: whoever may ask for patterns could fill it
+_MAKERS = (Path(grammar.__file__).parent, Path(__file__).parent)  # the code that makes what is kept
 _ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open", "alike")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -42,7 +44,16 @@ def path_of_grammar(folder: Path, kind: str, text: str, *more: str | int) -> Pat
 
 
 def _hash(*key: str | int) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, *key]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([_made_by(_MAKERS), *key]).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=2)
+def _made_by(folders: tuple[Path, ...]) -> str:
+    """A hash of the code: what other code has made may be laid out in another way, or be wrong."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def load_grammar(path: Path) -> str | None:
@@ -54,12 +65,8 @@ def load_grammar(path: Path) -> str | None:
 
 
 def save_grammar(path: Path, compiled: str) -> None:
-    """Keep a compiled grammar. The oldest ones go when there are many."""
+    """Keep a compiled grammar."""
     _save(path, lambda file: file.write(zlib.compress(compiled.encode(), 1)))
-    with suppress(OSError):
-        found = sorted(path.parent.glob("*.grammar"), key=lambda each: each.stat().st_mtime)
-        for each in found[:-_GRAMMARS]:
-            each.unlink(missing_ok=True)
 
 
 def load(path: Path, size: int) -> Tables | None:
@@ -105,3 +112,17 @@ def _save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except OSError:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        return
+    with suppress(OSError):
+        _let_go(path.parent)
+
+
+def _let_go(folder: Path) -> None:
+    """Remove the oldest files where there are too many, or they are too large."""
+    found = [(path.stat(), path) for path in folder.iterdir() if path.suffix in (".npz", ".grammar")]
+    found.sort(key=lambda each: each[0].st_mtime_ns, reverse=True)
+    kept = 0
+    for number, (stat, path) in enumerate(found):
+        kept += stat.st_size
+        if number >= _MOST_FILES or kept > _MOST_BYTES:
+            path.unlink(missing_ok=True)
