@@ -150,3 +150,16 @@ def test_flushing_forgets_them(backend: Backend) -> None:
     before = backend.pairs.encoded
     assert run([row], backend) == found[:1]
     assert backend.pairs.encoded >= before + 1_200
+
+
+def test_where_there_is_little_room_the_short_beginnings_stay(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long one is found through those that it begins with: it would be of no use without them."""
+    monkeypatch.setattr(prompt_prefixes, "_CHARACTERS", 9_000)
+    found, rng = backend._load().model.prefixes, random.Random(3)
+    parts = tuple(text(rng, 1_100) for _ in range(6))
+    for _ in range(20):
+        found.longest(parts)
+    # The first, and it with the second, and so on: 1,100 + 2,200 + 3,300 characters.
+    assert min(found.longest(parts)[1] for _ in range(10)) >= 3

@@ -70,16 +70,21 @@ class PromptPrefixes:
     def longest(self, parts: tuple[Part, ...]) -> tuple[TokenStream, int]:
         """The longest beginning of a prompt that is known, and how many of its parts that is."""
         stream, done = TokenStream(), 0
+        keys: list[tuple[Part, ...]] = []
         for end in _ends(parts):
             key = parts[:end]
             known = self._known.get(key)
-            if known is not None:
-                self._known.move_to_end(key)
-            elif self._came_before(key):
+            if known is None:
+                if not self._came_before(key):
+                    break
                 known = self._remember(key, stream.followed_by(parts[done:end], self._encode))
-            else:
-                break
+            keys.append(key)
             stream, done = known, end
+        for key in reversed(keys):  # a longer one is found through those before it, which stay longer
+            self._known.move_to_end(key)
+        while self._characters > _CHARACTERS:
+            oldest, _ = self._known.popitem(last=False)
+            self._characters -= _size(oldest)
         return stream, done
 
     def clear(self) -> None:
@@ -106,9 +111,6 @@ class PromptPrefixes:
             stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids))
         self._known[key] = stream
         self._characters += _size(key)
-        while self._characters > _CHARACTERS:
-            oldest, _ = self._known.popitem(last=False)
-            self._characters -= _size(oldest)
         return stream
 
 
