@@ -265,6 +265,7 @@ def test_deep_nesting_has_no_end_but_the_reader_s() -> None:
         ("a**", "SGLC450", "at position 2 of the pattern: a repeat of nothing"),
         (r"\q", "SGLC450", r"at position 0 of the pattern: the escape `\q`"),
         ("[b-a]", "SGLC450", "at position 0 of the pattern: a range of a class"),
+        ("a{1," + "9" * 5000 + "}", "SGLC451", "at position 1 of the pattern"),
     ],
 )
 def test_a_pattern_is_refused_at_its_place(pattern: str, code: str, note: str) -> None:

@@ -227,6 +227,12 @@ def test_a_file_that_was_cut_short_is_refused() -> None:
         assert caught.value.code == "SGLC008"
 
 
+def test_a_number_of_too_many_digits_is_no_json() -> None:
+    with pytest.raises(UsageError, match="integer string conversion") as caught:
+        plan_from_text(f'{{"version": {"1" * 5000}}}', "plan.json")
+    assert caught.value.code == "SGLC008"
+
+
 def test_what_the_errors_say() -> None:
     text = plan_to_text(planned(0))
     data = json.loads(text)

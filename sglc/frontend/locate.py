@@ -137,9 +137,10 @@ def span(path: str, line: int, begin: int, end: int | None) -> Loc:
     A span over several lines is shown by its first line: from the start to the line's end, with `end` None.
     """
     source = linecache.getline(path, line)
-    if not source.isascii():
-        written = source.encode("utf-8", "replace")
-        begin, end = (
-            None if at is None else len(written[:at].decode("utf-8", "replace")) for at in (begin, end)
-        )
-    return Loc(shown_path(path), line, begin + 1, 0 if end is None else end + 1)
+
+    def column(at: int) -> int:
+        if source.isascii():  # or not there
+            return at + 1
+        return len(source.encode("utf-8", "replace")[:at].decode("utf-8", "replace")) + 1
+
+    return Loc(shown_path(path), line, column(begin), 0 if end is None else column(end))

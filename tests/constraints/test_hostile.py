@@ -83,6 +83,7 @@ HOSTILE = {
         ' | {"d40": {"type": "object", "properties": {"a": {"type": "null"}}}}, "$ref": "#/$defs/d0"}',
         None,
     ),
+    "a pattern of a million letters": ('{"pattern": "^" + "x" * 1_000_000}', None),
     "one of thousands": ('{"oneOf": [{"const": f"v{i}"} for i in range(4000)]}', "made True"),
     "one of thousands like each other": ('{"oneOf": [{"maxLength": i} for i in range(4000)]}', "SGLC456"),
     "lists of many": ('{"type": "array", "items": {"type": "integer"}, "minItems": 10**8}', "made True"),

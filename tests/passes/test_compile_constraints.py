@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import linecache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sglc as sgl
 from sglc.cli.program_file import open_functions
 from sglc.errors import LegalizeError, Loc, TraceError
 from sglc.ir.grammar.dfa import DEAD, accepts, compressed, forced_bytes
 from sglc.ir.grammar.fsm_summary import summary
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.schema_grammar import json_grammar
+from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
 from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
@@ -127,6 +130,22 @@ def test_a_place_behind_letters_of_several_bytes_is_counted_in_letters(tmp_path:
     loc = failure.value.loc
     assert loc is not None
     assert loc.column - 1 == line.index("(?=b)")
+
+
+@pytest.mark.parametrize("digits", [11, 5000])
+def test_a_number_of_too_many_digits_is_refused(digits: int) -> None:
+    """`re` does not say so as it says what else is wrong."""
+    pattern = f"a{{{'9' * digits}}}"
+    for check in (compile_regex, stop_pattern):
+        with pytest.raises(LegalizeError):
+            check(pattern)
+
+    @sgl.function
+    def ask(s: Any) -> None:
+        s += sgl.gen("x", regex=pattern)
+
+    with pytest.raises(TraceError, match="no regular expression"):
+        ask.trace()
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def _no_regex(value: Any) -> str:
         return "it must be a text"
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         return f"it is no regular expression: {error}"
     return ""
 
@@ -150,7 +150,7 @@ def _place(key: str, value: Any, loc: Loc) -> Loc:
             re.compile(pattern)
         except re.error as error:
             return (place_in_literal(pattern, error.pos, loc) if error.pos is not None else None) or loc
-        except TypeError:
+        except (TypeError, ValueError, OverflowError, RecursionError):
             return loc
     return loc
 

@@ -58,10 +58,10 @@ def compile_regex(pattern: str) -> ByteDfa:
     try:
         tree = _parser.parse(pattern, re.ASCII)
         return _deterministic(_Nfa(pattern, tree), pattern)
-    except re.error as error:
+    except (re.error, ValueError) as error:  # the latter of numbers with too many digits
         raise LegalizeError(
             "SGLC450", f"`{shown(pattern)}` is no regular expression", note=shown(f"{error}"),
-            hint="mend the pattern", at=error.pos,
+            hint="mend the pattern", at=getattr(error, "pos", None),
         ) from None  # fmt: skip
     except (OverflowError, RecursionError):
         raise _too_large(pattern) from None

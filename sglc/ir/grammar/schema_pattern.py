@@ -25,7 +25,8 @@ _SPACE: list[Range] = [
 ]  # fmt: skip
 _CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
-_REPEAT = re.compile(r"(?:[*+?]|\{(\d+)(?:(,)(\d*))?\})\??")
+_REPEAT = re.compile(r"(?:[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\})\??")
+_MOST_DIGITS = 9  # of a bound
 _PROPERTY = re.compile(r"\{[\w=]+\}")
 _ESCAPED = re.compile(r"x([0-9A-Fa-f]{2})|u\{([0-9A-Fa-f]+)\}|u([0-9A-Fa-f]{4})|c([A-Za-z])|0(?![0-9])")
 _LOW = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
@@ -67,18 +68,20 @@ class _Reader:
 
     def _piece(self, repeatable: bool) -> tuple[str, bool]:
         """The next piece, written anew, and whether a repeat may follow."""
-        rest, char = self._pattern[self._at :], self._pattern[self._at]
-        if char in "*+?{" and (repeat := _REPEAT.match(rest)) is not None:
+        char = self._pattern[self._at]
+        if char in "*+?{" and (repeat := _REPEAT.match(self._pattern, self._at)) is not None:
             if not repeatable:
                 raise self._wrong("a repeat of nothing", self._at)
-            self._at += repeat.end()
+            self._at = repeat.end()
             least, _, most = repeat.groups()
+            if max(len(least or ""), len(most or "")) > _MOST_DIGITS:
+                raise self._refused("a repeat whose bounds are too large", repeat.start())
             if least and most and int(most) < int(least):
-                raise self._wrong("a repeat whose bounds are in the wrong order", self._at - repeat.end())
+                raise self._wrong("a repeat whose bounds are in the wrong order", repeat.start())
             return repeat[0].removesuffix("?") if len(repeat[0]) > 1 else repeat[0], False
         match char:
             case "(":
-                return self._group(rest), False
+                return self._group(), False
             case ")":
                 self._at += 1
                 return ")", True
@@ -97,13 +100,13 @@ class _Reader:
                 self._at += 1
                 return _written([(ord(char), ord(char))]), True
 
-    def _group(self, rest: str) -> str:
-        if _LOOKAROUND.match(rest):
+    def _group(self) -> str:
+        if _LOOKAROUND.match(self._pattern, self._at):
             raise self._refused("a lookahead or lookbehind")
-        named = _GROUP.match(rest)
-        if rest.startswith("(?") and named is None:
+        named = _GROUP.match(self._pattern, self._at)
+        if named is None and self._pattern.startswith("(?", self._at):
             raise self._refused("a flag or a group of another language")
-        self._at += named.end() if named is not None else 1
+        self._at = named.end() if named is not None else self._at + 1
         return "(?:"
 
     def _escape(self, *, inside: bool) -> list[Range] | str:

@@ -53,10 +53,10 @@ def stop_pattern(pattern: str) -> StopPattern:
     try:
         found = _read(pattern)
         empty = found.search.matches_nothing if found.search is not None else found.regex.search("") is not None
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise LegalizeError(
-            "SGLC471", f"`{shown(pattern, 60)}` in `stop_regex` is no regular expression", note=f"{error}",
-            hint="mend the pattern", at=getattr(error, "pos", None),
+            "SGLC471", f"`{shown(pattern, 60)}` in `stop_regex` is no regular expression",
+            note=shown(f"{error}"), hint="mend the pattern", at=getattr(error, "pos", None),
         ) from None  # fmt: skip
     if empty:
         raise LegalizeError(

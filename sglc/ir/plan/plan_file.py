@@ -51,6 +51,8 @@ def plan_from_text(text: str, name: str) -> Plan:
     except json.JSONDecodeError as error:
         loc = Loc(name, error.lineno, error.colno)
         raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None
+    except ValueError as error:  # a number of too many digits
+        raise UsageError("SGLC008", f"this is no JSON: {error}", Loc(name, 1)) from None
     except RecursionError:
         raise VerifyError("SGLC221", "this is no plan: it is too deep") from None
     written = data.pop("hash", None) if isinstance(data, dict) else None

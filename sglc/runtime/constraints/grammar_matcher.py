@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sglc.errors import RunError
+from sglc.errors import RunError, shown
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.schema_grammar import json_grammar
 from sglc.runtime.constraints import automaton_cache
@@ -193,8 +193,8 @@ class Grammars:
                     note=f"its rule `{rule}` always needs itself again", hint="give it a way to end",
                 )  # fmt: skip
             return GrammarCompiler(info, cache_enabled=False).compile_grammar(grammar)
-        except RuntimeError as error:
-            said = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
+        except (RuntimeError, UnicodeError) as error:  # the latter of names and texts that it cannot read
+            said = shown(re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip())
             raise RunError(
                 "SGLC457", "the `ebnf` of this generation cannot be compiled", note=said, hint="mend it"
             ) from None
