@@ -22,7 +22,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_tests_of_the_runtime_import_torch_when_they_are_collected() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COLLECT], cwd=TESTS.parent, capture_output=True, text=True, check=False

@@ -284,7 +284,7 @@ function automaton(held) {
       (rows[depth.get(target)] = rows[depth.get(target)] || []).push(target);
     }
   }
-  const widest = Math.max(...rows.map((row) => row.length)), place = new Map();
+  const widest = Math.max(...rows.map((row) => row.length)), place = new Map(), ends = new Map(held.states);
   rows.forEach((row, layer) => row.forEach((each, column) =>
     place.set(each, [(widest - row.length) * gap / 2 + column * gap + gap / 2, layer * tall + radius + 8])));
   const pairs = new Map();
@@ -305,7 +305,7 @@ function automaton(held) {
       { class: `label ${matches(text) ? "" : "dim"}`.trim(), x: back ? x1 + radius + 6 : (x1 + x2) / 2 + 6, y: back ? y1 + 4 : (y1 + y2) / 2 + 4 }, clip(text, 26), make("title", {}, text)));
   }
   for (const [each, [cx, cy]] of place) {
-    const end = held.ends.includes(each), node = make("g", { class: `state node ${end ? "end" : ""}`.trim() },
+    const end = ends.get(each), node = make("g", { class: `state node ${end ? "end" : ""}`.trim() },
       make("circle", { cx, cy, r: radius }), end ? make("circle", { cx, cy, r: radius - 3 }) : null,
       make("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, String(each)));
     drawing.append(clickable(node, `state ${each}`, () => [

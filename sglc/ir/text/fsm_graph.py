@@ -79,8 +79,8 @@ def _cluster(number: int, held: HeldSites) -> list[str]:
     lines = [f"  subgraph cluster_{number} {{", f"    label={quoted(drawn['title'])};"]
     if drawn["left_out"]:
         return [*lines, f'    f{number}_0 [label="too many edges to draw"];', "  }"]
-    for state in drawn["states"]:
-        shape = "doublecircle" if state in drawn["ends"] else "circle"
+    for state, may_end in drawn["states"]:
+        shape = "doublecircle" if may_end else "circle"
         lines.append(f'    f{number}_{state} [label="{state}", shape={shape}];')
     for source, target, label, forced in drawn["edges"]:
         bold = ", style=bold" if forced else ""
@@ -91,7 +91,7 @@ def _cluster(number: int, held: HeldSites) -> list[str]:
 def drawing(held: HeldSites) -> dict[str, Any]:
     """An automaton as plain data; one with too many edges is `left_out`.
 
-    `edges` are (from, to, what is read, whether it is forced); `ends` are the states where a text may end.
+    `states` are (number, whether a text may end there), `edges` (from, to, what is read, whether it is forced).
     """
     too_large = summary(held.dfa).runs is None
     edges = () if too_large else compressed(held.dfa)
@@ -102,8 +102,7 @@ def drawing(held: HeldSites) -> dict[str, Any]:
     return {
         "title": held.title,
         "names": held.names,
-        "states": states,
-        "ends": [state for state in states if held.dfa.accepting[state]],
+        "states": [[state, held.dfa.accepting[state]] for state in states],
         "edges": [
             [edge.source, edge.target, _spelled(edge), bool(edge.rest) or forced[edge.source] is not None]
             for edge in shown
