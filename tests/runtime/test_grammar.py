@@ -195,6 +195,20 @@ def test_what_is_compiled_is_kept_while_it_is_small_enough(monkeypatch: pytest.M
     assert made == [first, second, first]
 
 
+def test_half_of_a_surrogate_pair_is_no_text() -> None:
+    tokens = [*BYTES, b"\xed\xa0\x80", b"x\xed", b"\xa0\x80", b"\x9f\xbf"]
+    half, begun, rest, last = range(len(BYTES), len(tokens))
+    constraint = Constraints(tokens, len(tokens)).of(Sampling(ebnf="root ::= [^a]+"))
+    assert constraint is not None
+    at_first = constraint.mask(constraint.start)
+    assert at_first[[3 + 0xED, begun]].all()
+    assert not at_first[half]
+    for lead in (3 + 0xED, begun):
+        mask = constraint.mask(constraint.advance(constraint.start, lead))
+        assert [byte for byte in range(256) if mask[3 + byte]] == [*range(0x80, 0xA0)]
+        assert mask[[rest, last]].tolist() == [False, True]
+
+
 def test_half_a_character_is_allowed_where_the_rest_can_follow() -> None:
     constraint = of({"enum": ["한"]})
     state = constraint.advance(constraint.start, 3 + ord('"'))

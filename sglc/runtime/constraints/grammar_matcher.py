@@ -56,12 +56,13 @@ class Grammars:
         self._token_bytes = token_bytes
         self._size = size
         self._next_bytes = lru_cache(lambda: NextBytes(token_bytes[:size]))
+        self._surrogates = lru_cache(lambda: Surrogates(token_bytes[:size], size))
         self._kept: OrderedDict[tuple[str, str], tuple[Any, Form, int]] = OrderedDict()  # the last used last
         self._lock = threading.Lock()  # of `_kept`: grammars may be read in several threads
 
     def prepare(self) -> None:
         """Load the libraries, and tell them the vocabulary."""
-        self._tokenizer_info, self._guidance, self._next_bytes()
+        self._tokenizer_info, self._guidance, self._next_bytes(), self._surrogates()
 
     def json_schema(self, schema: str) -> GrammarConstraint:
         """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.
@@ -100,7 +101,7 @@ class Grammars:
         def matcher() -> Matcher:
             if kind == "json_schema":
                 return self._guidance.matcher(compiled)
-            return XGrammarMatcher(compiled, self._size, self._next_bytes())
+            return XGrammarMatcher(compiled, self._size, self._next_bytes(), self._surrogates())
 
         return GrammarConstraint(matcher, self._token_bytes, self._size, form)
 
@@ -216,23 +217,45 @@ class NextBytes:
         return int(found[0]) if found.size and (found == found[0]).all() else None
 
 
+class Surrogates:
+    """Which ids would spell half of a surrogate pair, which is no text: xgrammar's `[^...]` lets it through."""
+
+    def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
+        half = re.compile(rb"\xed[\xa0-\xbf]")
+        self.begun = frozenset(number for number, data in enumerate(token_bytes) if data.endswith(b"\xed"))
+        inside, behind = np.ones((2, -(-size // 32) * 32), np.bool_)
+        for number, data in enumerate(token_bytes):
+            inside[number] = half.search(data) is None
+            behind[number] = half.search(b"\xed" + data) is None
+        self.others = np.packbits(inside, bitorder="little"), np.packbits(behind, bitorder="little")
+
+
 class XGrammarMatcher:
     """A `Matcher` of xgrammar."""
 
-    def __init__(self, compiled: CompiledGrammar, size: int, next_bytes: NextBytes) -> None:
+    def __init__(
+        self, compiled: CompiledGrammar, size: int, next_bytes: NextBytes, surrogates: Surrogates
+    ) -> None:
         from xgrammar import GrammarMatcher
 
         self._matcher: GrammarMatcher = GrammarMatcher(compiled)
         self._size = size
         self._next_bytes = next_bytes
+        self._surrogates = surrogates
+        self._begun = False  # whether the byte before may begin half of a pair
 
     def take(self, token: int) -> None:
         """Read a token, which is allowed."""
         taken = self._matcher.accept_token(token)
         assert taken, "a token that the mask allows is refused"
+        self._begun = token in self._surrogates.begun
 
     def look(self) -> Look:
         """The ids that may come next, and whether the text may end here."""
+        packed, may_end = self._allowed()
+        return packed & self._surrogates.others[self._begun], may_end
+
+    def _allowed(self) -> Look:
         words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
         self._matcher.fill_next_token_bitmask(words)
         return words.view(np.uint8)[0], self._matcher.is_completed()
@@ -241,7 +264,7 @@ class XGrammarMatcher:
         """Bytes that have to come next. xgrammar's own search for them knows no limit."""
         found = bytearray()
         while len(found) < limit:
-            packed, may_end = self.look()
+            packed, may_end = self._allowed()
             byte = None if may_end else self._next_bytes.only(packed)
             if byte is None or not self._matcher.accept_string(bytes([byte])):
                 break
