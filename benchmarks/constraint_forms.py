@@ -15,22 +15,15 @@ import numpy as np
 from sglc.ir.grammar.regex import compile_regex
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
+from tests.soak_constrained import CHARACTER, WORDS
 
-_WORDS = r"[\w\d\s]{1,16}"
 _BYTE = r"(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _HEX = "[0-9a-fA-F]"
-CHARACTER = (
-    r'\{\n    "name": "' + _WORDS + r'",\n    "house": "(Gryffindor|Slytherin|Ravenclaw|Hufflepuff)",\n'
-    r'    "blood status": "(Pure-blood|Half-blood|Muggle-born)",\n'
-    r'    "occupation": "(student|teacher|auror|ministry of magic|death eater|order of the phoenix)",\n'
-    r'    "wand": \{\n        "wood": "' + _WORDS + r'",\n        "core": "' + _WORDS + r'",\n'
-    r'        "length": [0-9]{1,2}\.[0-9]{0,2}\n    \},\n    "alive": "(Alive|Deceased)",\n'
-    r'    "patronus": "' + _WORDS + r'",\n    "bogart": "' + _WORDS + r'"\n\}'
-)  # this and `CITY` are SGLang's own examples
+# This and `CHARACTER` are SGLang's own examples.
 CITY = (
-    r'\{\n  "name": "' + _WORDS + r'",\n  "country": "' + _WORDS + r'",\n'
+    r'\{\n  "name": "' + WORDS + r'",\n  "country": "' + WORDS + r'",\n'
     r'  "latitude": [-+]?[0-9]*\.?[0-9]{0,2},\n'
-    r'  "population": [-+]?[0-9]{1,9},\n  "top 3 landmarks": \["' + _WORDS + r'", "' + _WORDS + r'", "' + _WORDS
+    r'  "population": [-+]?[0-9]{1,9},\n  "top 3 landmarks": \["' + WORDS + r'", "' + WORDS + r'", "' + WORDS
     + r'"\]\n\}'
 )  # fmt: skip
 PATTERNS = {

@@ -123,6 +123,11 @@ def shown(text: str, most: int = 300) -> str:
     """A text of the user's on one line of a message: in part if it is long, what cannot be printed escaped."""
     if len(text) > most:
         text = f"{text[: most - 3]}..."
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """A text with what cannot be printed escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

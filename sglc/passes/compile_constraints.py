@@ -67,8 +67,7 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
 
 
 def _has_form(op: Gen) -> bool:
-    held = op.sampling
-    return not (held.regex is None and held.json_schema is None and held.ebnf is None and not held.stop_regex)
+    return op.sampling.constrained or bool(op.sampling.stop_regex)
 
 
 def _fsm(op: Gen | Select) -> str:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sglc.ir.grammar.schema_leaves import Json
+from sglc.ir.grammar.schema_leaves import KINDS, Json, kinds_of
 
-_KINDS = ("string", "number", "array", "object", "boolean", "null")
 _MOST_PAIRED = 500  # of which each is compared with each
 
 
@@ -67,8 +66,7 @@ def _are_apart(one: Json, other: Json) -> bool:
 def _kinds(schema: dict[str, Any]) -> set[str]:
     """Types of values that a schema may hold of."""
     types = schema.get("type")
-    named = [types] if isinstance(types, str) else types if isinstance(types, list) else [*_KINDS]
-    return {"number" if kind == "integer" else kind for kind in named if isinstance(kind, str)}
+    return kinds_of(types) if isinstance(types, str | list) else {*KINDS}
 
 
 def _differ(one: Json, other: Json) -> bool:

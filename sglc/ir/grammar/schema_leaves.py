@@ -24,6 +24,7 @@ KEYWORDS = {
     "boolean": (),
     "null": (),
 }  # fmt: skip
+KINDS = tuple(kind for kind in KEYWORDS if kind != "integer")  # of values: an integer is a number
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 SUPPORTED = frozenset(
     {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "type", *_DEPENDENT}
@@ -196,6 +197,12 @@ def types_of(schema: Mapping[str, Json], path: str) -> list[str]:
     if not types or not all(isinstance(kind, str) and kind in KEYWORDS for kind in types):
         raise malformed(f"{path}/type", f"`type` is one of {', '.join(KEYWORDS)}, or a list of them")
     return list(dict.fromkeys(types))
+
+
+def kinds_of(types: Json) -> set[str]:
+    """The kinds of values that `type` speaks of, as far as it is well formed."""
+    named = [types] if isinstance(types, str) else types
+    return {"number" if kind == "integer" else kind for kind in named if isinstance(kind, str)}
 
 
 def escaped(name: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sglc.ir.grammar.schema_leaves import ANNOTATIONS, Json
+from sglc.ir.grammar.schema_leaves import ANNOTATIONS, KINDS, Json, kinds_of
 
-_KINDS = ("string", "number", "array", "object", "boolean", "null")
 _OPPOSITE = {
     "minimum": "exclusiveMaximum", "exclusiveMinimum": "maximum",
     "maximum": "exclusiveMinimum", "exclusiveMaximum": "minimum",
@@ -35,9 +34,8 @@ def _against(key: str, value: Json, schema: dict[str, Any]) -> Iterable[Json]:
     """Schemas of values that one keyword does not hold of."""
     match key:
         case "type" if isinstance(value, str | list):
-            named = [value] if isinstance(value, str) else value
-            kinds = {"number" if kind == "integer" else kind for kind in named if isinstance(kind, str)}
-            if others := [kind for kind in _KINDS if kind not in kinds]:
+            kinds = kinds_of(value)
+            if others := [kind for kind in KINDS if kind not in kinds]:
                 yield {"type": others}
         case "const":
             yield from _none_of([value])
@@ -68,7 +66,7 @@ def _against(key: str, value: Json, schema: dict[str, Any]) -> Iterable[Json]:
 def _none_of(values: list[Json]) -> Iterable[Json]:
     """Schemas of other values: of kinds that none of `values` is of, other texts, the other truth value."""
     kinds = {_kind(value) for value in values}
-    if others := [kind for kind in _KINDS if kind not in kinds]:
+    if others := [kind for kind in KINDS if kind not in kinds]:
         yield {"type": others}
     if texts := [value for value in values if isinstance(value, str)]:
         yield {"type": "string", "pattern": f"^(?:{_other_than(texts)})$"}

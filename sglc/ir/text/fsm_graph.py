@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglc.errors import printable, shown
 from sglc.ir.core import Program
 from sglc.ir.depth import with_room
 from sglc.ir.grammar.dfa import ByteDfa, Edge, compressed, forced_moves
@@ -29,8 +30,7 @@ class HeldSites:
     @property
     def title(self) -> str:
         """Names, form and size in one line."""
-        form = self.form if len(self.form) <= _MOST_CHARACTERS else f"{self.form[: _MOST_CHARACTERS - 3]}..."
-        return f"{', '.join(self.names)}: {form}: {summary(self.dfa)}"
+        return f"{', '.join(self.names)}: {shown(self.form, _MOST_CHARACTERS)}: {summary(self.dfa)}"
 
 
 @with_room
@@ -96,16 +96,16 @@ def drawing(held: HeldSites) -> dict[str, Any]:
     too_large = summary(held.dfa).runs is None
     edges = () if too_large else compressed(held.dfa)
     left_out = too_large or len(edges) > _MOST_EDGES
-    shown: Sequence[Edge] = () if left_out else edges
+    drawn: Sequence[Edge] = () if left_out else edges
     forced = forced_moves(held.dfa)
-    states = sorted({0, *(state for edge in shown for state in (edge.source, edge.target))})
+    states = sorted({0, *(state for edge in drawn for state in (edge.source, edge.target))})
     return {
         "title": held.title,
         "names": held.names,
         "states": [[state, held.dfa.accepting[state]] for state in states],
         "edges": [
             [edge.source, edge.target, _spelled(edge), bool(edge.rest) or forced[edge.source] is not None]
-            for edge in shown
+            for edge in drawn
         ],
         "left_out": left_out,
     }
@@ -123,8 +123,7 @@ def _spelled(edge: Edge) -> str:
 
 
 def _text(data: bytes) -> str:
-    text = data.decode("utf-8", "backslashreplace")
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return printable(data.decode("utf-8", "backslashreplace"))
 
 
 def quoted(text: str) -> str:
