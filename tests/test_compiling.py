@@ -23,6 +23,8 @@ from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.slow
 
+TAG = """{"format": {"type": "tag", "begin": "<a>", "end": "</a>", "content": {"type": "json_schema",
+"json_schema": {"enum": ["one", "two"]}}}}"""
 # xgrammar takes time that grows with the square of what is written here: over ten seconds.
 COSTLY = "root ::= " + " | ".join(f'[a-z]{{{i},{i + 900}}} "{i}"' for i in range(1, 500))
 
@@ -78,6 +80,8 @@ def test_what_was_compiled_apart_is_what_runs(backend: LocalBackend, folder: Pat
         {"regex": "(ab|cd){30,90}"},
         {"ebnf": 'root ::= "a" root'},
         {"json_schema": '{"not": {}}'},
+        {"structural_tag": TAG},
+        {"structural_tag": '{"format": {"type": "tag"}}'},
         {"regex": "(?=a)"},
     ):
         before = len(list(cache.glob("*")))

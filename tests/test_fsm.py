@@ -131,7 +131,8 @@ def f(q):
             s2, t1 = select(s1, 'y', ('yes', 'yesterday'))
             s3, t2 = select(s2, 'again', ('yes', 'yesterday'))
             s4, t3 = select(s3, 'z', (text, 'no'))
-            s5, t4 = gen(s4, 'w', json_schema='{"type": "integer"}')
+            s5, t4 = gen(s4, 'w', json_schema='{"type": "boolean"}')
+            s6, t5 = gen(s5, 'v', json_schema='{"type": "string", "pattern": "a"}')
             return t4
     return t0
 """)
@@ -144,6 +145,10 @@ def f(q):
         """label="y, again: 'yes' | 'yesterday': 3 states, 2 runs, 3 of 3 bytes forced";""",
         'f1_0 -> f1_3 [label="yes", style=bold];',
         'f1_3 -> f1_9 [label="terday", style=bold];',
+        r'label="w: {\"type\": \"boolean\"}: 3 states, 3 runs, 3 of 4 bytes forced";',
+        'f2_0 -> f2_6 [label="fals", style=bold];',
+        'f2_0 -> f2_6 [label="tru", style=bold];',
+        'f2_6 -> f2_7 [label="e", style=bold];',
     ]
     assert main(["compile", "examples/quickstart.py", "--target", "local", "--emit", "fsm"]) == 0
     assert "cluster" not in capsys.readouterr().out

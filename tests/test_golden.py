@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.backends.registry import connect
 from sglc.errors import SglcError, render
 from sglc.explain.explanation import explained_compiled
 from sglc.ir.plan.plan_text import plan_text
@@ -70,7 +71,10 @@ def test_golden(case: Case, request: pytest.FixtureRequest) -> None:
     assert (kind, found) == (case.kind, case.expected)
 
 
-def openai_target(model: str) -> Target:
+def api_target(model: str) -> Target:
+    """That of a back end's name, or of a model of OpenAI's or of a server of one's own (`m@server`)."""
+    if ":" in model:
+        return connect(model).target
     name, _, server = model.partition("@")
     url = {"base_url": "http://127.0.0.1:9/v1"} if server else {}
     chat = False if server == "completions" else None
@@ -81,7 +85,7 @@ def outcome(case: Case) -> tuple[str, str]:
     styles = [order[1:] for order in case.orders if order.startswith("@")]
     tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
     models = [order[1:] for order in case.orders if order.startswith("=")]
-    target = openai_target(models[0]) if models else Target("local", tokenizer)
+    target = api_target(models[0]) if models else Target("local", tokenizer)
     passes = [
         order
         for order in case.orders

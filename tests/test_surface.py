@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -704,6 +705,17 @@ def test_what_is_no_budget(budget: dict[str, Any]) -> None:
 # -- arguments of `gen` and `run` ------------------------------------------------------------------
 
 
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
+
+
+class Dumped:
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        return TAG if mode == "json" else {}
+
+
+DUMPED = Dumped()
+
+
 def fields_of(program: sgl.Function, **kwargs: Any) -> list[Any]:
     return [op.sampling for op in program.trace(**kwargs).ops if type(op).__name__ == "Gen"]  # type: ignore[attr-defined]
 
@@ -717,8 +729,10 @@ def test_every_argument_of_gen_reaches_the_generation() -> None:
         )  # fmt: skip
         s += sgl.gen("y", json_schema={"type": "object"}, stop_regex=["a", "b"])
         s += sgl.gen("z", ebnf='root ::= "a"', logprob_start_len=-1, top_logprobs_num=2)
+        s += sgl.gen("t", structural_tag=TAG)
+        s += sgl.gen("u", structural_tag=DUMPED)
 
-    x, y, z = fields_of(program)
+    x, y, z, t, u = fields_of(program)
     assert x == sampling(
         max_tokens=9, min_tokens=2, n=3, stop=("a",), stop_token_ids=(7,), stop_regex=("b+",), temperature=0.5,
         top_p=0.9, top_k=40, min_p=0.1, frequency_penalty=0.3, presence_penalty=-0.4, ignore_eos=True,
@@ -727,6 +741,7 @@ def test_every_argument_of_gen_reaches_the_generation() -> None:
     )  # fmt: skip
     assert y == sampling(json_schema='{"type": "object"}', stop_regex=("a", "b"))
     assert z == sampling(ebnf='root ::= "a"', top_logprobs=2)
+    assert t == u == sampling(structural_tag=json.dumps(TAG))
 
 
 def sampling(**fields: Any) -> Any:
@@ -772,7 +787,8 @@ def test_a_list_of_stops_stays_the_user_s() -> None:
         {"stop_regex": 7}, {"stop": [1]}, {"stop_token_ids": ["a"]}, {"logprob_start_len": -2},
         {"top_logprobs_num": -1}, {"return_logprob": 1}, {"return_text_in_logprobs": "yes"},
         {"json_schema": "{"}, {"json_schema": "[1]"}, {"json_schema": Point}, {"json_schema": {"a": {1}}},
-        {"ebnf": ""}, {"logit_bias": [1]}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: "a"}},
+        {"ebnf": ""}, {"structural_tag": "{"}, {"structural_tag": 1},
+        {"logit_bias": [1]}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: "a"}},
         {"logit_bias": {-1: 1}}, {"logit_bias": {1: float("nan")}},
         {"return_logprob": False, "top_logprobs_num": 3}, {"seed": -1}, {"retries": "2"},
     ],
@@ -787,7 +803,12 @@ def test_values_out_of_range(arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "forms",
-    [{"dtype": int, "regex": "a"}, {"regex": "a", "ebnf": "b"}, {"json_schema": {}, "dtype": Point}],
+    [
+        {"dtype": int, "regex": "a"},
+        {"regex": "a", "ebnf": "b"},
+        {"json_schema": {}, "dtype": Point},
+        {"structural_tag": TAG, "ebnf": "b"},
+    ],
 )
 def test_two_forms_at_once(forms: dict[str, Any]) -> None:
     with pytest.raises(TraceError, match="SGLC112"):
@@ -813,7 +834,6 @@ def test_nothing_beside_choices_is_dropped(beside: dict[str, Any]) -> None:
 
 def test_the_same_text_ends_the_same_in_every_spelling() -> None:
     """The fields of a class as `dtype` are those of its schema given by hand."""
-    import json
 
     schema = {
         "type": "object",

@@ -79,11 +79,10 @@ def meta_info(call: CallRecord) -> dict[str, Any]:
     if call.kind == "select":
         return {**shared, **_select_info(call), **asdict(call)}
     first = call.samples[0]
-    finish = {"type": first.finish}
     texts = first.texts or (None,) * len(first.ids)
     return {
         **shared,
-        "finish_reason": {**finish, "length": len(first.ids)} if first.finish == "length" else finish,
+        "finish_reason": first.finish_reason,
         "input_token_logprobs": list(call.prompt_logprobs),
         "output_token_logprobs": list(zip(first.logprobs, first.ids, texts, strict=True)),
         "input_top_logprobs": _lists(call.prompt_top_logprobs),

@@ -200,12 +200,9 @@ def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
         loc: of the program, or of the generation, that needs it.
 
     Raises:
-        UsageError: SGLC012, the name is unknown; SGLC013, a back end of a later release.
+        UsageError: SGLC012, the name is unknown.
     """
-    chosen = _known(_defaults.default_backend if backend is None else backend, loc)
-    if isinstance(chosen, Unconnected):
-        raise chosen.refusal(loc)
-    return chosen
+    return _known(_defaults.default_backend if backend is None else backend, loc)
 
 
 def _known(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
@@ -217,14 +214,6 @@ def _known(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
         return connect(backend)
     except UsageError as error:
         raise UsageError(error.code, error.message, loc, note=error.note, hint=error.hint) from None
-
-
-@runtime_checkable
-class Unconnected(Protocol):
-    """A back end that a program can name, and that this release cannot run anything on."""
-
-    def refusal(self, loc: Loc | None) -> UsageError:
-        """Why, for the program at `loc`."""
 
 
 def flush_cache(backend: Backend | str | None = None) -> None:

@@ -165,6 +165,7 @@ class Gen(Op):
 
     `ahead`: tokens of one request of an API that may go on past it, to generations behind it; 0: none may.
     `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
+    Where whole turns are kept, it ends in how many.
     `unify`: it is made once for all that ask for the same, here and in other rows.
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.

@@ -14,8 +14,9 @@ class Sampling:
     means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
     it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
     or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same
-    way; of the three at most one is given. A schema is enforced whole, `strict` or not. With `canonical`,
-    text that has to follow is made of the tokens that the tokenizer makes of it; else of any that spell it.
+    way; `structural_tag` (JSON) constrains what markers in a free text begin. Of the four at most one is given.
+    A schema is enforced whole, `strict` or not. With `canonical`, text that has to follow is made of the tokens
+    that the tokenizer makes of it; else of any that spell it.
     `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where
     matches have no longest length, a stream shows no text early.
 
@@ -39,6 +40,7 @@ class Sampling:
     regex: str | None = None
     json_schema: str | None = None
     ebnf: str | None = None
+    structural_tag: str | None = None
     canonical: bool = True
     strict: bool = False
     stop_regex: tuple[str, ...] = ()
@@ -52,5 +54,10 @@ class Sampling:
 
     @property
     def constrained(self) -> bool:
-        """Whether the whole text is held to a form."""
-        return not (self.regex is self.json_schema is self.ebnf is None)
+        """Whether the text is held to a form, or pieces of it."""
+        return not (self.regex is self.json_schema is self.ebnf is self.structural_tag is None)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether ids that were made are less likely from then on."""
+        return bool(self.frequency_penalty or self.presence_penalty)

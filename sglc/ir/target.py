@@ -67,10 +67,12 @@ class Takes:
     """
 
     stops: int | None = None  # stop strings of one request; None: any number
+    blank_stops: bool = True  # stop strings of white space alone
     samples: int | None = None  # samples of one request; None: any number
     seed: bool = True
     temperature: float | None = math.inf  # the highest; None: no other than 1
     top_p: bool = True
+    top_p_at_any_temperature: bool = True  # else one of the two, with the other left at 1
     top_k: bool = True
     min_p: bool = True
     penalties: bool = True
@@ -82,10 +84,29 @@ class Takes:
     prompt_logprobs: bool = True
     regex: bool = True
     ebnf: bool = True
-    json_schema: str = "full"  # `full`, `strict` (the subset of OpenAI's structured outputs), or "" for none
+    structural_tag: bool = True
+    json_schema: str = "full"  # `full`, a subset (a name of `ir.grammar.schema_subsets`), or "" for none
     reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
     prefill: bool = True  # goes on behind text that is given in the assistant's turn
+    bound_prefill: bool = True  # also held to a form, and behind white space
+    roles: tuple[str, ...] | None = None  # whose turns there may be; None: anybody's
+    late_system: bool = True  # system turns may stand behind others
     cache_key: bool = False  # may be told which prompts begin alike (`Gen.cache_key`)
+    cache_least: int = 1024  # tokens of the shortest prompt that is kept
+    cache_turns: bool = False  # keeps whole turns, and is told behind which one
+
+    def turn_refused(self, role: str, *, behind: bool) -> str:
+        """Why a turn of `role` cannot stand where it does, `behind` others than system turns; or nothing."""
+        if self.roles is not None and role not in self.roles:
+            return f"there are no turns of `{role}`, but of {', '.join(f'`{own}`' for own in self.roles)}"
+        if role == "system" and behind and not self.late_system:
+            return "a system turn stands behind others, and instructions stand before the conversation alone"
+        return ""
+
+    def sent_stops(self, stop: Sequence[str]) -> tuple[str, ...]:
+        """The stop strings of a generation that its request is given; at the others the text is cut here."""
+        sent = [text for text in stop if self.blank_stops or not text.isspace()]
+        return tuple(sent if self.stops is None else sent[: self.stops])
 
 
 EVERYTHING = Takes()
@@ -107,6 +128,7 @@ class Target:
     concurrency: int = 16  # generations that it runs at once; the executor keeps 4 x this many rows live
     protocol: str = "tokens"
     takes: Takes = EVERYTHING
+    known: bool = True  # else what it takes is what its protocol has in common
     guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind

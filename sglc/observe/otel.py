@@ -24,6 +24,11 @@ from sglc.ir.plan.segment import GenNode
 from sglc.ir.target import Target
 
 _MODULE = "opentelemetry.trace"
+# Who runs the models of a back end, in the words of the conventions.
+_PROVIDERS = {
+    "openai": "openai", "azure": "azure.ai.openai", "anthropic": "anthropic", "gemini": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+}  # fmt: skip
 
 
 class Spans:
@@ -120,7 +125,8 @@ class RowSpan:
         target = self._others.get(output.site, self._target)
         operation = "chat" if target is not None and target.protocol == "chat" else "text_completion"
         model = "" if target is None else target.name
-        provider = "openai" if model.startswith("openai:") else "sglc"
+        kind, _, name = model.partition(":")
+        provider = _PROVIDERS.get(kind, "sglc")
         asked: dict[str, Any] = {"sglc.kind": "select"}
         if isinstance(output.node, GenNode):
             sampling = output.node.sampling
@@ -136,7 +142,7 @@ class RowSpan:
             start_time=self._ns(output.started_s),
             attributes={
                 "gen_ai.operation.name": operation, "gen_ai.provider.name": provider,
-                "gen_ai.request.model": model.removeprefix("openai:"), "sglc.site": str(output.site),
+                "gen_ai.request.model": name if kind in _PROVIDERS else model, "sglc.site": str(output.site),
                 "code.file.path": output.node.loc.file, "code.line.number": output.node.loc.line,
                 **asked, **counts,
             },

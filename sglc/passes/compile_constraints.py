@@ -14,6 +14,7 @@ from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.schema_grammar import check_schema
 from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.grammar.structural_tag import check_structural_tag, schemas_of
 from sglc.ir.ops import Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere, rewritten
@@ -42,7 +43,7 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
 
     Raises:
         LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC450, SGLC451, SGLC455 and SGLC456 a `json_schema`,
-            SGLC457 an `ebnf`, SGLC471 and SGLC472 a `stop_regex`.
+            SGLC457 an `ebnf`, SGLC464 and SGLC465 a `structural_tag`, SGLC471 and SGLC472 a `stop_regex`.
     """
     if not any(
         isinstance(op, Select) or (isinstance(op, Gen) and _has_form(op)) for op in everywhere(program.ops)
@@ -53,9 +54,9 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
     def changed(op: Op) -> Op:
         if isinstance(op, Gen) and _has_form(op):
             _check(op, target)
-            schema = op.sampling.json_schema
-            for ignored in enforced(schema).ignored if schema is not None else ():
-                remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
+            for schema in _schemas(op.sampling):
+                for ignored in enforced(schema).ignored:
+                    remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
         elif not isinstance(op, Select):
             return op
         said = _held_to(op) if target.takes.regex else ""
@@ -68,6 +69,12 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
 
 def _has_form(op: Gen) -> bool:
     return op.sampling.constrained or bool(op.sampling.stop_regex)
+
+
+def _schemas(sampling: Sampling) -> tuple[str, ...]:
+    if sampling.structural_tag is not None:
+        return schemas_of(sampling.structural_tag)
+    return () if sampling.json_schema is None else (sampling.json_schema,)
 
 
 def _fsm(op: Gen | Select) -> str:
@@ -91,6 +98,11 @@ def _held_to(op: Gen | Select) -> str:
             )
         case Sampling(ebnf=str(grammar)):
             return f"is held to a grammar of {len(grammar):,} characters, read by a parser as it is generated"
+        case Sampling(structural_tag=str(tag)):
+            return (
+                f"is free text with pieces of a form, in a structural tag of {len(tag):,} characters, "
+                "read by a parser as it is generated"
+            )
         case _:
             return ""
 
@@ -101,7 +113,7 @@ def _check(op: Gen, target: Target) -> None:
             check(text)
         except LegalizeError as error:
             # A place in a pattern that stands in a schema is none in the schema's text.
-            at = None if text == op.sampling.json_schema else error.at
+            at = None if text in (op.sampling.json_schema, op.sampling.structural_tag) else error.at
             found = None if at is None else place_in_literal(text, at, op.loc)
             raise LegalizeError(
                 error.code, error.message, found or place(op.loc), note=error.note, hint=error.hint
@@ -115,5 +127,7 @@ def _checks(sampling: Sampling, target: Target) -> Iterator[tuple[Callable[[str]
         yield check_schema if target.takes.json_schema == "full" else enforced, sampling.json_schema
     if sampling.ebnf is not None:
         yield check_gbnf, sampling.ebnf
+    if sampling.structural_tag is not None:
+        yield check_structural_tag, sampling.structural_tag
     for pattern in sampling.stop_regex:
         yield stop_pattern, pattern

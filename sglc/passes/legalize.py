@@ -35,6 +35,10 @@ def legalize(program: Program, target: Target) -> Rewrite:
     for op in walk(program.ops):
         match op:
             case Gen() | Select():
+                if not target.known:
+                    remarks.setdefault(
+                        _UNKNOWN, Remark("legalize", f"`{target.name}` {_UNKNOWN}", place(op.loc))
+                    )
                 for said in _checked(op, target):
                     remarks.setdefault(said, Remark("legalize", said, place(op.loc)))
             case Call():
@@ -43,6 +47,9 @@ def legalize(program: Program, target: Target) -> Rewrite:
                 for remark in found:
                     remarks.setdefault(remark.message, remark)
     return (program, tuple(remarks.values())) if remarks else program
+
+
+_UNKNOWN = "is in no table of models, so it is asked only for what all of its kind take (`takes=` says more)"
 
 
 def _checked(op: Gen | Select, target: Target) -> Iterator[str]:
@@ -65,7 +72,7 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
             )
     form = form_for(sampling, takes)
     yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
-    local = stops_here(sampling, takes)
+    local = len(sampling.stop) - len(takes.sent_stops(sampling.stop))
     if form is not None and form.inside:
         local = 0 if sampling.regex is not None else len(sampling.stop)  # texts of a pattern are short anyway
     if local:
@@ -79,11 +86,6 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
         yield f"`{target.name}` counts what it thinks before the answer in `max_tokens`"
     if not takes.seed:
         yield f"`{target.name}` takes no seed: the same run again may give other texts"
-
-
-def stops_here(sampling: Sampling, takes: Takes) -> int:
-    """How many of the stop strings are more than one request takes."""
-    return 0 if takes.stops is None else max(0, len(sampling.stop) - takes.stops)
 
 
 def _select(op: Select, target: Target) -> Iterator[str]:
@@ -133,6 +135,10 @@ LIMITS = (
         "leave it out, or lower it", "models that reason take no temperature, others one up to 2",
     ),
     Limit("top_p", lambda s: s.top_p != 1, lambda _, t: t.top_p, "leave it out"),
+    Limit(
+        "top_p", lambda s: s.top_p != 1 and s.temperature != 1, lambda _, t: t.top_p_at_any_temperature,
+        "give one of the two", "it takes `temperature` or `top_p`, not both",
+    ),
     Limit("top_k", lambda s: s.top_k != -1, lambda _, t: t.top_k, "use `top_p`, or leave it out"),
     Limit("min_p", lambda s: s.min_p != 0, lambda _, t: t.min_p, "use `top_p`, or leave it out"),
     Limit("frequency_penalty", lambda s: s.frequency_penalty != 0, lambda _, t: t.penalties, "leave it out"),

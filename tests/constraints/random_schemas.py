@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal, localcontext
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -89,6 +90,18 @@ def with_definitions(random: Random) -> Any:
     }
 
 
+def of_older_draft(random: Random) -> Any:
+    """A schema that says that it is of an older draft, with keywords that are not known there."""
+    made = with_definitions(random)
+    draft = random.choice(("http://json-schema.org/draft-06/schema#", "http://json-schema.org/draft-07/schema#",
+                           "https://json-schema.org/draft/2019-09/schema"))  # fmt: skip
+    made = {"$schema": draft, **(made if isinstance(made, dict) else {"allOf": [made]})}
+    if random.random() < 0.3:
+        made["items"] = [schema(random, 1) for _ in range(random.randint(1, 2))]
+        made["additionalItems"] = schema(random, 1)
+    return made
+
+
 def value(random: Random, depth: int) -> Any:
     """A JSON value."""
     kind = random.randrange(8 if depth else 6)
@@ -148,6 +161,15 @@ def _array(random: Random, depth: int) -> dict[str, Any]:
     if random.random() < 0.1:
         made["unevaluatedItems"] = False
     made.update(_bounds(random, "minItems", "maxItems", 4))
+    if random.random() < 0.15:
+        made["uniqueItems"] = True
+        made["items"] = random.choice(
+            ({"enum": ["a", 1, True, None, "b"]}, {"type": "boolean"}, {"enum": [1, 2, "x"], "type": "integer"})
+        )
+    if random.random() < 0.15:
+        made["contains"] = schema(random, depth - 1)
+        if random.random() < 0.2:
+            made["minContains"] = random.randint(0, 1)
     return made
 
 
@@ -169,6 +191,10 @@ def _object(random: Random, depth: int) -> dict[str, Any]:
         }
     if random.random() < 0.2:
         made.update(_bounds(random, "minProperties", "maxProperties", 3))
+    if random.random() < 0.15:
+        made["propertyNames"] = random.choice(
+            ({"pattern": pattern(random)}, {"enum": ["a", 'q"', ""]}, {"maxLength": 1}, {"const": "b"}, False)
+        )
     return made
 
 
@@ -218,7 +244,7 @@ class Reference:
     def __init__(self, schema: Any) -> None:
         # As decimal numbers on both sides, so that 0.29 is a multiple of 0.01.
         exact = json.loads(json.dumps(_in_python(schema)), parse_float=Decimal)
-        self._validator = _VALIDATOR(exact, format_checker=_FORMAT_CHECKER)
+        self._validator = _validator(exact)(exact, format_checker=_FORMAT_CHECKER)
 
     def problem(self, document: Any) -> str:
         """What is wrong with a document; nothing if it is valid."""
@@ -266,10 +292,20 @@ def _is_integer(checker: Any, value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | Decimal) and value == int(value)
 
 
+@cache
+def _counting(validator: Any) -> Any:
+    checker = validator.TYPE_CHECKER.redefine("integer", _is_integer)
+    # That of 2019-09 takes the keywords of a schema for `additionalProperties` for names of properties.
+    name = "unevaluatedProperties"
+    newest = {name: jsonschema.Draft202012Validator.VALIDATORS[name]} if name in validator.VALIDATORS else {}
+    return jsonschema.validators.extend(validator, newest, type_checker=checker)
+
+
+def _validator(schema: Any) -> Any:
+    """The validator of the draft that a schema names."""
+    return _counting(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
+
+
 _TOKEN = re.compile(r"\[(?:\\.|[^\]])*\]|\\.|[.$]", re.DOTALL)
 _SAME = {".": "[^\n\r\u2028\u2029]", "$": r"\Z", r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]"}
 _FORMAT_CHECKER = jsonschema.FormatChecker(("date", "ipv4", "ipv6", "uuid", "email"))
-_VALIDATOR = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
-)

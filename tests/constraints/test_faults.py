@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from sglc.errors import LegalizeError
+from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.schema_grammar import json_grammar
 from tests.constraints.random_schemas import Reference, parsed
 from tests.constraints.verdicts import accepts, ours
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+WORD = {"type": "string"}
 EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}
 
 
@@ -37,6 +40,45 @@ EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": Fa
         ),
         (EVALUATED, ['{"a": 1}', "{}"], ['{"b": 1}']),
         ({"unevaluatedProperties": False, "type": "object"}, ["{}"], ['{"a": 1}']),
+        (
+            {"type": "array", "items": {"enum": ["a", 1, True]}, "uniqueItems": True, "minItems": 1},
+            ['["a"]', '[1, "a"]', "[true, 1]", '[1, true, "a"]'],
+            ["[]", "[1, 1]", '["a", "b"]', '["a", 1, true, 1]'],
+        ),
+        (
+            {"type": ["array", "null"], "items": {"type": "boolean"}, "uniqueItems": True, "maxItems": 2},
+            ["null", "[]", "[true, false]", "[false, true]"], ["[true, true]", "1"],
+        ),
+        (  # more than can be listed in every order: in the schema's
+            {"type": "array", "items": {"enum": [*"abcdefgh"]}, "uniqueItems": True},
+            ['["a", "h"]', json.dumps([*"abcdefgh"])], ['["a", "a"]', '["a", "i"]'],
+        ),
+        (
+            {"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "maxItems": 3},
+            ["[5]", "[1, 9]", "[1, 2, 7]", "[6, 6, 6]"], ["[]", "[1]", "[1, 2, 3]", "[1, 2, 3, 7]"],
+        ),
+        ({"contains": WORD, "type": ["array", "boolean"]}, ['[1, "a", null]', "true"], ["[]", "[1]"]),
+        ({"contains": WORD, "minContains": 0, "type": "array", "items": {}}, ["[]", "[1]"], ["1"]),
+        (
+            {"type": "object", "propertyNames": {"pattern": "^a"}, "additionalProperties": {"type": "integer"}},
+            ["{}", '{"a": 1, "ab": 2}'], ['{"b": 1}', '{"a": "b"}'],
+        ),
+        (
+            {"propertyNames": {"enum": ["a", 'q"']}, "properties": {"a": {"type": "null"}, "b": WORD}},
+            ["{}", '{"a": null}', r'{"a": null, "q\"": 1}'], ['{"b": null}', '{"a": 1}', '{"x": 1}'],
+        ),
+        (
+            {"$ref": "#/$defs/o",
+             "$defs": {"o": {"propertyNames": {"$ref": "#/$defs/n"}}, "n": {"maxLength": 2}}},
+            ["{}", '{"ab": 1}', '{"éé": 1}'], ['{"abc": 1}', "1"],
+        ),
+        ({"type": "object", "propertyNames": False}, ["{}"], ['{"a": 1}']),
+        # Older drafts do not know these keywords, inside of `not` and beside `$ref` neither.
+        ({"$schema": DRAFT_4, "type": "boolean", "const": True}, ["true", "false"], ["1"]),
+        (
+            {"$schema": DRAFT_4, "not": {"type": "object", "const": 1}, "type": ["null", "object"]},
+            ["null"], ["{}"],
+        ),
         ({"unevaluatedItems": False, "type": "array"}, ["[]"], ["[1]"]),
         (
             {"type": "object", "properties": {"a": True}, "additionalProperties": True},
@@ -115,6 +157,51 @@ def test_what_is_let_through(schema: Any, taken: list[str], refused: list[str]) 
         assert Reference(schema).problem(parsed(text)) == ""
     for text in refused:
         assert not accepts(start, text), text
+
+
+def test_what_stands_beside_a_reference_tells_nothing_apart_in_older_drafts() -> None:
+    one = {"$ref": "#/definitions/a", "type": "number"}
+    schema = {"$schema": DRAFT_4, "definitions": {"a": {"type": "string"}}, "oneOf": [one, {"type": "string"}]}
+    start = ours(schema)
+    assert Reference(schema).problem("x") != ""  # both hold
+    assert start is None or not accepts(start, '"x"')
+    newest = {key: part for key, part in schema.items() if key != "$schema"}
+    start = ours(newest)
+    assert start is not None
+    assert accepts(start, '"x"')
+
+
+@pytest.mark.parametrize(
+    ("draft", "known"),
+    [
+        ("draft-04", []),
+        ("draft-06", ["const", "propertyNames"]),
+        ("draft-07", ["const", "if", "propertyNames", "then"]),
+        ("2019-09", ["const", "dependentRequired", "if", "propertyNames", "then"]),
+        ("2020-12", ["const", "dependentRequired", "if", "prefixItems", "propertyNames", "then"]),
+    ],
+)
+def test_what_a_draft_does_not_know_is_remarked(draft: str, known: list[str]) -> None:
+    keywords = {
+        "const": [1], "if": True, "then": True, "prefixItems": [True], "dependentRequired": {},
+        "propertyNames": True,
+    }  # fmt: skip
+    schema = {
+        "$schema": f"http://json-schema.org/{draft}/schema#",
+        "properties": {"a/b": {"allOf": [keywords]}},
+    }
+    said = enforced(json.dumps(schema)).ignored
+    at = "#/properties/a~1b/allOf/0"
+    assert {*said} == {
+        f"at `{at}/{key}` of `json_schema`: `{key}`, which this draft does not know, has no effect"
+        for key in keywords.keys() - {*known}
+    }
+
+
+def test_the_oldest_drafts_are_refused() -> None:
+    with pytest.raises(LegalizeError) as refused:
+        enforced('{"$schema": "http://json-schema.org/draft-03/schema#", "divisibleBy": 2}')
+    assert (refused.value.code, refused.value.note) == ("SGLC456", "at `#/$schema`")
 
 
 OBJECTS = '{"type": "object", "required": ["a"], "properties": {"a": '

@@ -22,8 +22,8 @@ def test_what_is_let_through_is_valid() -> None:
     found: Counter[str] = Counter()
     cases = at_depth(20, 100, 1500)
     assert list(problems(7, cases, found)) == []
-    assert found["schemas"] == 2 * cases
-    assert found["refused"] < 0.3 * found["schemas"]
+    assert found["schemas"] == 3 * cases
+    assert found["refused"] < 0.33 * found["schemas"]
     assert found["texts"] > 3 * cases
     # Those that were changed are told apart both ways.
     assert min(found["changed texts, accepted"], found["changed texts, invalid"]) > 5 * cases
@@ -70,9 +70,9 @@ def _everywhere(form: Any, fault: Callable[[Node], Node]) -> Any:
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(verdicts, "CONSTRAINTS", Constraints(verdicts.BYTES, len(verdicts.BYTES)))
-    schema_grammar.json_grammar.cache_clear()
+    schema_grammar.exact_schema.cache_clear()
     yield
-    schema_grammar.json_grammar.cache_clear()
+    schema_grammar.exact_schema.cache_clear()
 
 
 LONG = ("formats have no effect", "one of `allOf` is left out", "an exclusive bound is not")  # to find

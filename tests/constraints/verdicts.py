@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from sglc.errors import LegalizeError, RunError
 from sglc.ir.grammar import schema_grammar
 from sglc.ir.grammar.json_schema import read
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
-from sglc.runtime.constraints.grammar_constraint import GrammarConstraint, Matcher
-from tests.constraints.suites import Case, store, suite
+from sglc.runtime.constraints.grammar_constraint import GrammarConstraint, Look, Matcher
+from sglc.runtime.constraints.protocol import Constraint
+from tests.constraints.suites import DRAFTS, NEWEST, Case, store, suite
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CONSTRAINTS = Constraints(BYTES, len(BYTES))
@@ -33,8 +36,28 @@ def ours(schema: Any) -> Start | None:
         constraint = CONSTRAINTS.of(Sampling(json_schema=json.dumps(schema)))
     except (LegalizeError, RunError):
         return None
-    assert isinstance(constraint, GrammarConstraint)
-    return constraint._new_matcher
+    if isinstance(constraint, GrammarConstraint):
+        return constraint._new_matcher
+    assert constraint is not None
+    return lambda: _Walk(constraint)
+
+
+class _Walk:
+    """A `Matcher` along an automaton."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint, self._state = constraint, constraint.start
+
+    def take(self, token: int) -> None:
+        assert self._constraint.mask(self._state)[token], "a token that the mask does not allow"
+        self._state = self._constraint.advance(self._state, token)
+
+    def look(self) -> Look:
+        packed = np.packbits(self._constraint.mask(self._state), bitorder="little")
+        return packed, self._constraint.accepting(self._state)
+
+    def ahead(self, limit: int) -> bytes:
+        return self._constraint.ahead(self._state)[:limit]
 
 
 def bare(schema: Any) -> Start | None:
@@ -102,10 +125,10 @@ def spellings(document: Any, schema: Any) -> Iterator[str]:
 def unnarrowed(schema: Any) -> Start | None:
     """As `ours`, without what is a choice: types that keywords tell, names that are listed, lists that end."""
     try:
-        grammar = schema_grammar._written(read(schema, exact=True).form)
+        grammar = schema_grammar._grammar(schema_grammar._written(read(schema, exact=True).form))
     except LegalizeError:
         return None
-    if schema_grammar._problem(grammar):
+    if schema_grammar.problem_of(grammar):
         return None
     return lambda: CONSTRAINTS._grammars._guidance.matcher(grammar)
 
@@ -118,21 +141,26 @@ def kind_of_reject(start: Start, document: Any, schema: Any) -> str | None:
     if any(accepts(start, text) for text in texts) or accepts_in_some_order(start, document):
         return "order"
     whole = json.loads(texts[0], parse_float=_shortest)
-    if accepts_in_some_order(start, whole):
+    if accepts(start, json.dumps(whole, ensure_ascii=False)) or accepts_in_some_order(start, whole):
         return "spelling of a number"
     wider = unnarrowed(schema)
-    if wider is not None and (accepts_in_some_order(wider, document) or accepts_in_some_order(wider, whole)):
+    if wider is None:  # of `not`, `if`, `oneOf` and the like, which are said in words that imply them
+        return "other words"
+    if accepts_in_some_order(wider, document) or accepts_in_some_order(wider, whole):
         return "choice"
-    return "other"
+    return "order, not found" if accepts_in_some_order(wider, whole, given_up=True) else "other"
 
 
-def accepts_in_some_order(start: Start, document: Any) -> bool:
-    """Whether a document is accepted with its properties in some order, as far as a short search tells."""
+def accepts_in_some_order(start: Start, document: Any, *, given_up: bool = False) -> bool:
+    """Whether a document is accepted with its properties in some order, as far as a short search tells.
+
+    With `given_up`: or that search has ended before all orders were tried.
+    """
     left = [_STEPS]
     first = getattr(start(), "_matcher", None)
     if first is None:  # another library's
         return False
-    return any(behind.is_accepting() for behind in _behind(first, document, left))
+    return any(behind.is_accepting() for behind in _behind(first, document, left)) or (given_up and left[0] < 0)
 
 
 def _behind(matcher: Any, value: Any, left: list[int]) -> Iterator[Any]:
@@ -222,7 +250,7 @@ def counts(
 @cache
 def suite_counts() -> Mapping[str, Mapping[str, Counter[str]]]:
     """Those of the test suite, by us and by llguidance alone."""
-    return {"sglc": counts(suite(), ours), "llguidance": counts(suite(), bare)}
+    return {"sglc": counts(suite(NEWEST), ours), "llguidance": counts(suite(NEWEST), bare)}
 
 
 def total(found: Mapping[str, Counter[str]]) -> Counter[str]:
@@ -233,13 +261,14 @@ def total(found: Mapping[str, Counter[str]]) -> Counter[str]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", choices=("suite", "store"), default="suite")
+    parser.add_argument("--suite", choices=(*DRAFTS, "store"), default=NEWEST)
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     for name, engine in (("sglc", ours), ("llguidance", bare)):
         say = print if arguments.verbose and engine is ours else lambda line: None
-        found = counts({"suite": suite, "store": store}[arguments.suite](), engine, say)
-        if arguments.suite == "suite":
+        cases = store() if arguments.suite == "store" else suite(arguments.suite)
+        found = counts(cases, engine, say)
+        if arguments.suite != "store":
             for keyword, each in found.items():
                 print(name, keyword, dict(each))
         counted = total(found)

@@ -87,7 +87,7 @@ def test_where_a_pass_that_is_asked_for_stands(
 def test_what_no_pass_has_is_refused_with_what_there_is(spec: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
         extended([spec], PLAIN)
-    assert ("min_tokens: int = 1024" if "cache_hints" in spec else "none") in caught.value.note or (
+    assert ("min_tokens: int = 0" if "cache_hints" in spec else "none") in caught.value.note or (
         "cache_hints, chat_turns" in caught.value.note
     )
 

@@ -16,7 +16,7 @@ from sglc.errors import LegalizeError, Loc, TraceError
 from sglc.ir.grammar.dfa import DEAD, accepts, compressed, forced_bytes
 from sglc.ir.grammar.fsm_summary import summary
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.grammar.schema_grammar import json_grammar
+from sglc.ir.grammar.schema_grammar import exact_schema
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
 from sglc.ir.plan.plan_text import plan_text
@@ -52,10 +52,10 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
     assert accepts(compile_regex(pattern), b"only hereherehere")  # as the run asks for it
     assert compile_regex.cache_info().misses == before + 1
 
-    before = json_grammar.cache_info().misses
+    before = exact_schema.cache_info().misses
     for _ in range(2):
         compile_program(from_text(BODY.format(f"json_schema={schema!r}"), "f.sglir"), LOCAL)
-    assert json_grammar.cache_info().misses == before + 1
+    assert exact_schema.cache_info().misses == before + 1
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,8 @@ def test_compiling_twice_builds_an_automaton_once() -> None:
             ("json_schema='{', strict=True", "SGLC455"),
             ("json_schema='{\"not\": {}}', strict=True", "SGLC456"),
             ("ebnf='rot ::= \"a\"'", "SGLC457"),
+            ("structural_tag='{}'", "SGLC464"),
+            ('structural_tag=\'{"format": {"type": "grammar"}}\'', "SGLC465"),
             ("stop_regex=('(',)", "SGLC471"),
             ("stop_regex=('a?',)", "SGLC472"),
         ],
@@ -224,9 +226,8 @@ s3, t1 = select(s2, 'y', ('yes', 'yesterday'))
         "6 states, 5 runs, 17 of 17 bytes forced", "3 states, 2 runs, 3 of 3 bytes forced", "", ""
     ]  # fmt: skip
     constraints = Constraints([bytes([byte]) for byte in range(256)], 256, folder=tmp_path, identity="it")
-    automaton_cache.save(
-        automaton_cache.path_of(tmp_path, pattern, "it", 256), constraints.regex(pattern)._tables, slow=True
-    )
+    path = automaton_cache.path_of(tmp_path, "regex", pattern, "it", 256)
+    automaton_cache.save(path, constraints.regex(pattern)._tables, slow=True)
     constraints.of(Sampling(ebnf=grammar))
     forms = [node.form for node in held if isinstance(node, GenNode)]
     assert sorted(path.name[:17] for path in tmp_path.iterdir()) == sorted(f"{form}-" for form in forms)

@@ -124,7 +124,9 @@ def _free_text_read(program: Program) -> Iterator[Finding]:
         while isinstance(read, Value) and isinstance(made.get(read), Strip | Lower):
             (read,) = operands(made[read])
         source = made.get(read) if isinstance(read, Value) else None
-        if isinstance(source, Gen) and not source.sampling.constrained:
+        if isinstance(source, Gen) and (
+            not source.sampling.constrained or source.sampling.structural_tag is not None
+        ):
             what, instead = _READERS[op.name]
             yield Finding(
                 "SGLC604", f"`{source.site.name}` is read as {what}, and may be any text", op.loc,

@@ -25,7 +25,8 @@ class ChatTemplate:
     """What stands before and behind a turn's text, by role.
 
     A conversation without a system turn begins with `default_system_prompt`, if there is one. Every
-    generation stops at `stop_str` too. `image_token` and `audio_token` are SGLang's and have no effect.
+    generation stops at `stop_str` too. `image_token` is where a picture stands on SGLang's
+    servers; `audio_token` is SGLang's and has no effect.
     """
 
     name: str
@@ -156,6 +157,10 @@ for _template in (
     ChatTemplate(
         "qwen", "You are a helpful assistant.", _turns("<|im_start|>{}\n", "<|im_end|>\n"),
         stop_str=("<|im_end|>",),
+    ),
+    ChatTemplate(
+        "qwen2-vl", "You are a helpful assistant.", _turns("<|im_start|>{}\n", "<|im_end|>\n"),
+        stop_str=("<|im_end|>",), image_token="<|vision_start|><|image_pad|><|vision_end|>",
     ),
     ChatTemplate(
         "llama-2-chat", None,

@@ -16,7 +16,7 @@ from sglc.frontend.language.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from sglc.frontend.language.gen_arguments import sampling_fields
+from sglc.frontend.language.gen_arguments import StructuralTag, sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
@@ -156,6 +156,7 @@ def gen(
     json_schema: str | Mapping[str, Any] | None = None,
     *,
     ebnf: str | None = None,
+    structural_tag: str | Mapping[str, Any] | StructuralTag | None = None,
     canonical: bool | None = None,
     strict: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
@@ -180,6 +181,7 @@ def gen(
             dataclass, TypedDict, pydantic model: the variable is an object of it.
         choices: makes this a `select`.
         regex, json_schema, ebnf: the whole text matches it.
+        structural_tag: free text in which markers begin pieces of a form, in xgrammar's notation.
         canonical: False lets the model choose the tokens of text that has to follow. They are sampled one by
             one then; as it is, they take no steps of their own.
         strict: changes nothing. A schema is enforced whole or refused, and nothing is checked afterwards.
@@ -197,7 +199,7 @@ def gen(
         id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
         min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
         top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
-        canonical, strict, logit_bias, seed, backend, retries,
+        structural_tag, canonical, strict, logit_bias, seed, backend, retries,
     )  # fmt: skip
     try:
         known = _KNOWN.get(step)
@@ -226,6 +228,7 @@ def gen(
         "regex": regex,
         "json_schema": json_schema,
         "ebnf": ebnf,
+        "structural_tag": structural_tag,
         "canonical": canonical,
         "strict": strict,
         "logit_bias": logit_bias,
@@ -407,7 +410,7 @@ def _reasoned(inner: GenExpr, tags: Tags) -> ReasonedExpr:
             "SGLC117", "`separate_reasoning` needs a generation with a name", inner.loc,
             hint='`gen("answer")` stores `answer` and `answer_reasoning_content`',
         )  # fmt: skip
-    if any(key in inner.overrides for key in ("regex", "json_schema", "ebnf")):
+    if any(key in inner.overrides for key in ("regex", "json_schema", "ebnf", "structural_tag")):
         raise TraceError(
             "SGLC117", "a text of a given form has no reasoning before it", inner.loc,
             hint="let one generation reason, and a second one give the form",

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
 from sglc.ir.text.literal_place import place_in_literal
@@ -27,6 +27,13 @@ _NO_REPORTS: dict[str, Any] = {
     "logprob_text": False,
     "logprobs": False,
 }
+
+
+class StructuralTag(Protocol):
+    """xgrammar's, or another model of pydantic's that is written in the same way."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Its fields."""
 
 
 def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
@@ -75,7 +82,9 @@ def _frozen(key: str, value: Any) -> Any:
             return (value,) if isinstance(value, str | int) else tuple(value)
         case "logit_bias":
             return tuple(sorted((int(id_), float(bias)) for id_, bias in value.items()))
-        case "json_schema":
+        case "structural_tag" if not isinstance(value, str | Mapping):
+            return json.dumps(value.model_dump(mode="json"), ensure_ascii=False)
+        case "json_schema" | "structural_tag":
             return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         case _:
             return value
@@ -116,6 +125,10 @@ def _problem(key: str, value: Any) -> str:
             return _no_regex(value)
         case "json_schema":
             return _no_schema(value)
+        case "structural_tag" if not isinstance(value, str | Mapping):
+            return "" if hasattr(value, "model_dump") else "it must be a structural tag, as text or as a dict"
+        case "structural_tag":
+            return _no_json(value)
         case "ebnf":
             return "" if isinstance(value, str) and value.strip() else "it must be a grammar as text"
         case "logit_bias":
@@ -160,19 +173,20 @@ def _empty(pattern: str) -> str:
 
 
 def _no_schema(value: Any) -> str:
-    if isinstance(value, Mapping):
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            return f"it is no JSON: {error}"
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, str | Mapping):
         return "it must be a JSON schema, as text or as a dict; a class goes to `dtype`"
+    if problem := _no_json(value):
+        return problem
+    held = isinstance(value, Mapping) or isinstance(json.loads(value), dict | bool)
+    return "" if held else "a JSON schema is an object"
+
+
+def _no_json(value: str | Mapping[str, Any]) -> str:
     try:
-        schema = json.loads(value)
-    except ValueError as error:
+        json.loads(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
         return f"it is no JSON: {error}"
-    return "" if isinstance(schema, dict | bool) else "a JSON schema is an object"
+    return ""
 
 
 def _no_biases(value: Any) -> str:

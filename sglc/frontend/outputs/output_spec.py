@@ -35,7 +35,7 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
     Raises:
         TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
     """
-    ways = [name for name in ("regex", "json_schema", "ebnf") if given[name] is not None]
+    ways = [name for name in ("regex", "json_schema", "ebnf", "structural_tag") if given[name] is not None]
     if dtype is not None:
         ways.insert(0, "dtype")
     if len(ways) > 1:

@@ -1,13 +1,15 @@
 """What a generation is held to, as an API asks for it that knows JSON schemas alone, and how it is read back.
 
-The schemas are in the subset of OpenAI's structured outputs: objects with all of their properties and
-no others. Where the form itself is no such object, the API is asked for an object with one property, and its
-value is the text. Every answer is a text of the form; not every text of the form is an answer.
+The schemas are in the subset that the API's structured outputs take (`schema_subsets`): objects with all of
+their properties and no others. Where the form itself is no such object, the API is asked for an object with
+one property, and its value is the text. Every answer is a text of the form; not every text of the form is an
+answer.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -18,49 +20,50 @@ from sglc.errors import LegalizeError
 from sglc.ir.grammar.finite import includes, texts_of
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_check import check_value
 from sglc.ir.grammar.schema_leaves import KEYWORDS
+from sglc.ir.grammar.schema_subsets import SUBSETS, SchemaSubset
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 
 KEY = "value"  # the property that holds a text which is no object
 OVERHEAD_TOKENS = 16  # at most, that the object round a value takes
 
-# Of OpenAI's structured outputs: values of one schema, and their characters where there are many.
+# Of OpenAI's structured outputs, and of others that say none: values of one schema, and their characters where
+# there are many.
 _MOST_VALUES = 1000
 _MANY_VALUES, _MOST_CHARACTERS = 250, 15_000
 _MOST_DIGITS = 1000
 _INTEGER, _NATURAL = r"-?(0|[1-9][0-9]*)", r"0|[1-9][0-9]*"
+# What JavaScript reads otherwise, or not at all. Answers are held against the pattern as Python reads it.
+_PYTHONS_OWN = re.compile(r"\(\?(?!:)|\\[AZbBaN]")
 _NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
-_KEPT = {
-    "string": ("pattern", "format"),
-    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "array": ("minItems", "maxItems"),
-}
-_FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     """`schema` is what the API is asked for (JSON); with `inside` the text is the value under `KEY`.
 
-    `remarks` say how that differs from what the program asks for.
+    `remarks` say how that differs from what the program asks for. With `checked` an answer is held against the
+    schema when it is read.
     """
 
     schema: str
     inside: bool
     remarks: tuple[str, ...] = ()
+    checked: bool = False
 
     def read(self, answer: str) -> str:
         """The generation's text.
 
         Raises:
-            ValueError: `answer` is no JSON, or not the object that was asked for.
+            ValueError: `answer` is no JSON, or not what was asked for.
         """
-        if not self.inside:
-            json.loads(answer)
-            return answer
         data = json.loads(answer, parse_float=Decimal)
+        if self.checked:
+            check_value(json.loads(self.schema), data)
+        if not self.inside:
+            return answer
         if not isinstance(data, dict) or KEY not in data:
             raise ValueError(f"an object with `{KEY}` was asked for")
         value = data[KEY]
@@ -87,6 +90,7 @@ def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
         (sampling.regex is None or takes.regex)
         and (sampling.ebnf is None or takes.ebnf)
         and (sampling.json_schema is None or takes.json_schema == "full")
+        and (sampling.structural_tag is None or takes.structural_tag)
     )
     if native:
         return None
@@ -95,25 +99,30 @@ def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
             "SGLC312", "it cannot hold a generation to a form",
             note="it knows no structured outputs", hint="use a model that does, or run on `local`",
         )  # fmt: skip
-    return form_of(sampling)
+    return form_of(sampling, takes.json_schema)
 
 
-def form_of(sampling: Sampling) -> AnswerForm | None:
-    """The form of a generation; None if it is held to nothing.
+def form_of(sampling: Sampling, subset: str = "strict") -> AnswerForm | None:
+    """The form of a generation in a subset of JSON Schema; None if it is held to nothing.
 
     Raises:
-        LegalizeError: SGLC312 a regular expression or a grammar that no such schema says, SGLC313 a JSON
+        LegalizeError: SGLC312 a regular expression, a grammar or a tag that no such schema says, SGLC313 a JSON
             schema with a part that structured outputs leave out.
     """
     if sampling.regex is not None:
-        return _of_regex(sampling.regex)
+        return _of_regex(sampling.regex, subset)
     if sampling.json_schema is not None:
-        return _of_schema(sampling.json_schema)
+        return _of_schema(sampling.json_schema, subset)
     if sampling.ebnf is not None:
         raise LegalizeError("SGLC312", "it cannot hold a generation to an `ebnf` grammar", hint=_ELSEWHERE)
+    if sampling.structural_tag is not None:
+        raise LegalizeError(
+            "SGLC312", "it cannot hold pieces of a text to a `structural_tag`", hint=_TAGS_ELSEWHERE
+        )
     return None
 
 
+_TAGS_ELSEWHERE = "let a generation of its own write each piece, or run on `local` or on an sglc server"
 _ELSEWHERE = "use `json_schema` or a few `choices`, or run on `local` or on an sglc server"
 
 
@@ -133,7 +142,7 @@ def form_of_choices(choices: Sequence[str]) -> AnswerForm:
 
 
 @lru_cache(maxsize=256)
-def _of_regex(pattern: str) -> AnswerForm:
+def _of_regex(pattern: str, subset: str) -> AnswerForm:
     dfa = compile_regex(pattern)
     texts = texts_of(dfa, _MOST_VALUES)
     if texts is not None and _few(texts):
@@ -144,9 +153,13 @@ def _of_regex(pattern: str) -> AnswerForm:
         ("integer", _INTEGER, {}),
         ("integer", _NATURAL, {"minimum": 0}),
     ):
-        if includes(dfa, compile_regex(language)):
-            said = f"it is asked for as a JSON `{kind}`" + (" from 0 on" if more else "")
-            return AnswerForm(_wrapped({"type": kind, **more}), True, (said,))
+        said = all(key in _subset(subset).kept.get(kind, ()) for key in more)
+        if said and includes(dfa, compile_regex(language)):
+            remark = f"it is asked for as a JSON `{kind}`" + (" from 0 on" if more else "")
+            return AnswerForm(_wrapped({"type": kind, **more}), True, (remark,))
+    if "pattern" in _subset(subset).kept.get("string", ()) and not _PYTHONS_OWN.search(pattern):
+        text = {"type": "string", "pattern": f"^(?:{pattern})$"}
+        return AnswerForm(_wrapped(text), True, ("it is asked for as a JSON string with that `pattern`",))
     raise LegalizeError(
         "SGLC312", "it cannot hold a generation to this `regex`",
         note="a pattern with few texts, or one that any JSON integer or number matches, it can do",
@@ -160,12 +173,14 @@ def _few(texts: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _of_schema(text: str) -> AnswerForm:
+def _of_schema(text: str, subset: str) -> AnswerForm:
     schema = dict(enforced(text).form)
     definitions = schema.pop("$defs", {})
-    strict = _Strict()
+    strict = _Strict(_subset(subset))
     made = strict.schema(schema, "#")
     others = {name: strict.schema(part, f"#/$defs/{name}") for name, part in definitions.items()}
+    if not strict.subset.recursive:
+        _refuse_recursion(others)
     remarks = []
     if strict.optional:
         remarks.append(f"properties that may be left out are always there: {', '.join(strict.optional)}")
@@ -173,7 +188,24 @@ def _of_schema(text: str) -> AnswerForm:
     if inside:
         made = _object({KEY: made})
         remarks.append(f"it is asked for as the value of `{KEY}` of an object")
-    return AnswerForm(_dumped({**made, **({"$defs": others} if others else {})}), inside, tuple(remarks))
+    whole = _dumped({**made, **({"$defs": others} if others else {})})
+    return AnswerForm(whole, inside, tuple(remarks), checked=True)
+
+
+def _subset(name: str) -> SchemaSubset:
+    return SUBSETS.get(name, SUBSETS["strict"])
+
+
+def _refuse_recursion(definitions: Mapping[str, Any]) -> None:
+    """Refuse definitions that refer to themselves."""
+    refers = {
+        name: set(re.findall(r'"\$ref": "#/\$defs/([^"]*)"', _dumped(own))) for name, own in definitions.items()
+    }
+    for _ in definitions:
+        refers = {name: own.union(*(refers.get(other, ()) for other in own)) for name, own in refers.items()}
+    for name, own in refers.items():
+        if name in own:
+            raise _left_out(f"#/$defs/{name}", "a definition that refers to itself")
 
 
 def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,8 +225,9 @@ def _dumped(schema: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Strict:
-    """Schemas in the enforced form of `json_schema`, in the subset of structured outputs."""
+    """Schemas in the enforced form of `json_schema`, in a subset of structured outputs."""
 
+    subset: SchemaSubset
     optional: dict[str, None] = field(default_factory=dict)
 
     def schema(self, schema: Any, path: str) -> dict[str, Any]:
@@ -209,7 +242,7 @@ class _Strict:
                 values = [value for value in values if _kind(value) in _named(schema.get("type", [*KEYWORDS]))]
                 if any(isinstance(value, dict | list) for value in values):
                     raise _left_out(f"{path}/enum", "an `enum` of objects or lists")
-                return {"type": _types(values), "enum": values}
+                return self._enum(values, path)
             case {"anyOf": list(parts)} if len(schema) == 1:
                 return {"anyOf": [self.schema(part, f"{path}/anyOf/{i}") for i, part in enumerate(parts)]}
             case {"type": list(kinds)}:
@@ -220,6 +253,17 @@ class _Strict:
                 return self._value(kind, schema, path)
             case _:
                 raise _left_out(path, " and ".join(f"`{key}`" for key in schema or {"false": 0}))
+
+    def _enum(self, values: Sequence[Any], path: str) -> dict[str, Any]:
+        kinds = _types(values)
+        if isinstance(kinds, list) and not self.subset.several_types:
+            parts = [self._enum([value for value in values if _types([value]) == kind], path) for kind in kinds]
+            return {"anyOf": parts}
+        if not self.subset.several_types and (kinds == "null" or (kinds == "boolean" and len({*values}) == 2)):
+            return {"type": kinds}  # these are all values of the type
+        if isinstance(kinds, list) or kinds in self.subset.enums:
+            return {"type": kinds, "enum": list(values)}
+        raise _left_out(f"{path}/enum", f"an `enum` of the type `{kinds}`")
 
     def _object(self, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
         if schema.get("additionalProperties", True) is not False:
@@ -248,9 +292,11 @@ class _Strict:
                     raise _left_out(f"{path}/items", "a list without `items`")
                 case "items":
                     made["items"] = self.schema(value, f"{path}/items")
-                case "format" if value not in _FORMATS:
+                case "format" if value not in self.subset.formats:
                     raise _left_out(f"{path}/format", f"the format `{value}`")
-                case _ if key in _KEPT.get(kind, ()):
+                case "minItems" if value > 1 and not self.subset.least_items:
+                    raise _left_out(f"{path}/minItems", "`minItems` above 1")
+                case _ if key in self.subset.kept.get(kind, ()):
                     made[key] = value
                 case _:
                     raise _left_out(f"{path}/{key}", f"`{key}`")

@@ -8,8 +8,8 @@ from sglc.ir.sampling import Sampling
 
 
 def form_key(sampling: Sampling) -> str:
-    """The key of the regex, schema or grammar that a generation is held to; "" if it is held to none."""
-    text = sampling.regex or sampling.json_schema or sampling.ebnf
+    """The key of the form that a generation, or pieces of it, are held to; "" if there is none."""
+    text = sampling.regex or sampling.json_schema or sampling.ebnf or sampling.structural_tag
     return key_of(text) if text else ""
 
 

@@ -30,10 +30,10 @@ from sglc.ir.grammar.schema_leaves import (
 )
 from sglc.ir.grammar.schema_negation import negated
 from sglc.ir.grammar.schema_references import References
+from sglc.ir.grammar.schema_rewrites import rewrite
 
 _TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
 _MOST_OPTIONAL = 1000  # names that may come next in an object
-_OLD = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def read(schema: Json, *, exact: bool = False) -> Enforced:
         LegalizeError: as `enforced`.
     """
     reader = _Reader(schema)
-    form = reader.schema(schema, "#", _Around(exact=exact))
+    form = reader.schema(reader.references.resolved("#", "#")[0], "#", _Around(exact=exact))
     if isinstance(form, bool):
         if not form:
             raise refused("#", "`false`, which no value satisfies,")
@@ -126,7 +126,7 @@ class _Reader:
     references: References = field(init=False)
 
     def __post_init__(self) -> None:
-        self.references = References(self.root)
+        self.references = References(self.root, self._ignore)
 
     def schema(self, schema: Json, path: str, around: _Around, depth: int = 0) -> Json:
         """`schema`, which stands at `path`, in its enforced form."""
@@ -140,6 +140,12 @@ class _Reader:
             return {"$ref": self._name(schema, path, around)}
         own = self._asserting(schema, path)
         self._negate(own, path, around)
+        more = rewrite(
+            own, path, lambda part: self.references.followed(part, path)[0],
+            exact=around.exact, alone=not around.joined,
+        )  # fmt: skip
+        if others := [*more]:
+            _add_all_of(own, path, others)
         parts = own.get("allOf")
         if {*own} == {"allOf"} and isinstance(parts, list) and len(parts) == 1:
             return self.schema(parts[0], f"{path}/allOf/0", around, depth)
@@ -181,10 +187,6 @@ class _Reader:
     def _asserting(self, schema: Mapping[str, Json], path: str) -> dict[str, Json]:
         """The keywords of a schema that say something, those of older drafts in the terms of the newest."""
         own = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-        if "$ref" in own and self._is_old:
-            for key in {*own} - {"$ref"}:
-                self._ignore(f"{path}/{escaped(key)}", f"`{key}` beside `$ref`, in this draft,")
-            own = {"$ref": own["$ref"]}
         if isinstance(own.get("items"), list):
             own["prefixItems"] = own.pop("items")
             if "additionalItems" in own:
@@ -222,11 +224,6 @@ class _Reader:
             more.append({"anyOf": [{"allOf": [schema, then]}, {"allOf": [other, otherwise]}]})
         if more:
             _add_all_of(own, path, more)
-
-    @property
-    def _is_old(self) -> bool:
-        dialect = self.root.get("$schema", "") if isinstance(self.root, dict) else ""
-        return any(draft in str(dialect) for draft in _OLD)
 
     def _ignore(self, path: str, what: str) -> None:
         self.ignored[f"at `{shown(path)}` of `json_schema`: {shown(what)} has no effect"] = None

@@ -33,8 +33,8 @@ Range = tuple[int, int]  # first and last, both inside: of code points, or of by
 _DIGIT: list[Range] = [(48, 57)]
 _SPACE: list[Range] = [(9, 13), (32, 32)]
 _WORD: list[Range] = [(48, 57), (65, 90), (95, 95), (97, 122)]
-_STARTS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING)
-_ENDS = (sre.AT_END, sre.AT_END_STRING)
+STARTS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING)
+ENDS = (sre.AT_END, sre.AT_END_STRING)
 _REFUSED = {
     sre.ASSERT: "a lookahead or lookbehind",
     sre.ASSERT_NOT: "a negative lookahead or lookbehind",
@@ -97,9 +97,9 @@ class _Nfa:
         self.final = self._place()
         items = list(tree)
         # The whole text has to match, so an anchor at either end says nothing new.
-        while items and items[0][0] is sre.AT and items[0][1] in _STARTS:
+        while items and items[0][0] is sre.AT and items[0][1] in STARTS:
             items.pop(0)
-        while items and items[-1][0] is sre.AT and items[-1][1] in _ENDS:
+        while items and items[-1][0] is sre.AT and items[-1][1] in ENDS:
             items.pop()
         self.start = self._sequence(items, self.final, tree.state.flags)
 
@@ -119,7 +119,7 @@ class _Nfa:
     def _item(self, item: Any, after: int, flags: int) -> int:
         match item:
             case (sre.LITERAL | sre.NOT_LITERAL | sre.ANY | sre.IN, _):
-                return self._character(_characters(item, flags), after)
+                return self._character(characters(item, flags), after)
             case (sre.SUBPATTERN, (_, added, removed, inner)) if not added & (re.UNICODE | re.LOCALE):
                 return self._sequence(inner, after, (flags | added) & ~removed)
             case (sre.BRANCH, (_, options)):
@@ -171,7 +171,7 @@ class _Nfa:
         return self._steps[key]
 
 
-def _characters(item: Any, flags: int) -> list[Range]:
+def characters(item: Any, flags: int) -> list[Range]:
     """The code points that a literal, a class or a dot stands for, in order; no surrogates."""
     match item:
         case (sre.ANY, _):
@@ -343,4 +343,4 @@ def _kinds(labels: Sequence[Sequence[Range]]) -> tuple[bytes, list[list[int]]]:
 
 def _matches_nothing(piece: str) -> bool:
     """Whether no character is in a class."""
-    return not _characters(_parser.parse(piece, re.ASCII)[0], 0)
+    return not characters(_parser.parse(piece, re.ASCII)[0], 0)

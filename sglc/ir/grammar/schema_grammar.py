@@ -21,6 +21,8 @@ _LAYOUT: Any = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
     "json_allowed_escapes": 'nrbtf\\"',
 }  # fmt: skip
+# What is forced is found by others: here any token that spells it is allowed.
+HEADER = '%llguidance {"no_forcing": true}'
 _TRIED = 500_000  # characters of schemas that are looked at for the one that is at fault
 
 _PLACES = ("properties", "patternProperties", "$defs")
@@ -54,12 +56,21 @@ _FORMATS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=128)
 def json_grammar(text: str) -> str:
-    """The schema `text` as a grammar of llguidance. The newest are kept.
+    """The schema `text` as a grammar of llguidance.
 
     Raises:
         LegalizeError: as `enforced`; SGLC456 llguidance cannot enforce it; SGLC458 it is not installed.
+    """
+    return _grammar(exact_schema(text))
+
+
+@lru_cache(maxsize=128)
+def exact_schema(text: str) -> str:
+    """What stands behind `%json` in a grammar of llguidance for the schema `text`. The newest are kept.
+
+    Raises:
+        LegalizeError: as `json_grammar`.
     """
     schema = enforced(text)
     endless = _endless(schema.form)
@@ -68,11 +79,11 @@ def json_grammar(text: str) -> str:
             schema.places.get(id(endless), "#"), "a part that always needs itself again,",
             hint="give it a way to end",
         )  # fmt: skip
-    grammar = _written(schema.form)
-    if problem := _problem(grammar):
+    exact = _written(schema.form)
+    if problem := problem_of(_grammar(exact)):
         path, said = _fault(schema, problem)
         raise refused(path, f"what no text satisfies, or no automaton can do ({said}),")
-    return grammar
+    return exact
 
 
 def check_schema(text: str) -> None:
@@ -88,12 +99,14 @@ def check_schema(text: str) -> None:
 
 
 def _written(form: Any) -> str:
-    """A schema as a grammar. What is forced is found by others: here any token that spells it is allowed."""
-    schema = json.dumps({"x-guidance": _LAYOUT, **_exact(form)})
-    return f'%llguidance {{"no_forcing": true}}\nstart: %json {schema}'
+    return json.dumps({"x-guidance": _LAYOUT, **_exact(form)})
 
 
-def _problem(grammar: str) -> str:
+def _grammar(exact: str) -> str:
+    return f"{HEADER}\nstart: %json {exact}"
+
+
+def problem_of(grammar: str) -> str:
     """What is wrong with a grammar, on one line."""
     try:
         from llguidance import LLMatcher
@@ -158,9 +171,9 @@ def _fault(form: Enforced, problem: str) -> tuple[str, str]:
     parts = [*_parts(at), *definitions.values()]
     while parts and tried < _TRIED:
         part = parts.pop(0)
-        grammar = _written({"$defs": definitions, **part}) if isinstance(part, dict) else ""
+        grammar = _grammar(_written({"$defs": definitions, **part})) if isinstance(part, dict) else ""
         tried += len(grammar)
-        if grammar and _problem(grammar) == problem:
+        if grammar and problem_of(grammar) == problem:
             at, parts = part, [*_parts(part)]
     return form.places.get(id(at), "#"), problem
 

@@ -28,14 +28,13 @@ KINDS = tuple(kind for kind in KEYWORDS if kind != "integer")  # of values: an i
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 SUPPORTED = frozenset(
     {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "type", *_DEPENDENT}
-    | {"unevaluatedProperties"}
+    | {"contains", "maxContains", "minContains", "propertyNames", "unevaluatedProperties", "uniqueItems"}
     | {key for keys in KEYWORDS.values() for key in keys}
 )
 # Keywords that nobody enforces while text is made.
 REFUSED = frozenset(
     {
-        "$dynamicRef", "$recursiveRef", "contains", "disallow", "extends", "maxContains", "minContains",
-        "propertyNames", "unevaluatedItems", "uniqueItems",
+        "$dynamicRef", "$recursiveRef", "disallow", "extends", "unevaluatedItems",
     }
 )  # fmt: skip
 # Say nothing about documents.
@@ -53,7 +52,10 @@ FORMATS = frozenset(
     }
 )  # fmt: skip
 _REFUSED_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex"})
-_COUNTS = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+_COUNTS = (
+    ("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"),
+    ("minContains", "maxContains"),
+)  # fmt: skip
 _LARGEST = 2**53  # up to here a floating number is every integer
 _MOST_REMAINDERS = 10_000  # what `multipleOf` is told by
 _TRIVIAL: Mapping[str, tuple[Json, ...]] = {
@@ -82,7 +84,7 @@ def check_keywords(own: dict[str, Json], path: str, ignore: Callable[[str, str],
     Raises:
         LegalizeError: SGLC455, SGLC456; as `rust_pattern`.
     """
-    if own.get("unevaluatedItems") is False and not {"$ref", "allOf", "anyOf", "oneOf"} & {*own}:
+    if own.get("unevaluatedItems") is False and not {"$ref", "allOf", "anyOf", "oneOf", "contains"} & {*own}:
         del own["unevaluatedItems"]
         own["items"] = False
     for key in own:

@@ -92,13 +92,13 @@ class _Reader:
                 return self._class(), True
             case ".":
                 self._at += 1
-                return _written(_complement(_LINE_ENDS)), True
+                return written(_complement(_LINE_ENDS)), True
             case "\\":
                 found = self._escape(inside=False)
-                return found if isinstance(found, str) else _written(found), True
+                return found if isinstance(found, str) else written(found), True
             case _:
                 self._at += 1
-                return _written([(ord(char), ord(char))]), True
+                return written([(ord(char), ord(char))]), True
 
     def _group(self) -> str:
         if _LOOKAROUND.match(self._pattern, self._at):
@@ -175,7 +175,7 @@ class _Reader:
         if properties:
             inside = "".join(properties) + _inside(ranges)
             return f"[{'^' * negated}{inside}]"
-        return _written(_complement(ranges) if negated else ranges)
+        return written(_complement(ranges) if negated else ranges)
 
     def _member(self, begun: int) -> list[Range] | str:
         char = self._pattern[self._at : self._at + 1]
@@ -218,7 +218,7 @@ def _complement(ranges: Iterable[Range]) -> list[Range]:
     return left + [(begin, _LAST)] * (begin <= _LAST)
 
 
-def _written(ranges: list[Range]) -> str:
+def written(ranges: list[Range]) -> str:
     """A class; a single character as itself where that is clear."""
     if _is_one(ranges):
         char = chr(ranges[0][0])

@@ -6,37 +6,43 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urldefrag, urljoin
 
+from sglc.ir.grammar.schema_drafts import Ignore, draft_of, identifier_in, in_draft, stands_alone
 from sglc.ir.grammar.schema_leaves import Json, escaped, malformed, refused
 
 
 @dataclass(slots=True)
 class References:
-    """Of the schema `root`. A place is a JSON pointer: `#/items`."""
+    """Of the schema `root`. A place is a JSON pointer: `#/items`; `ignore` hears what has no effect there."""
 
     root: Json
+    ignore: Ignore
+    _draft: int = field(init=False)
+    _parts: dict[str, Json] = field(default_factory=dict)  # of a place, in the draft
     _identifiers: dict[str, str] = field(default_factory=dict)  # of a place, with what stands before it
     _anchors: dict[str, str] = field(default_factory=dict)  # of a place
 
     def __post_init__(self) -> None:
+        self._draft = draft_of(self.root)
         self._identifiers["#"] = ""
+        key = identifier_in(self._draft)
         stack: list[tuple[Json, str, str]] = [(self.root, "#", "")]
         while stack:
             part, path, base = stack.pop()
             if isinstance(part, list):
                 stack += ((each, f"{path}/{i}", base) for i, each in enumerate(part))
             elif isinstance(part, dict):
-                for key in ("$id", "id"):
-                    if isinstance(name := part.get(key), str) and not name.startswith("#"):
-                        base = self._identifiers[path] = _joined(base, name, f"{path}/{key}")[0]
-                    elif isinstance(name, str):
-                        self._anchors[path] = name[1:]
-                for key in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(name := part.get(key), str):
+                name = None if stands_alone(part, self._draft) else part.get(key)
+                if isinstance(name, str) and not name.startswith("#"):
+                    base = self._identifiers[path] = _joined(base, name, f"{path}/{key}")[0]
+                elif isinstance(name, str):
+                    self._anchors[path] = name[1:]
+                for anchor in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(name := part.get(anchor), str):
                         self._anchors[path] = name
                 stack += (
-                    (each, f"{path}/{escaped(key)}", base)
-                    for key, each in part.items()
-                    if key not in ("enum", "const", "default", "examples")
+                    (each, f"{path}/{escaped(name)}", base)
+                    for name, each in part.items()
+                    if name not in ("enum", "const", "default", "examples")
                 )
 
     @property
@@ -76,7 +82,9 @@ class References:
             except (KeyError, IndexError, TypeError):
                 raise malformed(at, f"`{target}` is not there") from None
             path = f"{path}/{step}"
-        return part, path
+        if path not in self._parts:
+            self._parts[path] = in_draft(part, self._draft, path, self.ignore)
+        return self._parts[path], path
 
     def followed(self, schema: Json, path: str) -> tuple[Json, str]:
         """What a schema that is nothing but a reference leads to; the schema itself if it is none.

@@ -57,7 +57,11 @@ TokenLogprob = tuple[float | None, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One generated text: `ids` are the kept token ids; `finish` is `stop`, `length`, or `abort`."""
+    """One generated text: `ids` are the kept token ids; `finish` is `stop`, `length`, or `abort`.
+
+    `matched` is what ended it, if that is known: the stop string or pattern that it is cut at, or a token id.
+    What is held to a form, and ended by none of these, is whole.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -67,6 +71,14 @@ class Sample:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # at the places of `ids`, best first, if asked for
     end: TokenLogprob | None = None  # the token that ended the text and is not among `ids`, if one did
     end_top: tuple[TokenLogprob, ...] = ()  # at its place
+    matched: str | int | None = None
+
+    @property
+    def finish_reason(self) -> dict[str, str | int]:
+        """As SGLang says it."""
+        if self.finish == "length":
+            return {"type": self.finish, "length": len(self.ids)}
+        return {"type": self.finish, **({} if self.matched is None else {"matched": self.matched})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 9
+PLAN_VERSION = 10
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglc.errors import printable, shown
+from sglc.errors import LegalizeError, printable, shown
 from sglc.ir.core import Program
 from sglc.ir.depth import with_room
 from sglc.ir.grammar.dfa import ByteDfa, Edge, compressed, forced_moves
 from sglc.ir.grammar.fsm_summary import automaton_of_choices, summary
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_regex import schema_regex
 from sglc.ir.ops import Gen, Select
 from sglc.ir.rewrite import everywhere
 
@@ -50,6 +52,9 @@ def automata_of(program: Program) -> list[HeldSites]:
                         f"/{_text(op.sampling.regex.encode('utf-8', 'replace'))}/",
                         compile_regex(op.sampling.regex),
                     )
+            case Gen() if (held := _of_schema(op.sampling.json_schema)) is not None:
+                key = held.form
+                found.setdefault(key, held)
             case Select() if (dfa := automaton_of_choices(op.choices)) is not None:
                 key = op.choices
                 found.setdefault(key, HeldSites(" | ".join(map(repr, op.choices)), dfa))
@@ -60,8 +65,17 @@ def automata_of(program: Program) -> list[HeldSites]:
     return list(found.values())
 
 
+def _of_schema(schema: str | None) -> HeldSites | None:
+    """What holds the documents of a schema, if that is an automaton, and not too large a one."""
+    with suppress(LegalizeError):
+        pattern = None if schema is None else schema_regex(schema)
+        if schema is not None and pattern is not None:
+            return HeldSites(_text(schema.encode("utf-8", "replace")), compile_regex(pattern))
+    return None
+
+
 def to_fsm_dot(program: Program) -> str:
-    """The automata for Graphviz; a form that a parser reads, a schema or a grammar, has none.
+    """The automata for Graphviz; what a parser reads, a grammar and some schemas, has none.
 
     States where a text may end have a double border, and what is forced is bold.
 

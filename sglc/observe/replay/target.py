@@ -94,7 +94,9 @@ def described(target: Target) -> tuple[str, dict[str, Any]]:
 def target_of(data: Mapping[str, Any]) -> Target:
     """The target that `described` wrote, under the same name."""
     given = {name: data[name] for name in data if name not in ("takes", "tokenizer")}
-    takes = Takes(**{**data["takes"], "temperature": _infinite(data["takes"]["temperature"])})
+    said = data["takes"]
+    roles = None if said.get("roles") is None else tuple(said["roles"])
+    takes = Takes(**{**said, "temperature": _infinite(said["temperature"]), "roles": roles})
     tokenizer = RecordedTokenizer(data["tokenizer"]) if "tokenizer" in data else None
     # What takes everything is known by that very object.
     return Target(tokenizer=tokenizer, takes=EVERYTHING if takes == EVERYTHING else takes, **given)
