@@ -10,6 +10,7 @@ from typing import Any
 
 import sglc as sgl
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.backends.registry import connect
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import LegalizeError
 from sglc.frontend.language.chat_templates import get_chat_template, jinja_of
@@ -29,7 +30,10 @@ TARGETS: Mapping[str, Target] = {
     "`local`, `http://`": Target("local", _WORDS, scores_tokens=True, continues_text=True),
     "`openai:gpt-4o`": _openai("gpt-4o"),
     "`openai:gpt-5`": _openai("gpt-5"),
-    "`openai:gpt-4-turbo`": _openai("gpt-4-turbo"),
+    "`anthropic:claude-opus-5-5`": connect("anthropic:claude-opus-5-5").target,
+    "`anthropic:claude-opus-4-5`": connect("anthropic:claude-opus-4-5").target,
+    "`gemini:gemini-2.5-flash`": connect("gemini:gemini-2.5-flash").target,
+    "`gemini:gemini-3.6-flash`": connect("gemini:gemini-3.6-flash").target,
     "another server, chat": _openai("m", own=True),
     "another server, completions": _openai("m", chat=False, own=True),
 }
@@ -81,6 +85,10 @@ def _beside(s: Any) -> None:
     s += sgl.assistant(sgl.gen("x"))
 
 
+def _late(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.system("Be brief.") + sgl.assistant(sgl.gen("x"))
+
+
 def _picture(s: Any) -> None:
     s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
 
@@ -94,26 +102,33 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "two `gen` in one turn": _two,
     "the same with `num_api_spec_tokens`": sgl.function(num_api_spec_tokens=64)(_two),
     "text between turns": _beside,
+    "a system turn behind others": _late,
     "`image`": _picture,
     "`select`": _select(),
     "`choices_method=greedy_token_selection`": _select(choices_method=sgl.greedy_token_selection),
     "`stop`, up to 4": _gen(stop=["a", "b"]),
+    "`stop` of white space alone": _gen(stop=["\n"]),
     "`stop`, more": _gen(stop=["a", "b", "c", "d", "e"]),
     "`stop_regex`": _gen(stop_regex="a+"),
     "`stop_token_ids`, `ignore_eos`": _gen(ignore_eos=True),
     "`n=3`": _gen(n=3),
-    "`temperature`, `top_p`": _gen(temperature=0.5, top_p=0.5),
-    "`top_k`, `min_p`": _gen(top_k=5),
+    "`temperature`": _gen(temperature=0.5),
+    "`top_p`": _gen(top_p=0.5),
+    "both at once": _gen(temperature=0.5, top_p=0.5),
+    "`top_k`": _gen(top_k=5),
+    "`min_p`": _gen(min_p=0.5),
     "penalties": _gen(presence_penalty=0.5),
     "`logit_bias`": _gen(logit_bias={5: 1.0}),
     "`seed` of one `gen`": _gen(seed=5),
     "`min_tokens`": _gen(min_tokens=5),
     "`regex` of few texts, `dtype=bool`, Enum, Literal": _gen(dtype=bool),
     "`dtype=int`, `float`": _gen(dtype=int),
+    "`dtype=str`": _gen(dtype=str),
     "any other `regex`": _gen(regex="[a-z]+"),
     "`json_schema`, classes as `dtype`": _gen(json_schema=_SCHEMA),
     "`json_schema` with lengths, free names, ...": _gen(json_schema=_LENGTH),
     "`ebnf`": _gen(ebnf='root ::= "a"+'),
+    "`structural_tag`": _gen(structural_tag={"type": "structural_tag", "format": {"type": "any_text"}}),
     "`return_logprob`": _gen(return_logprob=True),
     "`logprob_start_len`": _gen(logprob_start_len=0),
 }

@@ -1,4 +1,4 @@
-"""A small server of OpenAI's and SGLang's protocols for tests of clients, over real HTTP.
+"""A small server of OpenAI's, Anthropic's, Google's and SGLang's protocols for tests, over real HTTP.
 
 Answers and faults are the test's to say.
 
@@ -12,13 +12,22 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from tests.vendor_shapes import (
+    anthropic_chunks,
+    anthropic_whole,
+    error_body,
+    gemini_chunks,
+    gemini_whole,
+    vendor_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     said: str = ""
     code: str = ""
-    body: str | None = None  # instead of an error in OpenAI's shape
+    body: str | None = None  # instead of an error in the vendor's shape
 
 
 @dataclass(slots=True)
@@ -41,9 +50,37 @@ class Api:
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    model_info: dict[str, Any] = field(default_factory=lambda: {"model_path": "some/model"})
     in_flight: int = 0
     most_in_flight: int = 0
     gone: int = 0  # clients that went away before their answer
+
+
+class UntilAsked:
+    """`asyncio` for `retry`: an attempt's time is over as soon as the server has its request."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        asked = len(self._api.bodies)
+
+        async def end(limit: asyncio.Timeout) -> None:
+            while len(self._api.bodies) == asked:
+                await asyncio.sleep(0.002)
+            limit.reschedule(0)
+
+        async with asyncio.timeout(None) as limit:
+            ending = asyncio.create_task(end(limit))
+            try:
+                yield limit
+            finally:
+                ending.cancel()
 
 
 @contextmanager
@@ -87,13 +124,14 @@ def _app(api: Api) -> FastAPI:
 
     @app.get("/get_model_info")
     async def model_info() -> Response:
-        return JSONResponse({"model_path": "some/model"})
+        return JSONResponse(api.model_info)
 
     @app.post("/{path:path}")
     async def respond(path: str, request: Request) -> Response:
         body = await request.json()
         api.bodies.append(body)
         api.headers.append(dict(request.headers))
+        api.paths.append(request.url.path)
         api.in_flight += 1
         api.most_in_flight = max(api.most_in_flight, api.in_flight)
         try:
@@ -105,13 +143,14 @@ def _app(api: Api) -> FastAPI:
             found = api.answer(body)
         finally:
             api.in_flight -= 1
-        chat = "chat" in path
+        chat, vendor = "chat" in path, vendor_of(path)
         if isinstance(found, Fault) and found.status:
-            error = {"message": "scripted", "type": "scripted", "code": found.code or None}
-            text = json.dumps({"error": error}) if found.body is None else found.body
+            text = error_body(vendor, found.status, found.code) if found.body is None else found.body
             return Response(text, found.status, headers=found.headers, media_type="application/json")
         if path == "generate" and not isinstance(found, Fault):
-            return _generated(found, body)
+            return JSONResponse(found) if isinstance(found, list) else _generated(found, body)
+        if vendor != "openai":
+            return _of_vendor(vendor, found, body, streams="stream" in body or "stream" in path)
         if body.get("stream"):
             return StreamingResponse(_chunks(found, body, chat), media_type="text/event-stream")
         if isinstance(found, Fault):
@@ -119,6 +158,28 @@ def _app(api: Api) -> FastAPI:
         return JSONResponse(_whole(found, body, chat))
 
     return app
+
+
+def _of_vendor(vendor: str, found: Any, body: dict[str, Any], *, streams: bool) -> Response:
+    if isinstance(found, dict):
+        return JSONResponse(found)
+    said = found.said if isinstance(found, Fault) else found if isinstance(found, str) else found[0]
+    breaks = isinstance(found, Fault)
+    if streams:
+        chunks = (anthropic_chunks if vendor == "anthropic" else gemini_chunks)(said, body, breaks=breaks)
+        return StreamingResponse(_one_by_one(chunks, breaks), media_type="text/event-stream")
+    if breaks:
+        return StreamingResponse(_broken(said), media_type="application/json")
+    texts = [found] if isinstance(found, str) else found
+    return JSONResponse(anthropic_whole(said, body) if vendor == "anthropic" else gemini_whole(texts, body))
+
+
+async def _one_by_one(chunks: Iterator[str], breaks: bool) -> AsyncIterator[str]:
+    for chunk in chunks:
+        yield chunk
+        await asyncio.sleep(0.002)
+    if breaks:
+        raise ConnectionAbortedError
 
 
 def _generated(said: str, body: dict[str, Any]) -> Response:

@@ -37,45 +37,7 @@ def no_default() -> Iterator[None]:
     sgl.global_config.verbosity = 0
 
 
-# -- what a later release connects -----------------------------------------------------------------
-
-LATER = [
-    (lambda: sgl.Anthropic("claude"), "Anthropic('claude')"),
-    (lambda: sgl.VertexAI("gemini"), "VertexAI('gemini')"),
-    (lambda: sgl.LiteLLM("a/b"), "LiteLLM('a/b')"),
-    (lambda: sgl.Crusoe("m"), "Crusoe('m')"),
-]
-
-
-@pytest.mark.parametrize(("make", "shown"), LATER)
-def test_the_first_use_of_a_remote_back_end_is_an_error_with_the_program_s_place(make: Any, shown: str) -> None:
-    backend = make()
-    sgl.set_default_backend(backend)
-
-    @sgl.function
-    def asks(s: Any) -> None:
-        s += "a" + sgl.gen("x", backend=backend)
-
-    uses = [
-        lambda: hello.run(),
-        lambda: hello.run(backend=backend),
-        lambda: hello.run_batch([{}], backend=backend),
-        lambda: hello.compile(backend),
-        lambda: hello.cache(),
-    ]
-    for use in uses:
-        with pytest.raises(UsageError) as caught:
-            use()
-        assert caught.value.code == "SGLC013"
-        assert f"`{shown}`" in caught.value.message
-        assert caught.value.loc == hello.definition.loc
-    error = asks.run(backend=ScriptedBackend(lambda asked: "")).error()
-    assert isinstance(error, UsageError)
-    assert error.code == "SGLC013"
-    assert error.loc is not None
-    assert error.loc.line == asks.definition.loc.line + 1
-    with pytest.raises(UsageError, match="SGLC013"):
-        sgl.flush_cache(backend)
+# -- back ends by name and by object ---------------------------------------------------------------
 
 
 def test_an_unknown_back_end_of_one_call_is_an_error_with_its_place() -> None:
@@ -261,6 +223,14 @@ def test_the_paths_of_sglang() -> None:
     ("package", "make"),
     [
         ("openai", lambda: sgl.OpenAI("gpt-4o", api_key="k")),
+        (
+            "openai",
+            lambda: sgl.OpenAI("gpt-4o", is_azure=True, api_key="k", azure_endpoint="http://127.0.0.1:9"),
+        ),
+        ("openai", lambda: sgl.Crusoe("meta/llama", api_key="k")),
+        ("anthropic", lambda: sgl.Anthropic("claude-opus-5-5", api_key="k")),
+        ("google.genai", lambda: sgl.VertexAI("gemini-2.5-pro", api_key="k")),
+        ("litellm", lambda: sgl.LiteLLM("openai/gpt-5.2", api_key="k")),
         ("httpx2", lambda: sgl.RuntimeEndpoint("http://127.0.0.1:9")),
     ],
 )

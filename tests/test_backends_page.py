@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sglc
 from tests.backend_matrix import table
+from tests.sglang_features import feature_table
 
 PAGE = Path(__file__).parent.parent / "docs" / "backends.md"
 _TABLE = re.compile(r"(<!-- made by tests/backend_matrix.py -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+_FEATURES = re.compile(r"(<!-- made by tests/sglang_features.py -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 SOURCES = Path(sglc.__file__).parent
 
 
-def test_the_table_is_what_the_compiler_does(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("place", "table"), [(_TABLE, table), (_FEATURES, feature_table)])
+def test_the_tables_are_what_the_compiler_does(
+    place: re.Pattern[str], table: Callable[[], str], request: pytest.FixtureRequest
+) -> None:
     page = PAGE.read_text()
     made = f"\n{table()}\n"
     if request.config.getoption("--bless"):
-        PAGE.write_text(_TABLE.sub(lambda found: found[1] + made + found[3], page))
+        PAGE.write_text(place.sub(lambda found: found[1] + made + found[3], page))
         return
-    (found,) = _TABLE.findall(page)
+    (found,) = place.findall(page)
     assert found[1] == made
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.backends.models.vendor_rules import openai_model
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
-from sglc.backends.openai.models import model_of
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
@@ -21,7 +21,7 @@ from sglc.passes.base import run_pipeline
 from tests.openai_server import Api, serving
 
 MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
-TAKES = replace(model_of("gpt-4o", own_server=False).takes, prompt_logprobs=False)
+TAKES = replace(openai_model("openai:gpt-4o", own_server=False).takes, prompt_logprobs=False)
 
 
 @sgl.function

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from sglc.backends.openai import joint
-from sglc.backends.openai.joint import Capture, Heard, JointMatch, JointStep, limit_of, match
+from sglc.backends.remote import joint
+from sglc.backends.remote.joint import Capture, Heard, JointMatch, JointStep, limit_of, match
 from sglc.ir.sampling import Sampling
 from tests.depth import at_depth
 

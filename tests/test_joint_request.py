@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import pytest
 
-from sglc.backends.openai.joint_request import JointReply, ask_jointly
+from sglc.backends.remote.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.prompts import text
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.errors import Loc

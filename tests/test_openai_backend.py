@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ import pytest
 
 import sglc as sgl
 from sglc.backends import retry
-from sglc.backends.openai.models import model_of
-from sglc.backends.openai.openai_wire import scored
+from sglc.backends.models.vendor_rules import openai_model
+from sglc.backends.openai.echoed_choices import scored
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.segment_runner import ApiRequest
@@ -28,7 +26,7 @@ from sglc.ir.plan.segment import SelectNode
 from sglc.ir.target import Takes
 from sglc.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from tests.depth import at_depth, few
-from tests.openai_server import Api, Fault, serving
+from tests.openai_server import Api, Fault, UntilAsked, serving
 from tests.waiting import until
 
 QUICK = Patience(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, attempt_s=60, total_s=300)
@@ -114,7 +112,7 @@ def test_stop_strings_that_the_api_was_not_given_are_cut_off_here() -> None:
         result = chat.run("q", backend=backend(api))
         assert result["first"] == "one two "
         result.sync()
-        assert result.get_meta_info("first")["finish_reason"] == {"type": "stop"}
+        assert result.get_meta_info("first")["finish_reason"] == {"type": "stop", "matched": "5"}
         assert "one two 5 three" not in json.dumps(api.bodies[1])
 
 
@@ -193,7 +191,9 @@ def test_samples_are_one_request_or_several() -> None:
     with serving(lambda body: [f"idea {i}" for i in range(body.get("n", 1))]) as api:
         assert ideas.run(backend=backend(api))["idea"] == ["idea 0", "idea 1", "idea 2"]
         assert [body.get("n") for body in api.bodies] == [3]
-        one = Takes(samples=1, json_schema="strict", prefill=False, regex=False, ebnf=False)
+        one = Takes(
+            samples=1, json_schema="strict", prefill=False, regex=False, ebnf=False, structural_tag=False
+        )
         result = ideas.run(backend=backend(api, takes=one), seed=7)
         assert result["idea"] == ["idea 0"] * 3
         seeds = [body["seed"] for body in api.bodies[1:]]
@@ -211,11 +211,14 @@ def test_what_a_server_is_said_to_take_is_sent_by_the_names_of_such_servers() ->
         )
         schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
         s += sgl.user("So?") + sgl.assistant(sgl.gen("y", json_schema=schema, min_p=0.1))
+        s += sgl.user("And?") + sgl.assistant(sgl.gen("z", structural_tag=tag))
 
+    tag = {"type": "structural_tag", "format": {"type": "any_text", "excludes": ["no"]}}
     with serving(lambda body: "aa" if "regex" in body else '{"a": "b"}') as api:
         result = steered.run(backend=backend(api, "m", takes=Takes()))
         assert (result["x"], result["y"]) == ("aa", '{"a": "b"}')
-        first, second = api.bodies
+        assert result["z"]
+        first, second, third = api.bodies
         assert first["messages"][-1] == {"role": "assistant", "content": "I"}
         names = (
             "top_k",
@@ -229,6 +232,7 @@ def test_what_a_server_is_said_to_take_is_sent_by_the_names_of_such_servers() ->
         assert second["min_p"] == 0.1
         assert second["response_format"]["json_schema"]["schema"]["properties"]["a"]["maxLength"] == 3
         assert second["messages"][1] == {"role": "assistant", "content": "Iaa"}
+        assert third["response_format"] == tag
 
 
 def test_pictures_are_parts_of_a_message() -> None:
@@ -500,32 +504,6 @@ def test_a_stream_that_breaks_keeps_its_pieces_and_is_not_asked_for_again() -> N
         assert len(api.bodies) == 1
 
 
-class UntilAsked:
-    """`asyncio` for retries: an attempt's time is over as soon as the server has its request."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        asked = len(self._api.bodies)
-
-        async def end(limit: asyncio.Timeout) -> None:
-            while len(self._api.bodies) == asked:
-                await asyncio.sleep(0.002)
-            limit.reschedule(0)
-
-        async with asyncio.timeout(None) as limit:
-            ending = asyncio.create_task(end(limit))
-            try:
-                yield limit
-            finally:
-                ending.cancel()
-
-
 def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     patience = Patience(attempts=2, first_wait_s=0.01, attempt_s=60, total_s=300)
     with serving(said, delay_s=60) as api:
@@ -612,20 +590,18 @@ def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         disconnect()
 
 
-def test_what_is_not_here_yet() -> None:
-    with pytest.raises(UsageError, match="SGLC013"):
-        sgl.OpenAI("gpt-4o", is_azure=True)
+def test_a_template_that_is_unknown() -> None:
     with pytest.raises(UsageError, match="SGLC029"):
         sgl.OpenAI("gpt-4o", chat_template="no-such")
 
 
 def test_the_table_of_models() -> None:
-    assert model_of("gpt-4o-2024-11-20", own_server=False).takes.stops == 4
-    assert model_of("gpt-5.6", own_server=False).takes.temperature is None
-    assert model_of("gpt-3.5-turbo-instruct", own_server=False).protocol == "text"
-    assert model_of("no-such-model", own_server=False).takes.json_schema == ""
-    assert model_of("no-such-model", own_server=True).takes.json_schema == "strict"
-    assert model_of("no-such-model", own_server=True, chat=False).scores_tokens
+    assert openai_model("openai:gpt-4o-2024-11-20", own_server=False).takes.stops == 4
+    assert openai_model("openai:gpt-5.6", own_server=False).takes.temperature is None
+    assert openai_model("openai:gpt-3.5-turbo-instruct", own_server=False).protocol == "text"
+    assert openai_model("openai:no-such-model", own_server=False).takes.json_schema == ""
+    assert openai_model("openai:no-such-model", own_server=True).takes.json_schema == "strict"
+    assert openai_model("openai:no-such-model", own_server=True, chat=False).scores_tokens
 
 
 # -- plans and conversations -----------------------------------------------------------------------

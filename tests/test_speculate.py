@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.backends.openai.models import SERVER_CHAT
+from sglc.backends.models.vendor_rules import openai_model
 from sglc.backends.retry import Patience
 from sglc.errors import BackendError, LegalizeError
 from sglc.execution.result import Result
@@ -210,7 +210,7 @@ def test_a_real_model_gives_the_same_for_a_third_of_the_tokens() -> None:
 
 def test_a_turn_that_the_model_begins_by_itself(server: Server) -> None:
     program = sgl.function(num_api_spec_tokens=64)(chat_program)
-    takes = SERVER_CHAT.takes
+    takes = openai_model("openai:m", own_server=True).takes
     before = server.info()["calls"]
     result = program.run(document("wholly"), backend=backend(server, "chat", takes=takes))
     assert dict(result.variables) == FIELDS

@@ -8,9 +8,15 @@ from sglc.errors import UsageError
 from sglc.ir.plan.backend import Backend
 from sglc.knobs import model
 
-# Named in design and documents, and not in this release.
-_LATER = ("azure", "anthropic", "gemini", "vertex", "litellm")
-_HERE = "back ends here: local, local:MODEL, openai:MODEL, http://HOST:PORT, scripted:FILE"
+_HERE = (
+    "back ends here: local, local:MODEL, openai:MODEL, azure:DEPLOYMENT, anthropic:MODEL, gemini:MODEL, "
+    "vertex:MODEL, litellm:MODEL, http://HOST:PORT, scripted:FILE"
+)
+# Where the SDKs go by their environments is a part of what is named.
+_ADDRESSES = (
+    "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "ANTHROPIC_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL",
+    "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL",
+)  # fmt: skip
 _CONNECTED: dict[tuple[str, str, str], Backend] = {}
 
 
@@ -22,25 +28,24 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             registry name, a directory, a GGUF file, a Hugging Face id or `dummy:CONFIG_DIR`;
             `scripted:FILE` answers from a file of rules; `openai:MODEL` is a model of OpenAI's API, or of the
             server at `OPENAI_BASE_URL` (`openai-completions:MODEL`: by its completions protocol);
-            `http://HOST:PORT` is an sglc or SGLang server.
+            `azure:DEPLOYMENT`, `anthropic:MODEL`, `gemini:MODEL`, `vertex:MODEL` (Gemini, or Claude) and
+            `litellm:MODEL` are models of these APIs; `http://HOST:PORT` is an sglc or SGLang server.
         device: `auto`, `cpu` or `cuda`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
 
     Raises:
-        UsageError: SGLC012 an unknown name, SGLC013 a back end of a later release.
+        UsageError: SGLC012, an unknown name.
     """
     from sglc.backends.local import LocalBackend, LocalOptions
 
     name, _, rest = (spec or "local").partition(":")
-    if name in _LATER:
-        raise UsageError(
-            "SGLC013", f"the back end `{name}` is not in this release",
-            note=_HERE, hint="run on `local`",
-        )  # fmt: skip
     if name == "scripted" and rest:
         return _scripted(rest)
-    if name in ("openai", "openai-completions") and rest:
-        return _openai(rest, chat=None if name == "openai" else False)
+    if name in _APIS and rest:
+        key = (name, rest, " ".join(os.environ.get(variable, "") for variable in _ADDRESSES))
+        if key not in _CONNECTED:
+            _CONNECTED[key] = _api(name, rest)
+        return _CONNECTED[key]
     if name in ("http", "https") and rest.strip("/"):
         return _server(f"{name}:{rest}")
     if name != "local" or (spec or "").endswith(":"):
@@ -64,14 +69,28 @@ def _scripted(path: str) -> Backend:
     return _CONNECTED[key]
 
 
-def _openai(model: str, *, chat: bool | None) -> Backend:
+_APIS = ("openai", "openai-completions", "azure", "anthropic", "gemini", "vertex", "litellm")
+
+
+def _api(kind: str, model: str) -> Backend:
+    """A model of a vendor's API; Claude speaks Anthropic's protocol on Vertex AI too."""
+    from sglc.backends.models.vendor_rules import CLAUDE
+
+    if kind == "anthropic" or (kind == "vertex" and model.startswith(CLAUDE)):
+        from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
+
+        return AnthropicBackend(AnthropicOptions(model=model, vertex=kind == "vertex"))
+    if kind in ("gemini", "vertex"):
+        from sglc.backends.gemini import GeminiBackend, GeminiOptions
+
+        return GeminiBackend(GeminiOptions(model=model, vertex=kind == "vertex"))
+    from sglc.backends.litellm import LiteLLMBackend
     from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 
-    # Where the SDK goes by its environment is a part of what is named.
-    key = ("openai", model, f"{chat} {os.environ.get('OPENAI_BASE_URL', '')}")
-    if key not in _CONNECTED:
-        _CONNECTED[key] = OpenAIBackend(OpenAIOptions(model=model, chat=chat))
-    return _CONNECTED[key]
+    if kind == "litellm":
+        return LiteLLMBackend(OpenAIOptions(model=model))
+    chat = False if kind == "openai-completions" else None
+    return OpenAIBackend(OpenAIOptions(model=model, chat=chat, azure=kind == "azure"))
 
 
 def _server(url: str) -> Backend:

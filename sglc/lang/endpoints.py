@@ -1,21 +1,18 @@
-"""SGLang's classes of back ends that are reached over the network.
-
-`RuntimeEndpoint` and `OpenAI` are connected. The others can be named and not reached in this release:
-they are objects like any other back end, and the first compile or run on one is an error with the
-program's place.
-"""
+"""SGLang's classes of back ends that are reached over the network. Each connects with its first use."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
+from sglc.backends.gemini import GeminiBackend, GeminiOptions
 from sglc.backends.http import ServerBackend, ServerOptions
+from sglc.backends.litellm import LiteLLMBackend
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
-from sglc.errors import Loc, UsageError
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template
-from sglc.frontend.locate import here
-from sglc.ir.core import NOWHERE
 from sglc.ir.target import Takes
 
 
@@ -59,6 +56,7 @@ class OpenAI(OpenAIBackend):
     """A model of OpenAI's API, or of a server that speaks its protocol (`base_url=...`).
 
     Args:
+        is_azure: the model is a deployment of Azure's (`azure_endpoint=...`).
         is_chat_model: False for the completions protocol; without it as the model's name says, else chat.
         chat_template: how turns are written where the protocol is completions, or the name of a registered one.
         takes, images: what the model takes, and whether pictures, where that is not known by its name.
@@ -69,7 +67,7 @@ class OpenAI(OpenAIBackend):
         options: of the SDK's `AsyncOpenAI` (`api_key`, `base_url`, `organization`, `timeout`, ...).
 
     Raises:
-        UsageError: SGLC013, `is_azure`, which is not in this release; SGLC029, no such template.
+        UsageError: SGLC029, no such template.
     """
 
     def __init__(
@@ -86,11 +84,8 @@ class OpenAI(OpenAIBackend):
         patience: Patience | None = None,
         **options: Any,
     ) -> None:
-        if is_azure:
-            raise UsageError("SGLC013", "`OpenAI(is_azure=True)` is not in this release", here())
         if isinstance(chat_template, str):
             chat_template = get_chat_template(chat_template)
-        tries = 1 + int(options.pop("max_retries", 4))
         super().__init__(
             OpenAIOptions(
                 model=model_name,
@@ -100,74 +95,133 @@ class OpenAI(OpenAIBackend):
                 images=images,
                 concurrency=concurrency,
                 api_retries=api_retries,
-                patience=patience or Patience(attempts=tries),
+                patience=_patience(patience, options),
+                client=options,
+                azure=is_azure,
+            )
+        )
+        self.model_name = model_name
+
+
+class Crusoe(OpenAI):
+    """A model of Crusoe's API, which speaks OpenAI's protocol; its key is `CRUSOE_API_KEY`."""
+
+    def __init__(
+        self, model_name: str, api_key: str | None = None, base_url: str | None = None,
+        chat_template: ChatTemplate | str | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        key = api_key or os.environ.get("CRUSOE_API_KEY")
+        super().__init__(
+            model_name, chat_template=chat_template, api_key=key, base_url=base_url or _CRUSOE, **options
+        )
+
+
+_CRUSOE = "https://api.inference.crusoecloud.com/v1"
+
+
+class Anthropic(AnthropicBackend):
+    """A model of Anthropic's API.
+
+    Args:
+        takes, images: what the model takes, and whether pictures, where that is not known by its name.
+        concurrency: requests at once.
+        api_retries: as of `OpenAI`.
+        patience: how often and how long a request is tried.
+        options: of the SDK's `AsyncAnthropic` (`api_key`, `base_url`, `timeout`, ...).
+    """
+
+    def __init__(
+        self, model_name: str, *, takes: Takes | None = None, images: bool | None = None, concurrency: int = 16,
+        api_retries: int = 2, patience: Patience | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            AnthropicOptions(
+                model=model_name,
+                takes=takes,
+                images=images,
+                concurrency=concurrency,
+                api_retries=api_retries,
+                patience=_patience(patience, options),
                 client=options,
             )
         )
         self.model_name = model_name
 
 
-class RemoteBackend:
-    """What all of them are. `describe` is how errors call one."""
+class VertexAI(GeminiBackend):
+    """A model of Google's on Vertex AI. Without `project` it is that of the environment.
 
-    def __init__(self, describe: str) -> None:
-        self._describe = describe
+    Args:
+        safety_settings: sent as they are.
+        base_url: where the service is, if it is elsewhere.
+        takes, images, concurrency, api_retries, patience: as of `Anthropic`.
+        options: of the SDK's `Client` (`project`, `location`, `credentials`, `api_key`, ...).
+    """
 
-    def __repr__(self) -> str:
-        return f"<sglc {self._describe}>"
-
-    def refusal(self, loc: Loc | None) -> UsageError:
-        """Why nothing runs on it, for the program at `loc`."""
-        return UsageError(
-            "SGLC013", f"the back end `{self._describe}` is not in this release", loc,
-            note="back ends here: local, local:MODEL, openai:MODEL, http://HOST:PORT",
-            hint="run on one of these",
-        )  # fmt: skip
-
-    def _refuse(self) -> NoReturn:
-        place = here()
-        raise self.refusal(None if place == NOWHERE else place)
-
-    @property
-    def target(self) -> NoReturn:
-        """Not known.
-
-        Raises:
-            UsageError: SGLC013, always.
-        """
-        self._refuse()
-
-    def start(self) -> NoReturn:
-        """Not possible: see `target`."""
-        self._refuse()
-
-    def submit(self, segment: object) -> NoReturn:
-        """Not possible: see `target`."""
-        self._refuse()
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-
-class _Vendor(RemoteBackend):
-    def __init__(self, model_name: str, *args: Any, **options: Any) -> None:
-        super().__init__(f"{type(self).__name__}({model_name!r})")
+    def __init__(
+        self, model_name: str, safety_settings: Sequence[Mapping[str, Any]] | None = None, *,
+        base_url: str | None = None, takes: Takes | None = None, images: bool | None = None,
+        concurrency: int = 16, api_retries: int = 2, patience: Patience | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        # SGLang's names for the place; the SDK has its own.
+        for name in ("project", "location"):
+            value = os.environ.get({"project": "GCP_PROJECT_ID", "location": "GCP_LOCATION"}[name])
+            if value and "api_key" not in options:
+                options.setdefault(name, value)
+        super().__init__(
+            GeminiOptions(
+                model=model_name,
+                vertex=True,
+                safety_settings=safety_settings,
+                base_url=base_url,
+                takes=takes,
+                images=images,
+                concurrency=concurrency,
+                api_retries=api_retries,
+                patience=_patience(patience, options),
+                client=options,
+            )
+        )
         self.model_name = model_name
-        self.args = args
-        self.options = options
 
 
-class Anthropic(_Vendor):
-    """A model of Anthropic's API."""
+class LiteLLM(LiteLLMBackend):
+    """A model by LiteLLM's name for it.
+
+    Args:
+        chat_template: taken for SGLang's sake: LiteLLM writes turns by itself.
+        timeout: seconds of one attempt.
+        max_retries: attempts beyond the first.
+        default_headers: sent with every request.
+        takes, images, concurrency, api_retries, patience: as of `Anthropic`.
+    """
+
+    def __init__(
+        self, model_name: str, chat_template: ChatTemplate | str | None = None, api_key: str | None = None,
+        organization: str | None = None, base_url: str | None = None, timeout: float = 600,
+        max_retries: int = 4, default_headers: Mapping[str, str] | None = None, *, takes: Takes | None = None,
+        images: bool | None = None, concurrency: int = 16, api_retries: int = 2,
+        patience: Patience | None = None,
+    ) -> None:  # fmt: skip
+        given = {
+            "api_key": api_key, "organization": organization, "base_url": base_url,
+            "extra_headers": default_headers,
+        }  # fmt: skip
+        super().__init__(
+            OpenAIOptions(
+                model=model_name,
+                takes=takes,
+                images=images,
+                concurrency=concurrency,
+                api_retries=api_retries,
+                patience=patience or Patience(attempts=1 + max_retries, attempt_s=timeout),
+                client={name: value for name, value in given.items() if value is not None},
+            )
+        )
+        self.model_name = model_name
 
 
-class VertexAI(_Vendor):
-    """A model on Google's Vertex AI."""
-
-
-class LiteLLM(_Vendor):
-    """A model by LiteLLM's name for it."""
-
-
-class Crusoe(_Vendor):
-    """A model of Crusoe's API."""
+def _patience(given: Patience | None, options: dict[str, Any]) -> Patience:
+    """How often a request is tried; the SDK's own option says it too, and the SDK itself tries once."""
+    retries = int(options.pop("max_retries", 4))
+    return given or Patience(attempts=1 + retries)

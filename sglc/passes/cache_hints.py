@@ -26,13 +26,12 @@ from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 
-LEAST_TOKENS = 1024  # shorter prompts are not kept by OpenAI's API
 BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing
 
 
 @register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike", Kind.ENABLING)
 @with_room
-def cache_hints(program: Program, target: Target, *, min_tokens: int = LEAST_TOKENS) -> Rewrite:
+def cache_hints(program: Program, target: Target, *, min_tokens: int = 0) -> Rewrite:
     """Name the stable prefix of every generation behind a long one, where the API wants to know it.
 
         s1 = role_open(s0, 'system'); s2 = append(s1, 'The manual: ...'); ...; s9, t0 = gen(s8, 'x')
@@ -40,22 +39,39 @@ def cache_hints(program: Program, target: Target, *, min_tokens: int = LEAST_TOK
 
     A stable prefix is what stands from the beginning of the prompt up to the first text that an argument
     or a model decides: it is the same in every row. Its hash is the key, so requests that begin alike,
-    of one row or of many, of this run or the next, go where the prefix is kept. Prefixes that are sure to be
-    too short to be kept, of less than `min_tokens`, get none. No prompt changes.
+    of one row or of many, of this run or the next, go where the prefix is kept. An API that keeps whole turns
+    (`Takes.cache_turns`) has a key of those, which ends in their number: `sglc-5f0c...-2`. Prefixes that are
+    sure to be too short to be kept, of less than `min_tokens` (0: of what the API keeps), get none. No prompt
+    changes.
     """
-    if not target.takes.cache_key:
+    takes = target.takes
+    if not takes.cache_key:
         return program
     remarks: dict[str, Remark] = {}
-    return _hinted(program, remarks, min_tokens), tuple(remarks.values())
+    least = _Least(min_tokens or takes.cache_least, takes.cache_turns)
+    return _hinted(program, remarks, least), tuple(remarks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Least:
+    """What is kept: prefixes of so many tokens, or only the whole `turns` in them."""
+
+    tokens: int
+    turns: bool
 
 
 @dataclass(slots=True)
 class _Prefix:
-    """What a stream begins with in every row. `open`: nothing else stands in it yet."""
+    """What a stream begins with in every row. `open`: nothing else stands in it yet.
+
+    `turns` have ended in it, and `whole` is it up to the end of the last one.
+    """
 
     hash: hashlib._Hash
     length: int = 0  # bytes of text
     open: bool = True
+    turns: int = 0
+    whole: _Prefix | None = None
 
     def plus(self, text: str, mark: bytes = b"") -> _Prefix:
         """The prefix with more text, or with a `mark` that no text can be."""
@@ -64,13 +80,20 @@ class _Prefix:
         more = self.hash.copy()
         data = text.encode("utf-8", "surrogatepass")
         more.update(mark + data + mark)
-        return _Prefix(more, self.length + len(data))
+        return replace(self, hash=more, length=self.length + len(data))
+
+    def turned(self) -> _Prefix:
+        """The prefix behind the end of a turn."""
+        if not self.open:
+            return self
+        ended = replace(self, turns=self.turns + 1, whole=None)
+        return replace(ended, whole=ended)
 
     def closed(self) -> _Prefix:
         return replace(self, open=False)
 
 
-def _hinted(program: Program, remarks: dict[str, Remark], min_tokens: int) -> Program:
+def _hinted(program: Program, remarks: dict[str, Remark], least: _Least) -> Program:
     prefixes: dict[Value, _Prefix] = {}
     formats: dict[Value, Format] = {}
 
@@ -86,16 +109,17 @@ def _hinted(program: Program, remarks: dict[str, Remark], min_tokens: int) -> Pr
             case Append() if op.stream in prefixes:
                 prefixes[op.results[0]] = _appended(prefixes[op.stream], op.text, formats)
             case RoleOpen() | RoleClose() if op.stream in prefixes:
-                prefixes[op.results[0]] = prefixes[op.stream].plus(f"{op.mnemonic} {op.role}", b"\xff")
+                made = prefixes[op.stream].plus(f"{op.mnemonic} {op.role}", b"\xff")
+                prefixes[op.results[0]] = made.turned() if isinstance(op, RoleClose) else made
             case Fork() | ScopeBegin() | ScopeEnd() if op.stream in prefixes:
                 prefixes.update(dict.fromkeys(op.results, prefixes[op.stream]))
             case Image() if op.stream in prefixes:
                 prefixes[op.results[0]] = prefixes[op.stream].closed()
             case Gen() | Select() if op.stream in prefixes:
                 prefixes[op.results[0]] = prefixes[op.stream].closed()
-                return replace(op, cache_key=_key(prefixes[op.stream], op, remarks, min_tokens))
+                return replace(op, cache_key=_key(prefixes[op.stream], op, remarks, least))
             case Call():
-                return replace(op, program=_hinted(op.program, remarks, min_tokens))
+                return replace(op, program=_hinted(op.program, remarks, least))
         return with_regions(op, lambda held: replace(held, ops=block(held.ops)))
 
     return replace(program, ops=block(program.ops))
@@ -110,12 +134,13 @@ def _appended(prefix: _Prefix, text: Value | str, formats: Mapping[Value, Format
     return prefix
 
 
-def _key(prefix: _Prefix, op: Op, remarks: dict[str, Remark], min_tokens: int) -> str:
+def _key(prefix: _Prefix, op: Op, remarks: dict[str, Remark], least: _Least) -> str:
     """The key of a prefix; "" for one that is too short."""
-    tokens = prefix.length // BYTES_PER_TOKEN
-    if tokens < min_tokens:
+    kept = prefix.whole if least.turns else prefix
+    tokens = kept.length // BYTES_PER_TOKEN if kept is not None else 0
+    if kept is None or tokens < least.tokens:
         return ""
-    key = f"sglc-{prefix.hash.hexdigest()[:24]}"
+    key = f"sglc-{kept.hash.hexdigest()[:24]}" + (f"-{kept.turns}" if least.turns else "")
     said = f"about {tokens} tokens stand before the first argument: they are kept under `{key}`"
     remarks.setdefault(key, Remark("cache_hints", said, place(op.loc)))
     return key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.core import Op, Program, Region, Type, Value, values_in
@@ -50,7 +50,8 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
 
     Raises:
         LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
-            SGLC317 one behind text or behind another generation in its turn.
+            SGLC317 one behind text or behind another generation in its turn, SGLC318 a turn that the model does
+            not take, or not there.
     """
     walk = _Walk(target, {})
     walk.ops((*program.params, *program.ops))
@@ -61,9 +62,10 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
 class StreamPlace:
     """Where a stream stands. `role` is whose turn is open, "" outside turns.
 
-    `raw` and `begun` say whether there may be text outside turns, and turns; `filled` and `generated` whether
-    text, or a generation, may stand in the open turn (or, without turns, in the text). Of a stream that an
-    earlier launch kept they say what is sure: the back end looks again when it runs.
+    `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
+    others than system turns; `filled` and `generated` whether text, or a generation, may stand in the open turn
+    (or, without turns, in the text), and `blank` whether that ends in white space. Of a stream that an earlier
+    launch kept they say what is sure: the back end looks again when it runs.
     """
 
     role: str = ""
@@ -71,12 +73,14 @@ class StreamPlace:
     begun: bool = False
     filled: bool = False
     generated: bool = False
+    talked: bool = False
+    blank: bool = False
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
     return StreamPlace(
         places[0].role,
-        *(any(getattr(p, name) for p in places) for name in ("raw", "begun", "filled", "generated")),
+        *(any(getattr(p, field.name) for p in places) for field in fields(StreamPlace)[1:]),
     )
 
 
@@ -96,16 +100,27 @@ class _Walk:
             case Root():
                 places[op.results[0]] = StreamPlace()
             case Resume():
-                places.setdefault(op.results[0], StreamPlace(op.role, begun=bool(op.turns or op.role)))
+                talked = any(role != "system" for role in (*op.turns, op.role or "system"))
+                begun = bool(op.turns or op.role)
+                places.setdefault(op.results[0], StreamPlace(op.role, begun=begun, talked=talked))
+            case Append(stream, ""):
+                places[op.results[0]] = places[stream]
             case Append() | Image():
-                empty = isinstance(op, Append) and op.text == ""
-                places[op.results[0]] = places[op.stream] if empty else self.written(places[op.stream], op.loc)
+                blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
+                places[op.results[0]] = replace(self.written(places[op.stream], op.loc), blank=blank)
             case RoleOpen():
-                if places[op.stream].raw:
+                here = places[op.stream]
+                if here.raw:
                     raise self.outside(op.loc, "text stands before the first turn")
-                places[op.results[0]] = StreamPlace(op.role, begun=True)
+                if why := self.target.takes.turn_refused(op.role, behind=here.talked):
+                    raise LegalizeError(
+                        "SGLC318", f"`{self.target.name}` cannot take this turn: {why}", place(op.loc),
+                        hint="say it in the user's turn",
+                    )  # fmt: skip
+                talked = here.talked or op.role != "system"
+                places[op.results[0]] = StreamPlace(op.role, begun=True, talked=talked)
             case RoleClose():
-                places[op.results[0]] = StreamPlace(begun=True)
+                places[op.results[0]] = StreamPlace(begun=True, talked=places[op.stream].talked)
             case Gen() | Select():
                 places[op.results[0]] = self.generated(places[op.stream], op)
             case Fork() | ScopeBegin() | ScopeEnd():
@@ -147,16 +162,26 @@ class _Walk:
                 )  # fmt: skip
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
-        elif here.filled and not (ahead or self.target.takes.prefill):
+        elif here.filled and not ahead and (why := self.kept_apart(here, op)):
             before = "another generation" if here.generated else "text"
             hint = "end the turn and ask again, or put what stands before it into the user's turn"
             if self.target.guesses:
                 hint += "; `@sgl.function(num_api_spec_tokens=...)` has a turn asked for in one request"
             raise LegalizeError(
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
-                place(op.loc), note="the model begins every answer anew", hint=hint,
+                place(op.loc), note=why, hint=hint,
             )  # fmt: skip
-        return replace(here, generated=True, filled=True)
+        return replace(here, generated=True, filled=True, blank=False)
+
+    def kept_apart(self, here: StreamPlace, op: Gen | Select) -> str:
+        """Why a generation cannot go on behind what stands in its turn; "" if it can."""
+        takes = self.target.takes
+        if not takes.prefill:
+            return "the model begins every answer anew"
+        held = isinstance(op, Select) or op.sampling.constrained
+        if takes.bound_prefill or not (held or here.blank):
+            return ""
+        return "the model goes on behind text only if that ends in no white space, and held to no form"
 
     def outside(self, loc: Loc, why: str) -> LegalizeError:
         return LegalizeError(

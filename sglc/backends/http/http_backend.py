@@ -81,6 +81,7 @@ class ServerBackend:
             tokenizer=model.tokenizer,
             scores_tokens=model.scores_tokens,
             continues_text=True,
+            images=bool(model.image_token),
             concurrency=self.options.concurrency or model.concurrency,
             protocol="tokens" if model.exact else "text",
             whole_answers=True,

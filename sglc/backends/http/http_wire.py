@@ -14,8 +14,9 @@ from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan.dataflow import with_ids
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
-from sglc.ir.plan.segment import GenNode, Made, SelectNode
+from sglc.ir.plan.segment import GenNode, ImagePart, Made, SelectNode
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import ControlText
 
 Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
@@ -36,15 +37,19 @@ def prompt_field(prompt: Prompt, model: ServerModel) -> dict[str, Any]:
         if not ids:
             raise _nothing()
         return {"input_ids": ids}
-    whole = _checked(prompt, model)
+    whole, pictures = _written(prompt, model)
     if not whole:
         raise _nothing()
-    return {"text": whole}
+    return {"text": whole, **({"image_data": pictures} if pictures else {})}
 
 
-def _checked(prompt: Prompt, model: ServerModel) -> str:
+def _written(prompt: Prompt, model: ServerModel) -> tuple[str, list[str]]:
+    """A prompt as text, and the pictures whose places are marked in it."""
     assert isinstance(model.tokenizer, TextTokenizer)
-    return model.tokenizer.text(prompt)
+    pictures = [str(item.data) for item in prompt if isinstance(item, ImagePart)]
+    mark = ControlText(model.image_token, (0,))
+    items = tuple([mark if isinstance(item, ImagePart) else item for item in prompt])
+    return model.tokenizer.text(Prompt(None, items)), pictures
 
 
 def _nothing() -> RunError:
@@ -139,7 +144,8 @@ def gen_answer(
 
 def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:
     meta = answer["meta_info"]
-    finish = (meta.get("finish_reason") or {}).get("type")
+    reason = meta.get("finish_reason") or {}
+    finish = reason.get("type")
     if finish == "abort":
         raise BackendError("SGLC544", "the server stopped the generation", note=str(meta["finish_reason"]))
     tokens = _triples(meta.get("output_token_logprobs"))
@@ -150,6 +156,7 @@ def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:
         tuple(logprob or 0.0 for logprob, _, _ in tokens),
         tuple(said or "" for _, _, said in tokens) if sampling.logprob_text else (),
         tuple(place or () for place in _tops(meta.get("output_top_logprobs"))),
+        matched=reason.get("matched"),
     )
 
 
@@ -201,11 +208,11 @@ def choosing(request: ApiRequest, model: ServerModel, prompt_tokens: int | None 
         body = _scoring({"input_ids": [list(ids) for ids in whole]}, begin)
         return Choosing(body, begin, tuple(ids[begin:] for ids in whole))
     assert prompt_tokens is not None
-    before = _checked(request.prompt, model)
+    before, pictures = _written(request.prompt, model)
     begin = max(0, prompt_tokens - _LOOK_BACK)
-    return Choosing(
-        _scoring({"text": [before, *(before + choice for choice in request.choices)]}, begin), begin
-    )
+    texts = [before, *(before + choice for choice in request.choices)]
+    seen = {"image_data": [pictures] * len(texts)} if pictures else {}
+    return Choosing(_scoring({"text": texts, **seen}, begin), begin)
 
 
 def alone(ids: Sequence[Sequence[int]]) -> Mapping[str, Json]:

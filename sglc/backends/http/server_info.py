@@ -20,7 +20,7 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServerModel:
-    """`exact`: prompts are ids. `stops` end every generation too."""
+    """`exact`: prompts are ids. `stops` end every generation. `image_token` marks a picture; it may be ""."""
 
     name: str
     tokenizer: Tokenizer
@@ -29,6 +29,7 @@ class ServerModel:
     concurrency: int
     scores_tokens: bool
     stops: tuple[str, ...] = ()
+    image_token: str = ""
 
 
 def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
@@ -60,9 +61,13 @@ def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
     if not isinstance(jinja, str):
         template = template or get_chat_template_by_model_path(name)
         jinja, stops = jinja_of(template), template.stops
-    control = (*(info.get("control_tokens") or ()), *stops)
+    image_token = ""
+    if info.get("has_image_understanding"):  # where a picture stands is known of templates with a name alone
+        known = template or get_chat_template_by_model_path(name)
+        image_token = "" if known.name == "default" else known.image_token
+    control = (*(info.get("control_tokens") or ()), *stops, *([image_token] if image_token else []))
     text = TextTokenizer(jinja, named, control, f"text of {name}")
-    return ServerModel(name, text, False, own, concurrency, scores, stops)
+    return ServerModel(name, text, False, own, concurrency, scores, stops, image_token)
 
 
 def _tokenizer_here(name: str, wanted: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.plan.dataflow import FilledPart
 from sglc.ir.plan.segment import ImagePart, Made, RoleMark
-from sglc.ir.target import ControlText, Tokenizer
+from sglc.ir.target import ControlText, Takes, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,51 @@ def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
             hint="put it into the assistant's turn: `s += sgl.assistant(sgl.gen(...))`",
         )  # fmt: skip
     return (*turns, Message(role, _joined(content), True)) if content else tuple(turns)
+
+
+Turns = tuple[Message, ...]
+
+
+def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turns, Turns]:
+    """The system turns that a conversation begins with, and the turns behind them.
+
+    Raises:
+        LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place. Programs that are
+            compiled as a whole fail before.
+    """
+    count = next((i for i, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    for number, turn in enumerate(turns):
+        if why := takes.turn_refused(turn.role, behind=number >= count):
+            raise LegalizeError("SGLC318", why, loc)
+    return tuple(turns[:count]), tuple(turns[count:])
+
+
+def kept_turns(key: str) -> int:
+    """How many whole turns begin alike, by the cache key of a generation; 0 if there is none."""
+    return int(key.rpartition("-")[2]) if key else 0
+
+
+def no_prefill(name: str, loc: Loc, *, bound: bool = False) -> LegalizeError:
+    """A generation stands behind text that the model cannot go on from.
+
+    Args:
+        bound: the model goes on behind text, but is held to a form here, or the text ends in white space.
+    """
+    why = "it goes on behind text only if that ends in no white space, and held to no form"
+    return LegalizeError(
+        "SGLC317", f"`{name}` stands behind text in the same turn", loc,
+        note=why if bound else "the model begins every answer anew",
+        hint="end the turn and ask again, or put what stands before it into the user's turn",
+    )  # fmt: skip
+
+
+def picture(part: ImagePart) -> tuple[str, str]:
+    """A picture's type and its bytes in base64; of one that is elsewhere "" and its address."""
+    assert isinstance(part.data, str)
+    head, comma, data = part.data.partition(",")
+    if not part.data.startswith("data:") or not comma:
+        return "", part.data
+    return head.removeprefix("data:").partition(";")[0], data
 
 
 def _outside(loc: Loc) -> LegalizeError:

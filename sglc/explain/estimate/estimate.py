@@ -112,6 +112,7 @@ def _asks(asked: PossibleCall) -> str:
     said += [f"like /{sampling.regex}/"] if sampling.regex is not None else []
     said += ["JSON of a schema"] if sampling.json_schema is not None else []
     said += ["text of a grammar"] if sampling.ebnf is not None else []
+    said += ["text with a structural tag"] if sampling.structural_tag is not None else []
     said += [f"temperature {sampling.temperature:g}"]
     return ", ".join(said)
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
+from sglc.backends.models.table import VENDORS, facts_of, source
 from sglc.explain.estimate.forecast import Tally
 
 _MILLION = 1e6
-_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")
 _CACHED_FROM = 1024  # tokens: shorter prompts are not cached
 
 
@@ -39,11 +34,10 @@ def dollars(amount: float) -> str:
 
 def price_of(target: str, counts: Tally) -> Price | None:
     """The price of `counts` on a target, by its name; None if it is not known."""
-    table = _table()
-    model = table["models"].get(target) or table["models"].get(_DATED.sub("", target))
-    if model is None:
+    facts = facts_of(target)
+    if facts is None or facts.prices is None:
         return None
-    prompt, cached, new = model
+    prompt, cached, new = facts.prices
     saved = prompt - (prompt if cached is None else cached)
     shared = counts.shared.high if counts.shared.high is not None else counts.prompt.low
     # What is surely sent, and as much of it from the cache as there may be.
@@ -52,15 +46,10 @@ def price_of(target: str, counts: Tally) -> Price | None:
     bounded = counts.prompt.high is not None and counts.new.high is not None
     high = (counts.prompt.high or 0) * prompt + (counts.new.high or 0) * new if bounded else None
     likely = counts.prompt.likely * prompt + counts.new.likely * new
-    source = f"prices: {table['source']}, {table['date']}"
-    return Price(low / _MILLION, None if high is None else high / _MILLION, likely / _MILLION, source)
+    high = None if high is None else high / _MILLION
+    return Price(low / _MILLION, high, likely / _MILLION, f"prices: {source()}")
 
 
 def is_priced(target: str) -> bool:
     """Whether somebody asks money for what runs on a target."""
-    return target.partition(":")[0] in {name.partition(":")[0] for name in _table()["models"]}
-
-
-@cache
-def _table() -> Any:
-    return json.loads(files("sglc.explain.estimate").joinpath("prices.json").read_text(encoding="utf-8"))
+    return target.partition(":")[0] in (*VENDORS, "litellm")

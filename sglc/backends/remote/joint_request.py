@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sglc.backends.openai.joint import Heard, JointMatch, JointStep, limit_of, match
+from sglc.backends.remote.joint import Heard, JointMatch, JointStep, limit_of, match
 from sglc.backends.remote.prompts import open_turn
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.errors import BackendError

@@ -1,0 +1,123 @@
+"""Models behind Anthropic's messages protocol, through the official SDK."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
+from sglc.backends.anthropic.kept_prompts import KeptPrompts
+from sglc.backends.models.vendor_rules import ApiModel, messages_model
+from sglc.backends.remote.answers import Answer, Piece, RequestBody, reading, text_of
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.sdk_errors import sdk_trouble
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
+from sglc.ir.plan.events import Event
+
+_OFFICIAL = "https://api.anthropic.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnthropicOptions(ApiOptions):
+    """As of `ApiOptions`; the SDK's client is `AsyncAnthropic`, with `vertex` `AsyncAnthropicVertex`."""
+
+    vertex: bool = False
+
+
+class AnthropicBackend(ApiBackend):
+    """Runs segments on one model of Anthropic's."""
+
+    options: AnthropicOptions
+    # The protocol has no field for any of these.
+    cannot: ClassVar[Mapping[str, Any]] = {
+        "seed": False, "min_p": False, "penalties": False, "logit_bias": False, "min_tokens": False,
+        "stop_tokens": False, "stop_regex": False, "logprobs": -1, "prompt_logprobs": False, "regex": False,
+        "ebnf": False, "structural_tag": False, "samples": 1, "cache_turns": True,
+    }  # fmt: skip
+
+    def __init__(self, options: AnthropicOptions) -> None:
+        super().__init__(options)
+        self.kind = "vertex" if options.vertex else "anthropic"
+        self._kept = KeptPrompts()
+
+    def usual_model(self) -> ApiModel:
+        """By the table."""
+        return messages_model(f"{self.kind}:{self.options.model}")
+
+    @cached_property
+    def identity(self) -> str:
+        """Where the model is."""
+        variable = "ANTHROPIC_VERTEX_BASE_URL" if self.options.vertex else "ANTHROPIC_BASE_URL"
+        usual = "Vertex AI" if self.options.vertex else _OFFICIAL
+        return str(self.options.client.get("base_url") or os.environ.get(variable) or usual)
+
+    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+        """As of `ApiBackend`; where many prompts begin alike, one of them has that kept."""
+        if not request.node.cache_key:
+            return await super().ask(request, emit)
+        async with self._kept.asked(request.node.cache_key) as marked:
+            if not marked:
+                request = replace(request, node=replace(request.node, cache_key=""))
+            return await super().ask(request, emit)
+
+    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
+        """As of `ApiBackend`."""
+        return bodies(request, self.model, self.options.model)
+
+    async def whole(self, client: Any, body: RequestBody) -> Answer:
+        """As of `ApiBackend`."""
+        made = await client.messages.create(**body.fields)
+        with reading():
+            return Answer((reply_of(made),), usage_of(made.usage))
+
+    async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
+        """As of `ApiBackend`."""
+        begun = None
+        async with await client.messages.create(**body.fields, stream=True) as events:
+            async for event in events:
+                piece = None
+                with reading():
+                    match event.type:
+                        case "message_start":
+                            begun = event.message.usage
+                        case "content_block_delta" if event.delta.type == "text_delta":
+                            piece = Piece(text_of(event.delta.text))
+                        case "message_delta":
+                            piece = Piece(finish=finish_of(event.delta), usage=usage_of(begun, event.usage))
+                if piece is not None:
+                    yield piece
+
+    def trouble(self, error: Exception) -> Exception:
+        """As of `ApiBackend`."""
+        import anthropic
+
+        return sdk_trouble(anthropic, error)
+
+    def connect(self) -> Client:
+        """As of `ApiBackend`."""
+        name = f"{self.kind}:{self.options.model}"
+        extra = "vertex" if self.options.vertex else "anthropic"
+        try:
+            import anthropic
+        except ImportError as error:
+            raise missing(name, "anthropic", extra, error) from None
+        given = {"timeout": self.options.patience.attempt_s, **self.options.client, "max_retries": 0}
+        if self.options.vertex:
+            try:
+                on_vertex: Any = anthropic.AsyncAnthropicVertex(**given)
+            except (ValueError, anthropic.AnthropicError) as error:
+                raise unreachable(
+                    name, error, "set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`"
+                ) from None
+            return on_vertex, on_vertex.close
+        hint = "set `ANTHROPIC_API_KEY`"
+        try:
+            client = anthropic.AsyncAnthropic(**given)
+        except anthropic.AnthropicError as error:
+            raise unreachable(name, error, hint) from None
+        if client.api_key is None and client.auth_token is None and client.credentials is None:
+            raise unreachable(name, ValueError("there is no key"), hint)
+        return client, client.close

@@ -1,0 +1,133 @@
+"""Models behind Google's generate_content, through the official SDK."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from sglc.backends.gemini.gemini_wire import bodies, pieces_of, usage_of
+from sglc.backends.models.vendor_rules import ApiModel, gemini_model
+from sglc.backends.remote.answers import Answer, Piece, RequestBody, reading, whole_reply
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.sdk_errors import network_trouble, said
+from sglc.backends.remote.segment_runner import ApiRequest
+from sglc.backends.retry import Trouble, status_trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeminiOptions(ApiOptions):
+    """As of `ApiOptions`; the SDK's client is `google.genai.Client`, on Vertex AI with `vertex`.
+
+    `safety_settings` are sent as they are; `base_url` is where the service is, if it is elsewhere.
+    """
+
+    vertex: bool = False
+    safety_settings: Sequence[Mapping[str, Any]] | None = None
+    base_url: str | None = None
+
+
+class GeminiBackend(ApiBackend):
+    """Runs segments on one model of Google's."""
+
+    options: GeminiOptions
+    # The protocol has no field for any of these.
+    cannot: ClassVar[Mapping[str, Any]] = {
+        "min_p": False, "logit_bias": False, "min_tokens": False, "stop_tokens": False, "stop_regex": False,
+        "prompt_logprobs": False, "regex": False, "ebnf": False, "structural_tag": False, "late_system": False,
+        "cache_key": False,
+    }  # fmt: skip
+
+    def __init__(self, options: GeminiOptions) -> None:
+        super().__init__(options)
+        self.kind = "vertex" if options.vertex else "gemini"
+
+    def usual_model(self) -> ApiModel:
+        """By the table."""
+        return gemini_model(f"{self.kind}:{self.options.model}")
+
+    @cached_property
+    def identity(self) -> str:
+        """Where the model is."""
+        variable = "GOOGLE_VERTEX_BASE_URL" if self.options.vertex else "GOOGLE_GEMINI_BASE_URL"
+        return str(self.options.base_url or os.environ.get(variable) or self.kind)
+
+    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
+        """As of `ApiBackend`."""
+        made = bodies(request, self.model, self.options.model)
+        if self.options.safety_settings is None:
+            return made
+        settings = {"safety_settings": list(self.options.safety_settings)}
+        return tuple(
+            RequestBody(
+                {**body.fields, "config": {**body.fields["config"], **settings}}, body.first, body.count
+            )
+            for body in made
+        )
+
+    async def whole(self, client: Any, body: RequestBody) -> Answer:
+        """As of `ApiBackend`."""
+        made = await client.aio.models.generate_content(**body.fields)
+        with reading():
+            replies = [whole_reply([piece]) for piece in pieces_of(made)]
+        if not replies or None in replies:
+            raise Trouble("the answer is malformed: it has no candidates, or one that did not end")
+        return Answer(tuple(reply for reply in replies if reply is not None), usage_of(made.usage_metadata))
+
+    async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
+        """As of `ApiBackend`."""
+        async for made in await client.aio.models.generate_content_stream(**body.fields):
+            with reading():
+                pieces = pieces_of(made)
+            for piece in pieces:
+                yield piece
+            if made.usage_metadata is not None:
+                yield Piece(usage=usage_of(made.usage_metadata))
+
+    def trouble(self, error: Exception) -> Exception:
+        """As of `ApiBackend`."""
+        from google.genai import errors
+
+        match error:
+            case errors.APIError():
+                headers = getattr(error.response, "headers", None) or {}
+                waits = {"retry-after": wait} if (wait := _asked_wait(error.details)) else {}
+                return status_trouble(int(error.code or 500), error.message or "", {**waits, **headers})
+            case errors.UnknownApiResponseError():
+                return Trouble(f"the answer is malformed: {said(error)}")
+            case ValueError() if type(error).__module__.startswith("pydantic"):
+                return Trouble(f"the answer is malformed: {said(error).splitlines()[0]}")
+            case _:
+                return network_trouble(error)
+
+    def connect(self) -> Client:
+        """As of `ApiBackend`."""
+        name = f"{self.kind}:{self.options.model}"
+        try:
+            from google.auth.exceptions import GoogleAuthError
+            from google.genai import Client as GoogleClient
+        except ImportError as error:
+            raise missing(name, "google-genai", self.kind, error) from None
+        http = {"timeout": round(self.options.patience.attempt_s * 1000)}
+        if self.options.base_url is not None:
+            http["base_url"] = self.options.base_url  # type: ignore[assignment]
+        given: dict[str, Any] = {"http_options": http, **self.options.client}
+        hint = "set `GEMINI_API_KEY`"
+        if self.options.vertex:
+            hint = "set `GOOGLE_CLOUD_PROJECT` and `GOOGLE_CLOUD_LOCATION`, and log in with `gcloud`"
+            given["vertexai"] = True
+        try:
+            client = GoogleClient(**given)
+        except (ValueError, GoogleAuthError) as error:
+            raise unreachable(name, error, hint) from None
+        return client, client.aio.aclose
+
+
+def _asked_wait(details: Any) -> str:
+    """The seconds that an error asks to wait, as Google says them (`RetryInfo`)."""
+    error = details.get("error", details) if isinstance(details, Mapping) else {}
+    infos = error.get("details") or [] if isinstance(error, Mapping) else []
+    delays = [info.get("retryDelay") for info in infos if isinstance(info, Mapping)]
+    return next((str(delay).removesuffix("s") for delay in delays if delay), "")

@@ -1,0 +1,69 @@
+"""Models behind LiteLLM, which says OpenAI's chat protocol in the words of each vendor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from sglc.backends.models.vendor_rules import ApiModel, litellm_model
+from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
+from sglc.backends.remote.api_backend import Client, missing
+from sglc.backends.remote.sdk_errors import said
+from sglc.backends.retry import Trouble, status_trouble
+
+# Nothing is tried twice, and nothing left out that the vendor does not take.
+_AS_IT_IS = {"num_retries": 0, "max_retries": 0, "drop_params": False}
+
+
+class LiteLLMBackend(OpenAIBackend):
+    """Runs segments on one model by LiteLLM's name. `client`: keywords of `litellm.acompletion`."""
+
+    def __init__(self, options: OpenAIOptions) -> None:
+        super().__init__(options)
+        self.kind = "litellm"
+
+    def usual_model(self) -> ApiModel:
+        """By the table."""
+        return litellm_model(f"litellm:{self.options.model}")
+
+    @cached_property
+    def identity(self) -> str:
+        """Where the model is."""
+        return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
+
+    async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
+        """The answer, or its stream."""
+        more = fields.get("extra_body") or {}
+        own = {key: value for key, value in fields.items() if key != "extra_body"}
+        timeout = self.options.patience.attempt_s
+        return await client.acompletion(
+            **{"timeout": timeout, **self.options.client, **own, **more, **_AS_IT_IS}
+        )
+
+    def trouble(self, error: Exception) -> Exception:
+        """As of `ApiBackend`; what LiteLLM refuses by itself is refused for good."""
+        import litellm
+
+        if isinstance(error, litellm.UnsupportedParamsError | litellm.BadRequestError):
+            return Trouble(said(error), again=False)
+        if isinstance(error, litellm.APIError):  # of a status that has no class of its own
+            return status_trouble(int(error.status_code), said(error), {})
+        return super().trouble(error)
+
+    def connect(self) -> Client:
+        """As of `ApiBackend`."""
+        for table in ("MODEL_COST_MAP", "ANTHROPIC_BETA_HEADERS"):  # which it else asks for over the network
+            os.environ.setdefault(f"LITELLM_LOCAL_{table}", "True")
+        try:
+            import litellm
+        except ImportError as error:
+            raise missing(f"litellm:{self.options.model}", "litellm", "litellm", error) from None
+
+        litellm.suppress_debug_info = True  # it would print it, where results go
+
+        async def end() -> None:
+            """Its clients are its own."""
+
+        return litellm, end

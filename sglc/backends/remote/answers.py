@@ -1,0 +1,233 @@
+"""What all APIs are asked for and answer, whatever their words: request bodies, samples, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.backends.models.vendor_rules import ApiModel
+from sglc.backends.remote.sdk_errors import said
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
+from sglc.backends.retry import Trouble
+from sglc.errors import BackendError
+from sglc.ir.grammar.answer_form import AnswerForm, form_for, form_of_choices
+from sglc.ir.grammar.finite import accepted
+from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
+from sglc.ir.plan.segment import GenNode, Made, SelectNode
+from sglc.ir.sampling import Sampling
+from sglc.ir.target import Takes
+from sglc.runtime.tokenizer.detokenize import StopStream
+
+UNKNOWN_ID = -1  # of a token of which only the text is known
+
+Logprobs = tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[TokenLogprob, ...], ...]]
+NO_LOGPROBS: Logprobs = ((), (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """One request: `fields` as the SDK's method takes them. Its samples are `count`, from `first` on."""
+
+    fields: Mapping[str, Any]
+    first: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One sample as the API gave it. `finish` is `stop` or `length`."""
+
+    text: str
+    finish: str
+    logprobs: tuple[float, ...] = ()
+    texts: tuple[str, ...] = ()
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The samples of one request, in order, and its counts."""
+
+    replies: tuple[Reply, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a streamed answer. `usage` are the counts of the whole request so far; the last ones hold."""
+
+    text: str = ""
+    finish: str = ""
+    usage: Usage | None = None
+    logprobs: Logprobs = NO_LOGPROBS
+
+
+class Unanswered(Exception):
+    """The model, or the provider's filter, gives no answer; the same will be so again."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """What an answer says is read here; the SDKs do not look whether it has the vendor's shape.
+
+    Raises:
+        Trouble: it has another one.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise Trouble(f"the answer is malformed: {said(error)}") from None
+
+
+def text_of(value: Any) -> str:
+    """A text of an answer, "" where there is none.
+
+    Raises:
+        Trouble: it is something else.
+    """
+    if value is not None and not isinstance(value, str):
+        raise Trouble(f"the answer is malformed: {value!r} stands where a text should")
+    return value or ""
+
+
+# -- requests ------------------------------------------------------------------------------------------
+
+
+def form_of_request(request: ApiRequest, model: ApiModel) -> AnswerForm | None:
+    """What the answer is held to by a JSON schema; None if it is held to nothing, or scored."""
+    if isinstance(request.node, SelectNode):
+        return None if model.scores_tokens else form_of_choices(request.choices)
+    return form_for(request.node.sampling, model.takes)
+
+
+def sampling_of(request: ApiRequest, takes: Takes) -> Sampling:
+    """How the answer is sampled: of a choice greedily, if the model can."""
+    if isinstance(request.node, GenNode):
+        return request.node.sampling
+    longest = max(len(choice.encode()) for choice in request.choices)  # no token is shorter than a byte
+    return Sampling(max_tokens=longest, temperature=1.0 if takes.temperature is None else 0.0)
+
+
+def in_batches(request: ApiRequest, takes: Takes, sampling: Sampling) -> Iterator[tuple[int, int, int | None]]:
+    """The requests for all samples: the first sample of each, how many it gives, and its seed."""
+    node = request.node
+    seed = getattr(node, "seed", None) if sampling.seed is None else sampling.seed
+    several = takes.samples or sampling.n
+    for first in range(0, sampling.n, several):
+        own = (seed + first) % 2**63 if seed is not None and takes.seed else None
+        yield first, min(several, sampling.n - first), own
+
+
+def asks_logprobs(sampling: Sampling) -> bool:
+    """Whether log-probabilities of what is generated are wanted."""
+    return sampling.logprobs or sampling.logprob_text or sampling.top_logprobs > 0
+
+
+def sent_stops(sampling: Sampling, takes: Takes, form: AnswerForm | None) -> tuple[str, ...]:
+    """The stop strings that the API is given: inside a JSON answer they would mean something else."""
+    return () if form is not None and form.inside else takes.sent_stops(sampling.stop)
+
+
+# -- answers -------------------------------------------------------------------------------------------
+
+
+class Cut:
+    """Ends a text at its stop strings, as it comes: those that the API was not given, and patterns."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._pieces: list[bytes] = []
+        self._stream = StopStream(
+            self._pieces, sampling.stop, [stop_pattern(pattern) for pattern in sampling.stop_regex]
+        )
+
+    @property
+    def ended(self) -> str | None:
+        """The stop that has come, if one has."""
+        return None if self._stream.match is None else self._stream.match.stop
+
+    def push(self, piece: str) -> str:
+        """What now surely belongs to the text."""
+        self._pieces.append(piece.encode("utf-8", "replace"))
+        return self._stream.push(len(self._pieces) - 1)
+
+    def finish(self) -> str:
+        """No more comes: what was held back."""
+        return self._stream.finish()
+
+
+def whole_reply(pieces: Sequence[Piece]) -> Reply | None:
+    """The sample that was streamed; None if the stream broke off."""
+    finish = next((piece.finish for piece in reversed(pieces) if piece.finish), "")
+    if not finish:
+        return None
+    columns = [tuple(item for piece in pieces for item in piece.logprobs[i]) for i in range(3)]
+    return Reply("".join(piece.text for piece in pieces), finish, *columns)  # type: ignore[arg-type]
+
+
+def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: str) -> Sample:
+    """A generation's sample.
+
+    Raises:
+        BackendError: SGLC546, the answer is not in the form that was asked for.
+    """
+    text = reply.text
+    if form is not None and (form.inside or reply.finish != "length"):
+        text = _read(form, text, reply.finish, name)
+        if sampling.regex is not None and not accepted(sampling.regex, text):
+            raise _not_held(name, f"it does not match `{sampling.regex}`", text)
+    cut = Cut(sampling)
+    kept = cut.push(text) + cut.finish()
+    count = len(reply.logprobs)
+    if kept != reply.text and count:  # tokens behind the cut do not belong to it
+        count, length = 0, 0
+        while count < len(reply.texts) and length + len(reply.texts[count]) <= len(kept):
+            length += len(reply.texts[count])
+            count += 1
+    return Sample(
+        kept,
+        (UNKNOWN_ID,) * count,
+        reply.finish if cut.ended is None else "stop",
+        reply.logprobs[:count],
+        reply.texts[:count],
+        reply.top_logprobs[:count],
+        matched=cut.ended,
+    )
+
+
+def _read(form: AnswerForm, text: str, finish: str, name: str) -> str:
+    try:
+        return form.read(text)
+    except (ValueError, RecursionError) as error:
+        why = "it ended at `max_tokens`" if finish == "length" else f"it is not what was asked for: {error}"
+        raise _not_held(name, why, text) from None
+
+
+def _not_held(name: str, why: str, text: str) -> BackendError:
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return BackendError(
+        "SGLC546", f"the answer for `{name}` does not have its form: {why}", note=f"the API gave {shown!r}",
+        hint="give it more `max_tokens`, use `retries=2`, or a model that keeps to schemas",
+    )  # fmt: skip
+
+
+def gen_answer(request: ApiRequest, samples: Sequence[Sample], usage: Usage) -> ApiAnswer:
+    """The end of a generation."""
+    return ApiAnswer(GenDone(request.index, (), tuple(samples), usage), Made(samples[0].text))
+
+
+def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) -> ApiAnswer:
+    """The end of a choice that the model wrote.
+
+    Raises:
+        BackendError: SGLC546, it wrote something else.
+    """
+    name = request.node.site.name
+    text = _read(form, reply.text, reply.finish, name)
+    if text not in request.choices:
+        raise _not_held(name, "it is none of the choices", text)
+    choice = request.choices.index(text)
+    event = SelectDone(request.index, (), choice, text, (), (), (), usage, decided="constrained")
+    return ApiAnswer(event, Made(text))

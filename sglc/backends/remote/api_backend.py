@@ -1,0 +1,326 @@
+"""A model behind a vendor's API: what every back end of this kind does, and what a vendor has to say.
+
+The official SDKs read keys and addresses from their own environment variables and try once; `retry` decides
+what is tried again. A back end holds no state of a program but the prompts of streams that are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+from sglc.backends.models.vendor_rules import ApiModel
+from sglc.backends.remote.answers import (
+    Answer,
+    Cut,
+    Piece,
+    RequestBody,
+    Unanswered,
+    chosen,
+    form_of_request,
+    gen_answer,
+    sample_of,
+    whole_reply,
+)
+from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.joint_request import JointReply, ask_jointly
+from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
+from sglc.backends.retry import Patience, Trouble, patiently
+from sglc.errors import BackendError
+from sglc.ir.plan.events import Delta, Event, Usage
+from sglc.ir.plan.segment import GenNode, Segment
+from sglc.ir.target import Takes, Target, Tokenizer
+
+PATIENCE = Patience()
+_T = TypeVar("_T")
+Client = tuple[Any, Callable[[], Coroutine[Any, Any, None]]]  # an SDK's client, and what closes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOptions:
+    """Where a model is and how it is asked.
+
+    `takes`: what the model takes, and `images` whether pictures, where the table does not know it.
+    `concurrency`: requests at once. `api_retries`: requests more than there are generations, where one asks for
+    several. `client`: keywords of the SDK's client (`base_url`, `api_key`, ...); its environment variables
+    count too.
+    """
+
+    model: str
+    takes: Takes | None = None
+    images: bool | None = None
+    concurrency: int = 16
+    api_retries: int = 2
+    patience: Patience = PATIENCE
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ApiBackend(ABC):
+    """Runs segments on one model of an API."""
+
+    kind: str  # the back end's name before the model's, as `--backend` takes it
+    cannot: ClassVar[
+        Mapping[str, Any]
+    ]  # fields of `Takes` that the protocol has no way to say, whatever is claimed
+
+    def __init__(self, options: ApiOptions) -> None:
+        self.options = options
+        self._connection: Connection | None = None
+        self._walker = Walker(lambda request, emit: asyncio.ensure_future(self.ask(request, emit)))
+
+    def __repr__(self) -> str:
+        return f"<sglc back end {self.target.name}>"
+
+    # -- what a vendor says --------------------------------------------------------------------------
+
+    @abstractmethod
+    def usual_model(self) -> ApiModel:
+        """What the model takes, by the table and the vendor's rules."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Where the model is."""
+
+    @abstractmethod
+    def connect(self) -> Client:
+        """A client of the SDK that tries once.
+
+        Raises:
+            BackendError: SGLC540 the package is missing, SGLC541 no key or address.
+        """
+
+    @abstractmethod
+    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
+        """The requests that answer one generation or choice, none of them streaming.
+
+        Raises:
+            SglcError: its prompt is nothing that the protocol can say.
+        """
+
+    @abstractmethod
+    async def whole(self, client: Any, body: RequestBody) -> Answer:
+        """One request's answer. Raises `Unanswered`, or what the SDK raises."""
+
+    @abstractmethod
+    def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
+        """The same as a stream, of one sample."""
+
+    @abstractmethod
+    def trouble(self, error: Exception) -> Exception:
+        """What an attempt's failure means: a `Trouble`; itself, if it is none of the API's or the network's."""
+
+    # -- as of `Backend` -----------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> ApiModel:
+        """What the model takes."""
+        usual, takes, images = self.usual_model(), self.options.takes, self.options.images
+        return replace(
+            usual,
+            takes=replace(takes or usual.takes, **self.cannot),
+            images=usual.images if images is None else images,
+            known=usual.known or takes is not None,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What writes prompts, if they are not messages."""
+        return None
+
+    @cached_property
+    def target(self) -> Target:
+        """Capabilities, from the table of models; nothing is asked of the API."""
+        model = self.model
+        return Target(
+            name=f"{self.kind}:{self.options.model}",
+            tokenizer=self.tokenizer,
+            scores_tokens=model.scores_tokens,
+            continues_text=model.protocol == "text",
+            images=model.images,
+            concurrency=self.options.concurrency,
+            protocol=model.protocol,
+            takes=model.takes,
+            known=model.known,
+            guesses=True,
+            whole_answers=True,
+        )
+
+    def start(self) -> None:
+        """See that there is an SDK and a key.
+
+        Raises:
+            BackendError: SGLC540 the package is missing, SGLC541 no key.
+        """
+        if self._connection is None:
+            self.connect()
+
+    def close(self) -> None:
+        """Close what is connected. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
+        return self._walker.submit(segment, streams=streams)
+
+    # -- one generation or choice --------------------------------------------------------------------
+
+    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+        """What answers it: one request, several, or one that answers others too."""
+        if isinstance(request.node, GenNode) and request.node.ahead:
+            return await self.ask_jointly(request, emit)
+        return await self.ask_one(request, emit)
+
+    async def ask_jointly(
+        self, request: ApiRequest, emit: Callable[[Event], None], ends: tuple[str, ...] = ()
+    ) -> ApiAnswer:
+        """One request for several generations of a turn, which `ends` stop too."""
+        return await ask_jointly(
+            request,
+            emit,
+            self._once,
+            lambda single: self.ask_one(single, emit),
+            whole_turn=self.model.protocol == "chat" and not self.model.takes.prefill,
+            retries=self.options.api_retries,
+            ends=ends,
+        )
+
+    async def _once(self, request: ApiRequest, hear: Callable[[str], None] | None) -> JointReply:
+        """One request of one sample, its text as it came."""
+        (body,) = self.bodies(request)
+        answer = await self._answer(request, body, hear)
+        return JointReply(answer.replies[0].text, answer.replies[0].finish, answer.usage)
+
+    async def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+        """As many requests as its samples need."""
+        form = form_of_request(request, self.model)
+        asked = self.bodies(request)
+        if not isinstance(request.node, GenNode):
+            answer = await self._answer(request, asked[0], None)
+            assert form is not None
+            return chosen(request, answer.replies[0], form, answer.usage)
+        live = request.streams and len(asked) == 1 and asked[0].count == 1
+        say = None
+        if live and (form is None or not form.inside):
+            say = lambda text: emit(Delta(request.index, text))  # noqa: E731
+        answers = await _together([self._answer(request, body, say) for body in asked])
+        sampling, name = request.node.sampling, request.node.site.name
+        samples = [sample_of(reply, sampling, form, name) for answer in answers for reply in answer.replies]
+        if len(samples) != sampling.n:
+            raise BackendError(
+                "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
+                hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
+            )  # fmt: skip
+        return gen_answer(request, samples, sum((answer.usage for answer in answers), Usage()))
+
+    async def _answer(
+        self, request: ApiRequest, body: RequestBody, say: Callable[[str], None] | None
+    ) -> Answer:
+        """The answer to one body, as a stream if what comes is to be said."""
+        told = False
+
+        def tell(text: str) -> None:
+            nonlocal told
+            if text:
+                told = True
+                assert say is not None
+                say(text)
+
+        async def attempt(client: Any) -> Answer:
+            if say is None:
+                return await self.whole(client, body)
+            return await self._heard(client, request, body, tell)
+
+        answer, tries = await self.tried(request, body, attempt, lambda: told)
+        return replace(answer, usage=replace(answer.usage, calls=tries))
+
+    async def _heard(
+        self, client: Any, request: ApiRequest, body: RequestBody, tell: Callable[[str], None]
+    ) -> Answer:
+        """A streamed answer of one sample."""
+        assert isinstance(request.node, GenNode)
+        cut, heard, usage = Cut(request.node.sampling), list[Piece](), Usage()
+        async with aclosing(self.pieces(client, body)) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                usage = piece.usage or usage
+                heard.append(piece)
+                if piece.text and cut.ended is None:
+                    tell(cut.push(piece.text))
+        reply = whole_reply(heard)
+        if reply is None:
+            raise Trouble("the answer ended before it was whole")
+        tell(cut.finish())
+        return Answer((reply,), usage)
+
+    async def tried(
+        self,
+        request: ApiRequest,
+        body: RequestBody,
+        attempt: Callable[[Any], Awaitable[_T]],
+        told: Callable[[], bool] = lambda: False,
+    ) -> tuple[_T, int]:
+        """What `attempt` makes of a client, and how many attempts that took.
+
+        Raises:
+            BackendError: SGLC542, SGLC543, as of `patiently`; SGLC545, the model gives no answer.
+        """
+        connection, name = self._connected(), request.node.site.name
+
+        async def once() -> _T:
+            try:
+                return await attempt(connection.client)
+            except Unanswered as error:
+                raise BackendError("SGLC545", f"the API gives no answer for `{name}`: {error}") from None
+            except (Trouble, BackendError):
+                raise
+            except Exception as error:
+                raise self.trouble(error) from None
+
+        return await patiently(
+            once,
+            self.options.patience,
+            connection.places,
+            seed=(getattr(request.node, "seed", None) or 0) + body.first,
+            name=name,
+            told=told,
+        )
+
+    def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is None or not connection.is_here():
+            places, (client, end) = asyncio.Semaphore(self.options.concurrency), self.connect()
+            connection = Connection(asyncio.get_running_loop(), client, places, end)
+            self._connection = connection
+        return connection
+
+
+async def _together(asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """All of them side by side; the first failure cancels the others."""
+    if len(asked) == 1:
+        return [await asked[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asked]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def missing(name: str, package: str, extra: str, error: ImportError) -> BackendError:
+    """The SDK of a back end is not installed."""
+    return BackendError(
+        "SGLC540", f"`{name}` needs the package `{package}`: {error}", hint=f"pip install 'sglc[{extra}]'"
+    )
+
+
+def unreachable(name: str, error: Exception, hint: str) -> BackendError:
+    """There is no key, or no address."""
+    said = str(error) or type(error).__name__
+    return BackendError("SGLC541", f"`{name}` cannot be reached: {said.splitlines()[0]}", hint=hint)

@@ -1,0 +1,417 @@
+"""Every vendor's API through its own SDK over real HTTP: what is sent, what is refused, what answers say."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
+from sglc.backends.registry import connect, disconnect
+from sglc.errors import BackendError, LegalizeError
+from sglc.ir.plan.events import Usage
+from sglc.ir.target import Takes
+from tests.api_programs import PICTURE, PROGRAMS, conversation, question, speaking
+from tests.api_targets import HERE, at
+from tests.depth import some_of
+from tests.openai_server import Fault, serving
+from tests.vendor_shapes import anthropic_whole, check_body, gemini_whole
+
+# What programs of ours a model refuses, and by which rule. What is not here runs.
+_THINKS = {"sampled": "SGLC311"}  # it takes no temperature
+TARGETS: Mapping[str, Mapping[str, str]] = {
+    "openai:gpt-4o": {},
+    "openai:gpt-5": _THINKS,
+    "azure:gpt-4o": {},
+    "anthropic:claude-opus-5-5": _THINKS,
+    "anthropic:claude-opus-4-5": {},
+    "gemini:gemini-2.5-flash": {},
+    "gemini:gemini-3.6-flash": _THINKS,
+    "vertex:gemini-2.5-pro": {},
+    "litellm:openai/gpt-4o": {},
+    "litellm:anthropic/claude-opus-5-5": _THINKS,
+    "litellm:gemini/gemini-2.5-flash": {},
+}
+ONE_SAMPLE = ("openai:gpt-5", "anthropic:", "litellm:")  # `n` is several requests
+CELLS = [(name, program) for name in TARGETS if name.partition(":")[0] in HERE for program in PROGRAMS]
+
+
+@pytest.mark.parametrize(("name", "program"), some_of(CELLS, 12, 31))
+def test_every_body_is_in_the_vendor_s_own_types(name: str, program: str) -> None:
+    asked = PROGRAMS[program]
+    with serving(speaking()) as api, at(api, name) as backend:
+        result = asked.program.run(backend=backend)
+        error = result.error()
+        if code := TARGETS[name].get(program):
+            assert isinstance(error, LegalizeError)
+            assert (error.code, error.loc is not None, api.bodies) == (code, True, [])
+            return
+        assert error is None
+        requests = 3 if program == "stops" and name.startswith(ONE_SAMPLE) else asked.requests
+        assert len(api.bodies) == result.usage.calls == requests
+        if not name.startswith("litellm:"):  # its words are its own
+            for path, body in zip(api.paths, api.bodies, strict=True):
+                check_body(path, body)
+        assert result.usage.prompt == result.usage.cached + result.usage.computed > 0
+        assert result.usage.cached == result.usage.calls
+        if program == "stops":
+            assert result["idea"] == ["one two "] * 3
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name.partition(":")[0] in HERE])
+def test_streams_say_the_same_in_pieces(name: str) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        pieces = [text for _, text in conversation.stream(backend=backend) if text]
+        live = conversation.run(backend=backend, stream=True)
+        whole = conversation.run(backend=backend)
+        assert "".join(pieces) == "one two " * 3
+        assert len(pieces) > 3
+        assert (
+            dict(live.variables)
+            == dict(whole.variables)
+            == dict.fromkeys(("turn_0", "turn_1", "turn_2"), "one two ")
+        )
+        assert live.usage == whole.usage
+        assert live.usage.calls == 3
+        for path, body in zip(api.paths, api.bodies, strict=True) if not name.startswith("litellm:") else ():
+            check_body(path, body)
+
+
+# -- Anthropic -------------------------------------------------------------------------------------
+
+
+def test_messages_say_turns_instructions_and_pictures() -> None:
+    @sgl.function
+    def look(s: Any) -> None:
+        s += sgl.system("Be brief.") + sgl.system("Be kind.")
+        s += sgl.user(sgl.image(PICTURE) + "What is this?")
+        s += sgl.assistant(sgl.gen("x", max_tokens=9, stop=["\n", "END", " "]))
+        s += sgl.system("Be loud.") + sgl.user("And now?") + sgl.assistant(sgl.gen("y"))
+
+    with serving(speaking("A dot\nand")) as api, at(api, "anthropic:claude-opus-5-5") as backend:
+        result = look.run(backend=backend)
+        assert (result["x"], result["y"]) == ("A", "A dot\nand")
+        first, second = api.bodies
+        assert first == {
+            "model": "claude-opus-5-5",
+            "max_tokens": 9,
+            "stop_sequences": ["END"],
+            "system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}],
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "image",
+                            "source": {
+                                "type": "base64",
+                                "media_type": "image/png",
+                                "data": base64.b64encode(PICTURE).decode(),
+                            },
+                        },
+                        {"type": "text", "text": "What is this?"},
+                    ],
+                }
+            ],
+        }
+        assert second["messages"][1:] == [
+            {"role": "assistant", "content": "A"},
+            {"role": "system", "content": "Be loud."},
+            {"role": "user", "content": "And now?"},
+        ]
+        assert api.headers[0]["authorization"] == "Bearer k"
+    with serving(speaking()) as api, at(api, "anthropic:claude-opus-4-5") as backend:
+        error = look.run(backend=backend).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None, api.bodies) == ("SGLC318", True, [])
+
+
+def test_a_claude_that_goes_on_in_its_turn() -> None:
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        s += sgl.user("Rome?") + sgl.assistant("It is" + sgl.gen("x") + ". Well," + sgl.gen("y"))
+
+    @sgl.function
+    def held(s: Any) -> None:
+        s += sgl.user("Rome?") + sgl.assistant("It is" + sgl.select("x", choices=[" old", " new"]))
+
+    @sgl.function
+    def blank(s: Any) -> None:
+        s += sgl.user("Rome?") + sgl.assistant("It is " + sgl.gen("x"))
+
+    @sgl.function
+    def blank_later(s: Any, word: str) -> None:
+        s += sgl.user("Rome?") + sgl.assistant(f"It is{word}" + sgl.gen("x"))
+
+    with serving(speaking(" old")) as api, at(api, "anthropic:claude-opus-4-5") as backend:
+        assert goes_on.run(backend=backend)["y"] == " old"
+        assert [body["messages"][-1] for body in api.bodies] == [
+            {"role": "assistant", "content": "It is"},
+            {"role": "assistant", "content": "It is old. Well,"},
+        ]
+        api.bodies.clear()
+        for program, given in ((held, {}), (blank, {}), (blank_later, {"word": " \n"})):
+            error = program.run(backend=backend, **given).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, api.bodies) == ("SGLC317", [])
+            assert "white space" in error.note
+    with serving(speaking()) as api, at(api, "anthropic:claude-opus-4-6") as backend:
+        error = goes_on.run(backend=backend).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, api.bodies) == ("SGLC317", [])
+
+
+def test_an_older_claude_samples_by_one_of_two() -> None:
+    @sgl.function
+    def drawn(s: Any, **_: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, "anthropic:claude-opus-4-5") as backend:
+        drawn.run(backend=backend, temperature=0.5, top_k=5).sync()
+        drawn.run(backend=backend, top_p=0.5).sync()
+        assert [{key: body.get(key) for key in ("temperature", "top_p", "top_k")} for body in api.bodies] == [
+            {"temperature": 0.5, "top_p": None, "top_k": 5},
+            {"temperature": None, "top_p": 0.5, "top_k": None},
+        ]
+        api.bodies.clear()
+        for given in ({"temperature": 0.5, "top_p": 0.5}, {"temperature": 1.5}, {"frequency_penalty": 1}):
+            error = drawn.run(backend=backend, **given).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, api.bodies) == ("SGLC311", [])
+
+
+def test_usage_of_messages_counts_what_is_read_and_written() -> None:
+    whole = anthropic_whole("a b", {"model": "m", "messages": []})
+    whole["usage"] = {
+        "input_tokens": 10, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 30,
+        "output_tokens": 2,
+    }  # fmt: skip
+    with serving(lambda body: whole) as api, at(api, "anthropic:claude-opus-5-5") as backend:
+        assert question.run(backend=backend).usage == Usage(240, 200, 40, 0, 2, 1)
+
+
+def test_claude_on_vertex() -> None:
+    with serving(speaking()) as api:
+        client = {"region": "eu", "project_id": "p", "access_token": "t", "base_url": api.url}
+        backend = AnthropicBackend(AnthropicOptions(model="claude-opus-5-5", vertex=True, client=client))
+        try:
+            assert question.run(backend=backend)["answer"] == "one two END three"
+            assert question.run(backend=backend, stream=True)["answer"] == "one two END three"
+        finally:
+            backend.close()
+        place = "/v1/projects/p/locations/eu/publishers/anthropic/models/claude-opus-5-5"
+        assert api.paths == [f"{place}:rawPredict", f"{place}:streamRawPredict"]
+        assert api.headers[0]["authorization"] == "Bearer t"
+        body = api.bodies[0]
+        assert body.pop("anthropic_version")
+        check_body("/v1/messages", {**body, "model": "claude-opus-5-5"})
+    try:
+        assert (
+            connect("vertex:claude-opus-5-5").target.takes == connect("anthropic:claude-opus-5-5").target.takes
+        )
+    finally:
+        disconnect()
+
+
+# -- Google ------------------------------------------------------------------------------------------
+
+
+def test_generate_content_says_turns_instructions_and_pictures() -> None:
+    @sgl.function
+    def look(s: Any) -> None:
+        s += sgl.system("Be brief.") + sgl.user(sgl.image(PICTURE) + "What is this?")
+        s += sgl.assistant(sgl.gen("x", max_tokens=9, temperature=0, top_k=3, seed=2**40 + 5))
+        s += sgl.user("And now?") + sgl.assistant(sgl.gen("y", presence_penalty=0.5))
+
+    with serving(speaking("A dot")) as api, at(api, "gemini:gemini-2.5-flash") as backend:
+        result = look.run(backend=backend)
+        assert (result["x"], result["y"]) == ("A dot", "A dot")
+        first, second = api.bodies
+        assert first == {
+            "systemInstruction": {"parts": [{"text": "Be brief."}]},
+            "contents": [
+                {
+                    "role": "user",
+                    "parts": [
+                        {"inlineData": {"mime_type": "image/png", "data": base64.b64encode(PICTURE).decode()}},
+                        {"text": "What is this?"},
+                    ],
+                }
+            ],
+            "generationConfig": {"maxOutputTokens": 9, "temperature": 0.0, "topK": 3, "seed": 5},
+        }
+        assert [turn["role"] for turn in second["contents"]] == ["user", "model", "user"]
+        assert second["generationConfig"]["presencePenalty"] == 0.5
+        assert api.headers[0]["x-goog-api-key"] == "k"
+        assert api.paths == ["/v1/models/gemini-2.5-flash:generateContent"] * 2
+
+
+def test_what_google_cannot_be_told() -> None:
+    @sgl.function
+    def elsewhere(s: Any) -> None:
+        s += sgl.user(sgl.image("https://example.org/a.png") + "What?") + sgl.assistant(sgl.gen("x"))
+
+    @sgl.function
+    def late(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.system("Be brief.") + sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, "gemini:gemini-2.5-flash") as backend:
+        for program, code in ((elsewhere, "SGLC308"), (late, "SGLC318")):
+            error = program.run(backend=backend).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, error.loc is not None, api.bodies) == (code, True, [])
+
+
+def test_log_probabilities_of_google_where_a_model_gives_them() -> None:
+    @sgl.function
+    def told(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", return_logprob=True, top_logprobs_num=2))
+
+    whole = gemini_whole(["a b"], {"contents": []})
+    whole["candidates"][0]["logprobsResult"] = {
+        "chosenCandidates": [
+            {"token": "a", "tokenId": 5, "logProbability": -0.5},
+            {"token": " b", "tokenId": 6, "logProbability": -1.5},
+        ],
+        "topCandidates": [
+            {"candidates": [{"token": "a", "tokenId": 5, "logProbability": -0.5}]},
+            {"candidates": []},
+        ],
+    }
+    with serving(lambda body: whole) as api:
+        with at(api, "gemini:gemini-2.5-flash", takes=Takes(json_schema="gemini")) as backend:
+            (call,) = told.run(backend=backend).calls
+            assert call.samples[0].logprobs == (-0.5, -1.5)
+            assert call.samples[0].top_logprobs == (((-0.5, 5, "a"),), ())
+            config = api.bodies[0]["generationConfig"]
+            assert (config["responseLogprobs"], config["logprobs"]) == (True, 2)
+        with at(api, "gemini:gemini-2.5-flash") as backend:
+            assert "SGLC311" in str(told.run(backend=backend).error())
+            assert len(api.bodies) == 1
+
+
+def test_safety_settings_of_vertex_are_sent_as_they_are() -> None:
+    settings = [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]
+    with serving(speaking()) as api, at(api, "vertex:gemini-2.5-pro", safety_settings=settings) as backend:
+        question.run(backend=backend).sync()
+        assert api.bodies[0]["safetySettings"] == settings
+        assert api.paths == ["/v1beta1/publishers/google/models/gemini-2.5-pro:generateContent"]
+
+
+# -- Azure -----------------------------------------------------------------------------------------
+
+
+def test_azure_by_its_api_without_a_version_and_with_one() -> None:
+    with serving(speaking()) as api:
+        root = api.url.removesuffix("/v1")
+        plain = sgl.OpenAI("gpt-4o", is_azure=True, azure_endpoint=root, api_key="k")
+        dated = sgl.OpenAI("gpt-4o", is_azure=True, azure_endpoint=root, api_key="k", api_version="2024-10-21")
+        for backend in (plain, dated):
+            assert question.run(backend=backend)["answer"] == "one two END three"
+            assert backend.target.name == "azure:gpt-4o"
+            backend.close()
+        assert api.paths == [
+            "/openai/v1/chat/completions", "/openai/deployments/gpt-4o/chat/completions",
+        ]  # fmt: skip
+        assert api.headers[0]["authorization"] == "Bearer k"
+        assert api.headers[1]["api-key"] == "k"
+        named = sgl.OpenAI("my-deployment", is_azure=True, azure_endpoint=root, api_key="k")
+        assert not named.target.known
+
+
+# -- by name, and without what they need -------------------------------------------------------------
+
+KEYS = {
+    "openai:gpt-4o": {"OPENAI_API_KEY": "k"},
+    "azure:gpt-4o": {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "{root}"},
+    "anthropic:claude-opus-5-5": {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "{root}"},
+    "gemini:gemini-2.5-flash": {"GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": "{root}"},
+    "vertex:gemini-2.5-flash": {"GOOGLE_API_KEY": "k", "GOOGLE_VERTEX_BASE_URL": "{root}"},
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_by_name_with_what_the_environment_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variables in KEYS.values():
+        for variable in variables:
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    with serving(speaking()) as api:
+        with pytest.raises(BackendError, match="SGLC541") as caught:
+            connect(name).start()
+        assert next(iter(KEYS[name])).partition("_")[0] in caught.value.hint
+        disconnect()
+        monkeypatch.setenv("OPENAI_BASE_URL", api.url)
+        for variable, value in KEYS[name].items():
+            monkeypatch.setenv(variable, value.format(root=api.url.removesuffix("/v1")))
+        try:
+            assert question.run(backend=name)["answer"] == "one two END three"
+            assert len(api.bodies) == 1
+        finally:
+            disconnect()
+
+
+# -- forms -------------------------------------------------------------------------------------------
+
+
+def test_forms_are_asked_for_in_the_vendor_s_subset() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["a", "b", None]},
+            "sure": {"enum": [True, False]},
+            "size": {"type": "integer", "minimum": 1},
+        },
+        "required": ["kind", "sure"],
+    }
+
+    @sgl.function
+    def described(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", json_schema=json.dumps(schema)))
+
+    with serving(speaking()) as api:
+        with at(api, "gemini:gemini-2.5-flash") as backend:
+            assert json.loads(described.run(backend=backend)["x"]) == {"kind": None, "sure": True, "size": 7}
+            assert api.bodies.pop()["generationConfig"]["responseJsonSchema"]["properties"] == {
+                "kind": {"anyOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "null"}]},
+                "sure": {"type": "boolean"},
+                "size": {"type": "integer", "minimum": 1},
+            }
+        with at(api, "anthropic:claude-opus-5-5") as backend:
+            error = described.run(backend=backend).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, api.bodies) == ("SGLC313", [])
+            assert "`minimum`" in error.message
+            del schema["properties"]["size"]["minimum"]  # type: ignore[index]
+            described.run(backend=backend).sync()
+            assert api.bodies[0]["output_config"]["format"]["schema"]["properties"] == {
+                "kind": {"anyOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "null"}]},
+                "sure": {"type": "boolean"},
+                "size": {"type": "integer"},
+            }
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
+def test_a_whole_turn_in_one_request_of_any_vendor(name: str) -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def person(s: Any) -> None:
+        s += sgl.user("Two lines: Name: ..., Age: ...")
+        s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nAge:" + sgl.gen("age", stop="\n"))
+
+    with serving(speaking("Name: Ann\nAge: 7")) as api, at(api, name) as backend:
+        result = person.run(backend=backend)
+        assert (result["name"], result["age"]) == (" Ann", " 7")
+        assert (len(api.bodies), result.usage.saved_calls) == (1, 1)
+    answers = iter(("Ann", "Name: Ann\nAge: 7"))
+    with serving(lambda body: next(answers)) as api, at(api, name) as backend:
+        assert person.run(backend=backend)["age"] == " 7"
+        assert len(api.bodies) == 2
+    with serving(lambda body: Fault(400)) as api, at(api, name) as backend:
+        assert "SGLC542" in str(person.run(backend=backend).error())

@@ -1,0 +1,272 @@
+"""What goes wrong between a program and a vendor's API: one clear outcome, and no request too many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from sglc.backends import retry
+from sglc.backends.retry import Patience
+from sglc.errors import BackendError
+from tests.api_programs import question
+from tests.api_targets import HERE, at
+from tests.depth import some_of
+from tests.openai_server import Fault, UntilAsked, serving
+from tests.vendor_shapes import anthropic_chunks, anthropic_whole, gemini_chunks, gemini_whole
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+TARGETS = [
+    name
+    for name in (
+        "openai:gpt-4o",
+        "anthropic:claude-opus-5-5",
+        "gemini:gemini-2.5-flash",
+        "litellm:openai/gpt-4o",
+        "litellm:anthropic/claude-opus-5-5",
+    )
+    if name.partition(":")[0] in HERE
+]
+# What passes is tried again, and the next answer holds.
+PASSING = {
+    "too many, with a wait": Fault(429, {"retry-after": "0.01"}),
+    "too many": Fault(429),
+    "a fault of the server": Fault(500, code="api_error"),
+    "busy": Fault(529, code="overloaded_error"),
+    "a page of a proxy": Fault(502, body="<html>\nbad gateway</html>"),
+    "a connection that breaks at once": Fault(0),
+}
+# What stays is asked for once; the hint says what to do.
+STAYING = {
+    "an expired key": (Fault(401, code="authentication_error"), "key"),
+    "a key that may not": (Fault(403, code="permission_error"), "key"),
+    "a prompt that is too long": (Fault(400, code="invalid_request_error"), ""),
+    "a request that is too large": (Fault(413, code="request_too_large"), ""),
+    "a model that is not there": (Fault(404, code="not_found_error"), "name"),
+}
+# Answers that are none, whatever the protocol.
+BROKEN = {
+    "cut off": Fault(200, body='{"choices": [{"index": 0, "message": {"content": "so'),
+    "another shape": Fault(200, body='{"some": "thing"}'),
+    "nothing": Fault(200, body="null"),
+    "a list": Fault(200, body="[]"),
+    "a page": Fault(200, body="<html>hello</html>"),
+}
+FOUND_OUT = [(name, what) for name in TARGETS for what in PASSING]
+
+
+def then_fine(fault: Any) -> Callable[[dict[str, Any]], Any]:
+    left = [fault]
+    return lambda body: left.pop() if left else "fine"
+
+
+@pytest.mark.parametrize(("name", "what"), some_of(FOUND_OUT, 4, 8))
+@pytest.mark.parametrize("live", [False, True])
+def test_what_passes_is_tried_again(name: str, what: str, live: bool) -> None:
+    with serving(then_fine(PASSING[what])) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=live)
+        assert result["answer"] == "fine"
+        assert len(api.bodies) == result.usage.calls == 2
+        assert api.bodies[0] == api.bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), some_of([(name, what) for name in TARGETS for what in STAYING], 4, 8)
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_what_stays_is_asked_for_once(name: str, what: str, live: bool) -> None:
+    fault, hint = STAYING[what]
+    with serving(lambda body: fault) as api, at(api, name) as backend:
+        error = question.run(backend=backend, stream=live).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC542", True, 1)
+        assert f"HTTP {fault.status}: " in error.message or name.startswith("litellm:")
+        assert "scripted" in error.message
+        assert "\n" not in error.message
+        assert hint in error.hint or name.startswith("litellm:")
+
+
+@pytest.mark.parametrize(("name", "what"), some_of([(name, what) for name in TARGETS for what in BROKEN], 4, 8))
+def test_an_answer_that_cannot_be_read_is_asked_for_again(name: str, what: str) -> None:
+    with serving(then_fine(BROKEN[what])) as api, at(api, name) as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+    with serving(lambda body: BROKEN[what]) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, 4)
+        assert "\n" not in error.message
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_stream_that_breaks_is_not_asked_for_again(name: str) -> None:
+    with serving(lambda body: Fault(0, said="so far so good")) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=True)
+        pieces: list[str] = []
+        with pytest.raises(BackendError, match=r"SGLC543.*broke off"):
+            pieces.extend(result.text_iter("answer"))
+        assert "".join(pieces) == "so far so good"
+        assert len(api.bodies) == 1
+    # Where nobody has heard a piece, it may begin anew, and nothing is there twice.
+    with serving(then_fine(Fault(0, said="so far so good"))) as api, at(api, name) as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_server_that_stalls_is_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = Patience(attempts=2, first_wait_s=0.01, attempt_s=60, total_s=300)
+    with serving(lambda body: "late", delay_s=60) as api:
+        monkeypatch.setattr(retry, "asyncio", UntilAsked(api))
+        with at(api, name, patience=patience) as backend:
+            error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note, len(api.bodies)) == ("SGLC543", "2 attempts", 2)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_run_that_is_stopped_leaves_its_request(name: str, live: bool) -> None:
+    with serving(lambda body: "late", delay_s=60) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=live)
+        until(lambda: api.in_flight)
+        result.stop()
+        assert "SGLC407" in str(result.error())
+        until(lambda: not api.in_flight)
+        assert (api.gone, len(api.bodies)) == (1, 1)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_requests_at_once_are_bounded(name: str) -> None:
+    with serving(lambda body: "fine", delay_s=0.02) as api, at(api, name, concurrency=3) as backend:
+        results = question.run_batch([{"q": str(number)} for number in range(12)], backend=backend)
+        assert [result["answer"] for result in results] == ["fine"] * 12
+        assert 2 <= api.most_in_flight <= 3
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_other_rows_go_on(name: str) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        return Fault(400) if "bad" in json.dumps(body) else "fine"
+
+    with serving(answer) as api, at(api, name) as backend:
+        rows = [{"q": word} for word in ("one", "bad", "two", "three")]
+        results = question.run_batch(rows, backend=backend)
+        errors = [result.error() for result in results]
+        assert [error is None for error in errors] == [True, False, True, True]
+        assert isinstance(errors[1], BackendError)
+        assert errors[1].code == "SGLC542"
+        assert [result["answer"] for result, error in zip(results, errors, strict=True) if error is None] == [
+            "fine"
+        ] * 3
+        assert len(api.bodies) == 4
+
+
+# -- no answer ---------------------------------------------------------------------------------------
+
+_BODY = {"model": "m", "messages": [], "contents": []}
+
+
+def _openai(**choice: Any) -> dict[str, Any]:
+    whole = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}, **choice}
+    return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [whole]}
+
+
+def _refused(category: str) -> dict[str, Any]:
+    details = {"type": "refusal", "category": category, "explanation": "That could do harm."}
+    return {**anthropic_whole("", _BODY, "refusal"), "stop_details": details}
+
+
+NO_ANSWERS: Mapping[str, tuple[str, Any, str]] = {
+    "OpenAI's filter": ("openai:gpt-4o", _openai(finish_reason="content_filter"), "filter"),
+    "OpenAI's model refuses": (
+        "openai:gpt-4o",
+        _openai(message={"role": "assistant", "content": None, "refusal": "No."}),
+        "refuses: No.",
+    ),
+    "Claude refuses": ("anthropic:claude-opus-5-5", _refused("bio"), "refuses: That could do harm."),
+    "Google's filter": ("gemini:gemini-2.5-flash", gemini_whole(["a"], _BODY, "SAFETY"), "SAFETY"),
+    "Google's filter of names": ("gemini:gemini-2.5-flash", gemini_whole([""], _BODY, "SPII"), "SPII"),
+    "Google blocks the prompt": (
+        "gemini:gemini-2.5-flash",
+        {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+        "blocks the prompt: PROHIBITED_CONTENT",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NO_ANSWERS)
+def test_no_answer_is_said_and_not_asked_for_again(what: str) -> None:
+    name, answer, said = NO_ANSWERS[what]
+    with serving(lambda body: answer) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC545", True, 1)
+        assert said in error.message
+
+
+def streamed(chunks: Iterable[str]) -> Fault:
+    return Fault(200, {"content-type": "text/event-stream"}, body="".join(chunks))
+
+
+def _told(kind: str) -> str:
+    """An error inside a stream of Anthropic's."""
+    error = {"type": "error", "error": {"type": kind, "message": "scripted"}}
+    return f"event: error\ndata: {json.dumps(error)}\n\n"
+
+
+CLAUDE, GEMINI = "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
+_BEGUN = list(anthropic_chunks("so far", _BODY, breaks=True))
+STREAMS: Mapping[str, tuple[str, Iterable[str], str | None, int]] = {
+    "Claude refuses": (CLAUDE, anthropic_chunks("so", _BODY, breaks=False, stop="refusal"), "SGLC545", 1),
+    "Google's filter": (GEMINI, gemini_chunks("so", _BODY, breaks=False, finish="SAFETY"), "SGLC545", 1),
+    "busy before the first text": (CLAUDE, [*_BEGUN[:3], _told("overloaded_error")], None, 2),
+    "busy behind the first text": (CLAUDE, [*_BEGUN, _told("overloaded_error")], "SGLC543", 1),
+    "invalid before the first text": (CLAUDE, [*_BEGUN[:1], _told("invalid_request_error")], "SGLC542", 1),
+    "no end": (CLAUDE, _BEGUN[:3], None, 2),
+    "no end behind text": (GEMINI, gemini_chunks("so", _BODY, breaks=True), "SGLC543", 1),
+    "no JSON": (GEMINI, ["data: {so\n\n"], None, 2),
+}
+
+
+@pytest.mark.parametrize("what", STREAMS)
+def test_streams_that_go_wrong(what: str) -> None:
+    name, chunks, code, requests = STREAMS[what]
+    with serving(then_fine(streamed(chunks))) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=True)
+        error = result.error()
+        assert (getattr(error, "code", None), len(api.bodies)) == (code, requests)
+        if code is None:
+            assert result["answer"] == "fine"
+            assert result.text().count("fine") == 1
+
+
+# -- texts of another type -----------------------------------------------------------------------------
+
+
+MESSAGE = anthropic_whole("a", _BODY)
+ODD = [
+    ("openai:gpt-4o", _openai(message={"role": "assistant", "content": 7})),
+    ("openai:gpt-4o", {**_openai(), "choices": {"0": "a"}}),
+    ("openai:gpt-4o", {**_openai(), "choices": ["a"]}),
+    (CLAUDE, {**MESSAGE, "content": "a"}),
+    (CLAUDE, {**MESSAGE, "content": [{"type": "text", "text": 7}]}),
+    (CLAUDE, {**MESSAGE, "usage": {"input_tokens": "many"}}),
+    (CLAUDE, {**MESSAGE, "stop_reason": None}),
+    (GEMINI, {"candidates": [{"finishReason": "STOP", "content": {"parts": [{"text": 7}]}}]}),
+    (GEMINI, {"candidates": "a"}),
+    (GEMINI, {"candidates": [{"content": {"parts": [{"text": "a"}]}}]}),
+]
+
+
+@pytest.mark.parametrize(("name", "answer"), ODD)
+def test_values_of_another_type(name: str, answer: dict[str, Any]) -> None:
+    with serving(lambda body: answer) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, 4)
+        assert "malformed" in error.message
