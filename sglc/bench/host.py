@@ -22,7 +22,7 @@ from sglc.bench.result import BenchResult, Case, percentile
 from sglc.bench.setting import ROOT, setting
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
-from sglc.runtime.step import Step, StepResult
+from sglc.runtime.step import ByteAutomaton, Step, StepResult
 
 PAGE_SIZE = 16
 WARM_UP_STEPS, STEPS = 200, 400  # steps of a round
@@ -45,13 +45,19 @@ class NullExecutor:
         self.pages = pages
         self.depth = depth
         self.vocab_size = 151_936
-        self.trees = False
+        self.trees = self.keeps = False
         self._tokens = np.full(512, 7, np.int32)
         self._logprobs = np.full(512, -1, np.float32)
 
     def launch(self, step: Step) -> tuple[int, int]:
         """The step is over."""
         return step.index, step.rows.size
+
+    def hold(self, automaton: ByteAutomaton) -> None:
+        """Nothing is followed."""
+
+    def release(self, automaton: ByteAutomaton) -> None:
+        """Nothing was held."""
 
     def drain(self, ticket: tuple[int, int]) -> StepResult:
         """The outcome of a step."""

@@ -16,9 +16,9 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "decode attention": ("_decode", "_count_blocks"),
     "tile attention": ("_tile", "_merge"),  # prompts, and prefixes that rows share
     "GEMM": ("tiled", "vector", "nvjet", "cutlass", "cublas", "gemm", "gemv", "sm90_", "splitKreduce"),
-    "sampler": ("_race", "_decide", "filter_rows", "_above", "_kept"),
+    "sampler": ("_race", "_decide", "_peaks", "_gather", "_keep", "_above", "_kept", "_make_masks"),
     "rope and KV": ("_rope_store",),
-    "glue": ("_rms_norm", "_row_squares", "_silu_mul", "_embed", "_prepare", "_stage", "_finish", "at::"),
+    "glue": ("_rms_norm", "_row_squares", "_silu_mul", "_embed", "_prepare", "_stage", "at::"),
     "copies": ("Memcpy", "Memset", "_copy_tokens"),
 }
 

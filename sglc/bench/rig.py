@@ -35,7 +35,7 @@ class Needs:
 
     `longest`: tokens of the longest sequence. `side_by_side`: rows that have to run together. `pool`: KV
     tokens of the pool. `patient`: nobody reads tokens as they come, so prompts may keep rows that decode
-    waiting.
+    waiting. `token_bytes`: of every id, for forms that the executor follows by itself.
     """
 
     longest: int
@@ -44,6 +44,7 @@ class Needs:
     token_budget: int | None = None
     pool: int | None = None
     patient: bool = False
+    token_bytes: tuple[bytes, ...] = ()
     model: str = "qwen3-0.6b"  # on CUDA, where none is asked for
 
 
@@ -165,6 +166,7 @@ def _executor(
         executor = CudaExecutor(
             config, weights, kv_dtype=kv_dtype, page_size=PAGE_SIZE, pages=pages, max_rows=rows,
             max_tokens=token_budget, max_len=needs.longest, eos_ids=(), cascade=options.cascade,
+            token_bytes=needs.token_bytes,
         )  # fmt: skip
         return executor, executor.warm_up(rows)
     from sglc.runtime.executor.torch_executor import TorchExecutor

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -14,6 +15,7 @@ from typing import TypeVar
 from sglc.bench.profile import Profile, Profiler
 from sglc.bench.rig import Rig
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.requests import RequestDone, RequestFailed, SampleDone
 
@@ -51,14 +53,21 @@ class BenchSession:
         out: int,
         *,
         temperature: float = TEMPERATURE,
+        sampling: Sampling | None = None,
+        constraint: Constraint | None = None,
         tracked: bool = False,
         then: Then | None = None,
     ) -> RequestId:
-        """Generate `out` tokens behind the ids of `base` and `ids`; `then` is called with the sample."""
+        """Generate `out` tokens behind the ids of `base` and `ids`; `then` is called with the sample.
+
+        Otherwise as `sampling` says, held to `constraint`.
+        """
         handle = self.engine.extend(base, ids)
-        sampling = Sampling(max_tokens=out, temperature=temperature, ignore_eos=True)
+        sampling = replace(sampling or Sampling(), max_tokens=out, temperature=temperature, ignore_eos=True)
         self._counts["requests"] += 1
-        request = self.engine.gen(handle, sampling, [self._counts["requests"]], eos_ids=(), watch=False)
+        request = self.engine.gen(
+            handle, sampling, [self._counts["requests"]], eos_ids=(), watch=False, constraint=constraint
+        )
         self._open[request] = handle, then
         if tracked:
             self._untold.add(request)

@@ -24,6 +24,7 @@ WORKLOADS = {
     "fork": "decode of rows behind one prefix, with and without the cascade",
     "chain": "gap between a generation and the next one of its program",
     "mixed": "gaps between the tokens of rows that decode while long prompts come",
+    "constrained": "rows held to forms, or with options, beside free ones",
     "host": "host time of an engine's step, without a model",
     "programs": "whole programs, passes on and off",
 }
@@ -105,6 +106,10 @@ def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
             from sglc.bench.fork import fork
 
             return fork
+        case "constrained":
+            from sglc.bench.constrained import constrained
+
+            return constrained
         case "chain":
             from sglc.bench.chain import chain
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from sglc.cli.backends import add_backends
 from sglc.cli.bench import add_bench
 from sglc.cli.cache import add_cache
 from sglc.cli.compile import add_compile
@@ -64,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="sglc", description="An optimizing compiler for LLM programs.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_run, add_compile, add_explain, add_models, add_cache, add_bench, add_serve):
+    for add in (add_run, add_compile, add_explain, add_models, add_backends, add_cache, add_bench, add_serve):
         add(commands)
     later = commands.add_parser("shell")
     later.add_argument("rest", nargs=argparse.REMAINDER)

@@ -25,13 +25,47 @@ SAMPLED = -1  # in `Batch.tokens`: the id that the executor sampled last for the
 
 
 _NO_INTEGERS: I32 = np.empty(0, np.int32)
-_NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
-_NO_MASKS: Bool = np.empty((0, 0), np.bool_)
+_NO_PAIRS: I32 = np.empty((0, 2), np.int32)
+NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
+_NO_MASKS: I32 = np.empty((0, 0), np.int32)
 _NO_FLOATS: F32 = np.empty(0, np.float32)
 
 
 def _no_integers() -> I32:
     return _NO_INTEGERS
+
+
+def pack_masks(masks: Bool) -> I32:
+    """Bits of `masks` bool [..., V]: int32 [..., ceil(V / 32)], token v is bit v % 32 of word v // 32."""
+    vocab = masks.shape[-1]
+    packed = np.zeros((*masks.shape[:-1], 4 * -(-vocab // 32)), np.uint8)
+    packed[..., : -(-vocab // 8)] = np.packbits(masks, axis=-1, bitorder="little")
+    return packed.view("<i4")
+
+
+def unpack_masks(words: I32, vocab: int) -> Bool:
+    """The masks bool [..., V] whose bits `pack_masks` gives."""
+    return np.unpackbits(words.view(np.uint8), axis=-1, count=vocab, bitorder="little").view(np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteAutomaton:
+    """What text a row's samples may be, for an executor to follow: an automaton over the bytes of tokens.
+
+    Fields:
+        classes: uint8 [256], the class of every byte. moves: int32 [S, K], from a state with a class of byte to
+            the next state, or -1. Texts begin at state 0.
+        is_open: bool [S], the states that a token may end in.
+        mask_of: int32 [S], of each state what it allows: a column of `masks`.
+        masks: int32 [3, M]: a state that allows just that; whether the text may end there; and the one token
+            that is allowed, or -1 for all that lead to an open state.
+    """
+
+    classes: NDArray[np.uint8]
+    moves: I32
+    is_open: Bool
+    mask_of: I32
+    masks: I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +78,11 @@ class Opened:
         temperature, top_p, min_p: float32; top_k: int32, -1 off. Temperature 0 is greedy.
         seeds: uint64; the noise is a function of (seed, position) alone.
         eos_from: int32, the first position at which end-of-turn ids may be sampled.
+        automaton, state: int32, what the executor's `hold` gave for the row's automaton, and where that begins;
+            -1 without one. Samples then are what it allows.
+        adjusted: int32, 1 if something is added to the row's logits: the values float32 of `added` (offset into
+            `rows`, id, 1 if that was sampled before; int32 [3, A]), and from then on for each sample of an id
+            -`frequency` float32, and for the first one -`presence` float32.
     """
 
     rows: I32
@@ -54,6 +93,13 @@ class Opened:
     min_p: F32
     seeds: U64
     eos_from: I32
+    automaton: I32 = field(default_factory=_no_integers)
+    state: I32 = field(default_factory=_no_integers)
+    adjusted: I32 = field(default_factory=_no_integers)
+    frequency: F32 = field(default_factory=lambda: _NO_FLOATS)
+    presence: F32 = field(default_factory=lambda: _NO_FLOATS)
+    added: I32 = field(default_factory=lambda: NO_TRIPLES.reshape(3, 0))
+    values: F32 = field(default_factory=lambda: _NO_FLOATS)
 
 
 NONE_OPENED = Opened(
@@ -90,7 +136,8 @@ class StepOptions:
     Fields:
         trees: of the rows whose ids branch, in ascending order.
         score_at: int32 [S] token offsets (0 <= x < T) whose logits score `score_ids` int32 [S].
-        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` bool [M, V] allow.
+        masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` allow, int32
+            [M, ceil(V / 32)] as of `pack_masks`.
         bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
             ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
         tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
@@ -103,18 +150,13 @@ class StepOptions:
     score_at: I32 = field(default_factory=_no_integers)
     score_ids: I32 = field(default_factory=_no_integers)
     masked: I32 = field(default_factory=_no_integers)
-    masks: Bool = field(default_factory=lambda: _NO_MASKS)
+    masks: I32 = field(default_factory=lambda: _NO_MASKS)
     bias_at: I32 = field(default_factory=_no_integers)
     bias_ids: I32 = field(default_factory=_no_integers)
     bias: F32 = field(default_factory=lambda: _NO_FLOATS)
     tops: int = 0
     top_rows: I32 = field(default_factory=_no_integers)
     top_scores: I32 = field(default_factory=_no_integers)
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing is asked for."""
-        return not (self.score_at.size or self.masked.size or self.bias_at.size or self.tops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +186,7 @@ class Step(StepOptions):
         pages: int32 [W, 3] (row, index in its page table, page), in the order of effect.
         copies: int32 [C, 3] (source page, destination page, tokens): KV of the first `tokens` slots.
         sample: bool [R] sample a next token.
+        states: int32 [A, 2] (row, state): where the automata of rows are that took `ids` of their sample.
     """
 
     index: int
@@ -153,8 +196,9 @@ class Step(StepOptions):
     lengths: I32 = field(default_factory=_no_integers)
     ids: I32 = field(default_factory=_no_integers)
     opened: Opened = NONE_OPENED
-    pages: I32 = field(default_factory=lambda: _NO_TRIPLES)
-    copies: I32 = field(default_factory=lambda: _NO_TRIPLES)
+    pages: I32 = field(default_factory=lambda: NO_TRIPLES)
+    copies: I32 = field(default_factory=lambda: NO_TRIPLES)
+    states: I32 = field(default_factory=lambda: _NO_PAIRS)
 
     @property
     def starts(self) -> I32:
@@ -211,7 +255,8 @@ class StepResult:
     """tokens: int32 [R] sampled ids, -1 where `sample` is off. logprobs: float32 [R] of those ids
     (natural log, before temperature and filters, 0 where off). scores: float32 [S] log-probabilities.
     top_ids: int32 [A + C, tops] the likeliest ids, best first, of `top_rows`, then of `top_scores`;
-    top_logprobs: float32 [A + C, tops] of those ids."""
+    top_logprobs: float32 [A + C, tops] of those ids. follows: int32 [R], how many ids a row's automaton lets
+    follow its sample, up to 2; 2 where the executor keeps none."""
 
     index: int
     tokens: I32
@@ -219,6 +264,7 @@ class StepResult:
     scores: F32
     top_ids: I32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
     top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    follows: I32 | None = None
 
 
 class Executor(Protocol):
@@ -229,6 +275,13 @@ class Executor(Protocol):
     depth: int  # steps that may be launched before the oldest is drained; 1 is synchronous
     vocab_size: int
     trees: bool  # whether rows may branch: else no step has `trees`
+    keeps: bool  # whether it keeps automata, and what is added to logits: else no row is opened with them
+
+    def hold(self, automaton: ByteAutomaton) -> int | None:
+        """What rows are opened with that follow `automaton`, until `release`; None: it cannot."""
+
+    def release(self, automaton: ByteAutomaton) -> None:
+        """Ends what one `hold` began; no step from now on has such a row."""
 
     def launch(self, step: Step) -> Any:
         """Begin `step` behind all earlier ones; gives a ticket."""

@@ -8,99 +8,23 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-WHOLE_CHARACTERS = "whole characters"  # the context of a validation: that all texts are of these is known
+from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
+from sglc.serve.forms import ResponseFormat, Schema, StructuredOutputs, TagText
+
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
-_NO_TOOLS = ": there are no tool calls"
-_NO_MEDIA = ": this model takes text only"
-# Fields that clients know, and what to say of them.
-UNSUPPORTED = {
-    **dict.fromkeys(
-        ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "tool_calls"), _NO_TOOLS
-    ),
-    **dict.fromkeys(
-        ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
-        _NO_MEDIA,
-    ),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
-        ": use `json_schema`, `regex` or `ebnf`"),
-    "repetition_penalty": ": use `frequency_penalty` or `presence_penalty`",
-    "prompt_logprobs": ": use `echo` with `logprobs`",
-    **dict.fromkeys(
-        (
-            "add_special_tokens", "chat_template", "chat_template_kwargs", "custom_logit_processor",
-            "input_embeds", "length_penalty", "lora_path", "name", "no_stop_trim", "prediction",
-            "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids", "service_tier",
-            "session_params", "store", "structural_tag", "suffix", "token_ids_logprob", "use_beam_search",
-            "verbosity", "web_search_options",
-        ),
-        "",
-    ),
-}  # fmt: skip
-# They say who asks, for what, or how to go about it, and change no answer: ignored, whatever they hold.
-ADVISORY = frozenset(
-    {
-        "agent_hints", "background", "kv_hints", "log_metrics", "metadata", "no_logs", "nvext", "priority",
-        "prompt_cache_key", "return_bytes", "return_entropy", "rid", "safety_identifier", "user",
-    }
-)  # fmt: skip
-# Values of these that ask for nothing: as if they were absent.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "tool_calls": ([],),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "use_beam_search": (False,),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "suffix": ("",),
-    "return_hidden_states": (False,),
-    "no_stop_trim": (False,),
-}
-
-
-def _wrong(code: str, message: str, param: str | None = None) -> PydanticCustomError:
-    """`param`: the field, where that is not the one that is looked at."""
-    return PydanticCustomError(code, "{what}", {"what": message, "param": param})
-
-
-class Body(BaseModel):
-    """What all requests, and the objects in them, have in common."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-    ignored: ClassVar[frozenset[str]] = frozenset()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _present(cls, data: Any) -> Any:
-        """Without what is null, what asks for nothing, and what is ignored."""
-        if not isinstance(data, dict):
-            return data
-        return {
-            key: value
-            for key, value in data.items()
-            if value is not None
-            and key not in cls.ignored
-            and not (key in _NEUTRAL and any(_same(value, idle) for idle in _NEUTRAL[key]))
-        }
 
 
 class RequestBody(Body):
@@ -119,12 +43,8 @@ class RequestBody(Body):
             for key in made.model_fields_set - {"rid"}:
                 given = type(made).model_fields[key].alias or key
                 if _has_half_pair(data[given]):
-                    raise _wrong("text_value", "it has half of a surrogate pair, which is no text", given)
+                    raise wrong("text_value", "it has half of a surrogate pair, which is no text", given)
         return made
-
-
-def _same(value: Any, other: Any) -> bool:
-    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _has_half_pair(value: Any) -> bool:
@@ -158,8 +78,8 @@ def _prompts(value: Any) -> Any:
         case [*items] if items and all(isinstance(i, list) and all(_is_id(id_) for id_ in i) for i in items):
             return items
         case []:
-            raise _wrong("prompt_value", "there is no prompt")
-    raise _wrong(
+            raise wrong("prompt_value", "there is no prompt")
+    raise wrong(
         "prompt_type", "a prompt is a text, a list of texts, a list of token ids, or a list of such lists"
     )
 
@@ -167,14 +87,14 @@ def _prompts(value: Any) -> Any:
 def _given_texts(value: Any) -> Any:
     """As it was sent: one text gets one answer, a list of texts a list."""
     if not isinstance(value, str) and not all(isinstance(item, str) for item in _prompts(value)):
-        raise _wrong("prompt_type", "it is a text, or a list of texts")
+        raise wrong("prompt_type", "it is a text, or a list of texts")
     return value
 
 
 def _given_ids(value: Any) -> Any:
     """As it was sent, too."""
     if any(isinstance(item, str) for item in _prompts(value)):
-        raise _wrong("prompt_type", "it is a list of token ids, or a list of such lists")
+        raise wrong("prompt_type", "it is a list of token ids, or a list of such lists")
     return value
 
 
@@ -190,15 +110,13 @@ def _content(value: Any) -> Any:
     for part in value:
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str):
-            raise _wrong("content_type", "a part of a content is an object with a `type`")
+            raise wrong("content_type", "a part of a content is an object with a `type`")
         if kind != "text":
-            raise _wrong(
-                "content_value", f"parts of type `{kind}` are not supported{UNSUPPORTED.get(kind, '')}"
-            )
+            raise wrong("content_value", f"parts of type `{kind}` are not supported{UNSUPPORTED.get(kind, '')}")
         if not isinstance(part.get("text"), str):
-            raise _wrong("content_type", "a part of type `text` has a text")
+            raise wrong("content_type", "a part of type `text` has a text")
         if unknown := sorted(part.keys() - {"type", "text"}):
-            raise _wrong("content_value", f"a part of type `text` has no field `{unknown[0]}`")
+            raise wrong("content_value", f"a part of type `text` has no field `{unknown[0]}`")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -208,9 +126,9 @@ def _biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) > _MOST_IDS:
-        raise _wrong("bias_value", f"it has more than {_MOST_IDS} ids")
-    if wrong := [key for key in value if not (isinstance(key, str) and key.isdecimal() and len(key) < 11)]:
-        raise _wrong("bias_value", f"`{wrong[0]}` is no token id")
+        raise wrong("bias_value", f"it has more than {_MOST_IDS} ids")
+    if others := [key for key in value if not (isinstance(key, str) and key.isdecimal() and len(key) < 11)]:
+        raise wrong("bias_value", f"`{others[0]}` is no token id")
     return {int(key): bias for key, bias in value.items()}
 
 
@@ -220,21 +138,14 @@ def _few(value: Any) -> Any:
     if isinstance(texts, list) and (
         len(texts) > _MOST_STOPS or sum(len(text) for text in texts if isinstance(text, str)) > _MOST_CHARACTERS
     ):
-        raise _wrong("stops_value", f"it has more than {_MOST_STOPS} texts, or {_MOST_CHARACTERS} characters")
+        raise wrong("stops_value", f"it has more than {_MOST_STOPS} texts, or {_MOST_CHARACTERS} characters")
     return texts
 
 
 def _top_k(value: int) -> int:
     if not (1 <= value < 2**31 or value == -1):
-        raise _wrong("k_value", "it is a number from 1 to 2^31-1, or -1, which turns it off")
+        raise wrong("k_value", "it is a number from 1 to 2^31-1, or -1, which turns it off")
     return value
-
-
-def _schema(value: Any) -> Any:
-    """A schema as its text, or as the object itself."""
-    if isinstance(value, str | dict | bool):
-        return value
-    raise _wrong("schema_type", "a schema is an object, or its text")
 
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -244,7 +155,6 @@ _GIVEN_TEXTS = [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]
 _GIVEN_IDS = [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_few), _OR_TEXT]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
-Schema = Annotated[Any, BeforeValidator(_schema)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TopK = Annotated[int, AfterValidator(_top_k)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -260,28 +170,6 @@ class StreamOptions(Body):
     """`include_usage`: a last chunk without choices has the token counts."""
 
     include_usage: bool = False
-
-
-class SchemaFormat(Body):
-    """The `json_schema` of a `response_format`. It is always enforced, whatever `strict` is."""
-
-    name: str
-    schema_: Schema = Field(alias="schema")
-    description: str = ""
-    strict: bool = True
-
-
-class ResponseFormat(Body):
-    """OpenAI's name for what the answer is held to."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: SchemaFormat | None = None
-
-    @model_validator(mode="after")
-    def _whole(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise _wrong("format_value", "`json_schema` comes with the type `json_schema`, and with no other")
-        return self
 
 
 class Steered(RequestBody):
@@ -302,6 +190,7 @@ class Steered(RequestBody):
     regex: str | None = None
     ebnf: str | None = None
     json_schema: Schema = None
+    structural_tag: TagText = None
     strict: bool = False
     canonical: bool = True
     skip_special_tokens: Literal[True] = True
@@ -317,11 +206,12 @@ class Sampled(Steered):
     seed: Seed | None = None
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @model_validator(mode="after")
     def _streams(self) -> Sampled:
         if self.stream_options is not None and not self.stream:
-            raise _wrong("stream_value", "it comes with `stream`", "stream_options")
+            raise wrong("stream_value", "it comes with `stream`", "stream_options")
         return self
 
 
@@ -382,13 +272,13 @@ class GenerateBody(RequestBody):
     @classmethod
     def _outside(cls, data: Any) -> Any:
         for name in SamplingParams.model_fields.keys() & (data.keys() if isinstance(data, dict) else ()):
-            raise _wrong("place_value", "it belongs into `sampling_params`", name)
+            raise wrong("place_value", "it belongs into `sampling_params`", name)
         return data
 
     @model_validator(mode="after")
     def _one_prompt(self) -> GenerateBody:
         if (self.text is None) == (self.input_ids is None):
-            raise _wrong("prompt_value", "a prompt is `text` or `input_ids`, and not both", "text")
+            raise wrong("prompt_value", "a prompt is `text` or `input_ids`, and not both", "text")
         return self
 
     @property

@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.errors import SglcError
-from sglc.serve.bodies import WHOLE_CHARACTERS, RequestBody
+from sglc.serve.bodies import RequestBody
+from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import check_lists
 from sglc.serve.problems import Refusal, as_response, of_any
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.plan.events import GenDone, TokenLogprob, Usage
+from sglc.ir.plan.events import GenDone, Sample, TokenLogprob, Usage
 from sglc.serve.answers import Answer, cached_of, made_of
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate
@@ -27,7 +27,7 @@ def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone
             choice.take(sample.text, tokens_of(sample), tops_of(sample))
             # What one of several samples took is known of its kept tokens.
             spent = made_of(work, end.usage) if len(end.samples) == 1 else len(sample.ids)
-            made.append(choice.shown(sample.finish, end.usage, spent))
+            made.append(choice.shown(sample, end.usage, spent))
     return made if body.several else made[0]
 
 
@@ -43,7 +43,7 @@ async def chunks(
             choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
         choice.take(piece.text, piece.tokens, piece.tops)
         spent = made_of(work, piece.usage) if piece.ended is not None else len(choice.tokens)
-        made = choice.shown(piece.ended, piece.usage, spent)
+        made = choice.shown(piece.last, piece.usage, spent)
         return {**made, "index": piece.choice} if body.several else made
 
     async with aclosing(pieces):
@@ -67,10 +67,12 @@ class _Choice:
         self.tokens += tokens
         self.tops += tops
 
-    def shown(self, finish: str | None, usage: Usage, spent: int) -> dict[str, Any]:
-        """All so far. `spent`: tokens that it took."""
+    def shown(self, sample: Sample | None, usage: Usage, spent: int) -> dict[str, Any]:
+        """All so far; with `sample`, that is whole. `spent`: tokens that it took."""
         size = len(self.work.prompt_of(self.number).ids)
-        reason = {"type": finish, **({"length": spent} if finish == "length" else {})} if finish else None
+        reason = None if sample is None else sample.finish_reason
+        if reason is not None and "length" in reason:
+            reason["length"] = spent
         about: dict[str, Any] = {
             "id": self.body.request_id or self.answer.id,
             "finish_reason": reason,

@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
-from sglc.serve.bodies import UNSUPPORTED, fields_of
+from sglc.serve.bodies import fields_of
+from sglc.serve.fields import UNSUPPORTED
 
 # Of the back end's errors, those that a request is to blame for: what cannot be written down, a template that
 # refuses the conversation, and a script without an answer.
@@ -24,6 +25,7 @@ _PARAMS = {
     **dict.fromkeys(("SGLC450", "SGLC451", "SGLC452", "SGLC453", "SGLC454"), "regex"),
     **dict.fromkeys(("SGLC455", "SGLC456"), "json_schema"),
     "SGLC457": "ebnf",
+    **dict.fromkeys(("SGLC464", "SGLC465"), "structural_tag"),
     "SGLC470": "logit_bias",
     **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-from typing import Any
+import re
 
 from sglc.ir.sampling import Sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ResponseFormat, Steered
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Steered
+from sglc.serve.forms import ResponseFormat, StructuredOutputs
 from sglc.serve.problems import Refusal, bad
 
+_OBJECT = '{"type": "object"}'
 _RANDOM = random.Random()
 _GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
 
@@ -21,6 +22,7 @@ def of_completion(body: CompletionBody) -> Sampling:
     return _sampling(
         body,
         body.response_format,
+        body.structured_outputs,
         seed=body.seed,
         max_tokens=body.max_tokens,
         min_tokens=body.min_tokens,
@@ -45,6 +47,7 @@ def of_chat(body: ChatBody, most: int) -> Sampling:
     return _sampling(
         body,
         body.response_format,
+        body.structured_outputs,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
@@ -61,7 +64,6 @@ def of_generate(body: GenerateBody) -> Sampling:
         begin = -1 if given.max_new_tokens else 0
     return _sampling(
         given,
-        None,
         seed=given.sampling_seed,
         max_tokens=given.max_new_tokens,
         min_tokens=given.min_new_tokens,
@@ -72,7 +74,8 @@ def of_generate(body: GenerateBody) -> Sampling:
 
 def _sampling(
     body: Steered,
-    form: ResponseFormat | None,
+    form: ResponseFormat | None = None,
+    structured: StructuredOutputs | None = None,
     *,
     seed: int | None,
     max_tokens: int,
@@ -80,19 +83,15 @@ def _sampling(
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    schema = _schema(body.json_schema, form)
-    held = [
-        name
-        for name, value in (("regex", body.regex), ("ebnf", body.ebnf), ("json_schema", schema))
-        if value is not None
-    ]
+    held = _held(body, form, structured)
     if len(held) > 1:
         raise Refusal(
             400,
-            f"a text is held to one of {', '.join(f'`{name}`' for name in held)}",
-            param=held[0],
+            f"a text is held to one of {', '.join(f'`{name}`' for name, _, _ in held)}",
+            param=held[0][0],
             code="invalid_value",
         )
+    said = {field: text for _, field, text in held}
     return Sampling(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -105,9 +104,10 @@ def _sampling(
         min_p=body.min_p,
         ignore_eos=body.ignore_eos,
         seed=_RANDOM.getrandbits(64) if seed is None else seed % 2**64,
-        regex=body.regex,
-        json_schema=schema,
-        ebnf=body.ebnf,
+        regex=said.get("regex"),
+        json_schema=said.get("json_schema"),
+        ebnf=said.get("ebnf"),
+        structural_tag=said.get("structural_tag"),
         strict=body.strict,
         canonical=body.canonical,
         stop_regex=tuple(body.stop_regex),
@@ -119,15 +119,30 @@ def _sampling(
     )
 
 
-def _schema(given: Any, form: ResponseFormat | None) -> str | None:
-    """The schema that a text is held to, from the two places where it may stand."""
-    if form is not None and form.type != "text":
-        if given is not None:
-            raise bad("json_schema", "and `response_format` both say what the text is held to")
-        given = {"type": "object"} if form.json_schema is None else form.json_schema.schema_
-    if given is None or isinstance(given, str):
-        return given
-    return json.dumps(given, ensure_ascii=False)
+def _held(
+    body: Steered, form: ResponseFormat | None, structured: StructuredOutputs | None
+) -> list[tuple[str, str, str]]:
+    """What a text is held to, from wherever that stands: the field, that of `Sampling`, the form."""
+    given = [(name, name, getattr(body, name)) for name in ("regex", "ebnf", "json_schema", "structural_tag")]
+    if form is not None and form.type == "structural_tag":
+        given.append(("response_format", "structural_tag", form.tag))
+    elif form is not None and form.type != "text":
+        schema = _OBJECT if form.json_schema is None else form.json_schema.schema_
+        given.append(("response_format", "json_schema", schema))
+    if structured is not None:
+        choice = "|".join(map(re.escape, structured.choice)) if structured.choice is not None else None
+        given += (
+            (f"structured_outputs.{name}", field, value)
+            for name, field, value in (
+                ("json", "json_schema", structured.json_),
+                ("json_object", "json_schema", _OBJECT if structured.json_object else None),
+                ("regex", "regex", structured.regex),
+                ("choice", "regex", choice),
+                ("grammar", "ebnf", structured.grammar),
+                ("structural_tag", "structural_tag", structured.structural_tag),
+            )
+        )
+    return [each for each in given if each[2] is not None]
 
 
 def seed_of(seed: int, sample: int) -> int:

@@ -28,6 +28,7 @@ class Delayed:
     def __init__(self, inner: CudaExecutor, seed: int) -> None:
         self.page_size, self.pages = inner.page_size, inner.pages
         self.depth, self.vocab_size = inner.depth, inner.vocab_size
+        self.trees, self.keeps, self.hold, self.release = inner.trees, inner.keeps, inner.hold, inner.release
         self._inner, self._random = inner, random.Random(seed)
 
     def launch(self, step: Step) -> Any:

@@ -145,7 +145,7 @@ def forward_logits(target: CudaExecutor, ids: list[int]) -> Tensor:
     )  # fmt: skip
     target.drain(target.launch(step))
     with torch.inference_mode():
-        return target._model.logits(target._model._x[:count]).float()
+        return target._model.logits(target._model.finish(count, pdl=False)).float()
 
 
 def errors(logits: Tensor, exact: Tensor) -> tuple[float, float]:

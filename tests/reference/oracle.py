@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.engine.logit_masks import bias_of
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.scheduler.samples import Likely
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, TokenTree
+from sglc.runtime.scheduler.samples import Likely, bias_of
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, TokenTree, unpack_masks
+from tests.reference.kept_rows import KeptRows
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -81,6 +81,7 @@ class Oracle:
         depth: steps that may be launched before the oldest is drained.
         eos_ids: what `no_eos` rows may not sample.
         trees: rows may branch.
+        token_bytes: given, it keeps automata and what is added to logits by itself.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Oracle:
         vocab_size: int = 29,
         eos_ids: Sequence[int] = (),
         trees: bool = True,
+        token_bytes: Sequence[bytes] = (),
     ) -> None:
         self.page_size = page_size
         self.pages = pages
@@ -99,6 +101,9 @@ class Oracle:
         self.vocab_size = vocab_size
         self.eos_ids = tuple(eos_ids)
         self.trees = trees
+        self.kept_rows = KeptRows(token_bytes, self.eos_ids)
+        self.keeps = bool(token_bytes)
+        self.hold, self.release = self.kept_rows.hold, self.kept_rows.release
         self.mirror = ExecutorState(page_size)
         self.extended = 0  # tokens of all steps
         slots = pages * page_size
@@ -120,11 +125,16 @@ class Oracle:
         self._next += 1
         assert self.trees or not step.trees, "a row branches"
         batch = self.mirror.expand(step)
+        if self.keeps:
+            batch = self.kept_rows.written(step, batch)
         self.extended += batch.tokens.size
         self._copy(batch)
         tokens = self._write(batch)
         hashes = self._read(batch, tokens)
-        self._results.append(self._sample(batch, hashes))
+        result = self._sample(batch, hashes)
+        if self.keeps:
+            result = replace(result, follows=self.kept_rows.sampled(batch.rows, result.tokens))
+        self._results.append(result)
         return step.index
 
     def drain(self, ticket: int) -> StepResult:
@@ -220,8 +230,8 @@ class Oracle:
         ends = step.starts[1:] - 1
         noise = _Noise(step.seeds, step.temperature, step.top_p, step.top_k, step.min_p)
         assert step.sample[step.masked].all(), "a mask for a row that does not sample"
-        assert step.masks.shape == (step.masked.size, self.vocab_size if step.masked.size else 0)
-        masks = list(zip(step.masked.tolist(), step.masks, strict=True))
+        assert step.masks.shape == (step.masked.size, -(-self.vocab_size // 32) if step.masked.size else 0)
+        masks = list(zip(step.masked.tolist(), unpack_masks(step.masks, self.vocab_size), strict=True))
         biased = hashes[ends] + self._biases(step)
         drawn = self._draw(biased, step.positions[ends], noise, step.no_eos, masks)
         tokens = np.where(step.sample, drawn, np.int32(-1)).astype(np.int32)

@@ -448,7 +448,7 @@ def mask_of_the_state_before(patch: pytest.MonkeyPatch) -> None:
 
     seen: dict[SampleState, int] = {}  # there is one mask for each token
 
-    def allowed(request: EngineRequest, sample: int, made: int) -> Bool:
+    def allowed(request: EngineRequest, sample: int, made: int) -> I32:
         state = request.samples[sample]
         now, state.state = state.state, seen.get(state, state.state)
         seen[state] = now
@@ -492,9 +492,10 @@ def end_allowed_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Ids that end a sample are allowed where the text may not end."""
     original = logit_masks.allowed_next
 
-    def allowed(request: EngineRequest, sample: int, made: int) -> Bool:
+    def allowed(request: EngineRequest, sample: int, made: int) -> I32:
         mask = original(request, sample, made)
-        mask[sorted(request.stop_ids)] = True
+        for token in request.stop_ids:
+            mask.view(np.uint8)[token // 8] |= 1 << token % 8
         return mask
 
     patch.setattr(logit_masks, "allowed_next", allowed)

@@ -71,7 +71,7 @@ def test_what_other_code_has_made_is_not_read(
         automaton_cache._made_by.cache_clear()
         for _ in range(2):
             masks(constraints(kept))
-            constraints(kept).of(Sampling(json_schema='{"type": "null"}'))
+            constraints(kept).of(Sampling(json_schema='{"type": "string", "pattern": "a"}'))
     assert compiled == [PATTERN] * 2
     assert len(list(kept.iterdir())) == 4
 
@@ -142,3 +142,25 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, compiled:
     truth = masks(Constraints(TOKENS, len(TOKENS)))
     assert masks(constraints(blocked / "automata")) == truth
     assert stat.S_ISREG(blocked.stat().st_mode)
+
+
+@pytest.mark.parametrize("schema", ['{"enum": ["a", "b"]}', '{"type": "string", "pattern": "a"}'])
+def test_a_schema_is_read_where_it_is_compiled_alone(
+    schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is at hand, or kept, is asked where others wait; what is kept is not read again."""
+    sampling = Sampling(json_schema=schema)
+    constraints(tmp_path).of(sampling)
+
+    def read(text: str) -> str | None:
+        raise AssertionError(f"`{text}` is read")
+
+    monkeypatch.setattr(constraint_module, "schema_regex", read)
+    other = constraints(tmp_path)
+    assert not other.at_hand(sampling)
+    assert other.is_kept(sampling)
+    other.of(sampling)
+    assert other.at_hand(sampling)
+    new = Sampling(json_schema=schema + " ")
+    assert not other.at_hand(new)
+    assert not other.is_kept(new)

@@ -9,7 +9,7 @@ import pytest
 from sglc.backends.local import LocalBackend
 from tests import soak_small_pools
 from tests.depth import at_depth
-from tests.soak_constrained import GRAMMARS, REGEXES, SCHEMAS, soak
+from tests.soak_constrained import GRAMMARS, REGEXES, SCHEMAS, TAGS, soak
 
 PROMPTS = at_depth(1, 1, 2)
 
@@ -19,8 +19,8 @@ def test_constrained_texts_match(local: LocalBackend) -> None:
     total = Counter[str]()
     for found in soak(local, prompts=PROMPTS, seed=7):
         total.update(found)
-    assert len({*REGEXES}) + len(SCHEMAS) + len(GRAMMARS) == 64
-    assert total["generations"] == 128 * PROMPTS
+    assert len({*REGEXES}) + len(SCHEMAS) + len(GRAMMARS) + len(TAGS) == 68
+    assert total["generations"] == 136 * PROMPTS
     assert total["cut"] <= 10 * PROMPTS
     assert local.machine is not None
     assert local.machine.engine.forced > 150 * PROMPTS
@@ -29,6 +29,6 @@ def test_constrained_texts_match(local: LocalBackend) -> None:
 def test_constrained_texts_match_where_little_is_kept_and_much_is_aborted() -> None:
     rounds = at_depth(1, 1, 4)
     found = soak_small_pools.soak(rounds, seed=1)
-    assert found["generations"] == 128 * rounds
+    assert found["generations"] == 136 * rounds
     assert found["stop"] > 50 * rounds
     assert found["aborted in the middle"] > 10 * rounds

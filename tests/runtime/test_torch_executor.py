@@ -13,7 +13,7 @@ import torch
 from sglc.errors import BackendError
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import SAMPLED, Step, StepResult
+from sglc.runtime.step import SAMPLED, Step, StepResult, pack_masks
 from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
 
@@ -178,7 +178,7 @@ def test_masked_rows_sample_what_they_may(model: Model) -> None:
     masked = np.array([i for i in range(count) if i % 3 == 0 and rows[i].sample], np.int32)
     masks = np.random.default_rng(1).random((masked.size, vocab)) < 0.03
     masks[:, 50] = True
-    result = run(executor(model, pages=count), replace(step, masked=masked, masks=masks))
+    result = run(executor(model, pages=count), replace(step, masked=masked, masks=pack_masks(masks)))
     assert masks[np.arange(masked.size), result.tokens[masked]].all()
     others = np.delete(np.arange(count), masked)
     assert (result.tokens[others] == free.tokens[others]).all()

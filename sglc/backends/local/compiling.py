@@ -23,7 +23,7 @@ from sglc.runtime.engine import wire
 
 _KNOWN = 1024  # forms that have been compiled, and that nobody asks for again
 _CHUNK = 1 << 16
-_TOO_MUCH = {"regex": "SGLC452", "json_schema": "SGLC456", "ebnf": "SGLC457"}
+_TOO_MUCH = {"regex": "SGLC452", "json_schema": "SGLC456", "ebnf": "SGLC457", "structural_tag": "SGLC465"}
 
 
 class ConstraintCompiler:
@@ -169,7 +169,7 @@ class ConstraintCompiler:
         )
 
     def _too_much(self, form: Sampling) -> SglcError:
-        kind = next(kind for kind in _TOO_MUCH if getattr(form, kind) is not None)
+        kind = _kind(form)
         limit = f"{self._seconds:g} s or {self._memory >> 20} MiB"
         return RunError(
             _TOO_MUCH[kind], f"the `{kind}` of this generation takes more than {limit} to compile",
@@ -179,16 +179,22 @@ class ConstraintCompiler:
 
 def _form(sampling: Sampling) -> Sampling | None:
     """What alone decides on a constraint; None if there is none."""
-    if sampling.regex is None and sampling.json_schema is None and sampling.ebnf is None:
+    if not sampling.constrained:
         return None
     return replace(
         _PLAIN, regex=sampling.regex, json_schema=sampling.json_schema, ebnf=sampling.ebnf,
-        strict=sampling.strict, canonical=sampling.canonical,
+        structural_tag=sampling.structural_tag, strict=sampling.strict, canonical=sampling.canonical,
     )  # fmt: skip
 
 
+def _kind(form: Sampling) -> str:
+    return next(kind for kind in _TOO_MUCH if getattr(form, kind) is not None)
+
+
 def _digest(form: Sampling) -> bytes:
-    return hashlib.sha256(repr(form).encode("utf-8", "backslashreplace")).digest()
+    kind = _kind(form)
+    text: str = getattr(form, kind)  # may have megabytes, and nobody else goes on meanwhile
+    return hashlib.sha256(f"{kind} {form.canonical} ".encode() + text.encode("utf-8", "surrogatepass")).digest()
 
 
 _PLAIN = Sampling(max_tokens=1)

@@ -279,8 +279,4 @@ class _Mail:
 
 
 def _has_constraints(segment: Segment) -> bool:
-    return any(
-        isinstance(node, GenNode)
-        and not (node.sampling.regex is node.sampling.json_schema is node.sampling.ebnf is None)
-        for node in segment.nodes
-    )
+    return any(isinstance(node, GenNode) and node.sampling.constrained for node in segment.nodes)

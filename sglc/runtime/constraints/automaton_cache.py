@@ -32,10 +32,10 @@ _ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open", "alike")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def path_of(folder: Path, pattern: str, tokenizer: str, size: int) -> Path:
-    """Where the automaton of `pattern` for a model of `size` ids lies."""
+def path_of(folder: Path, kind: str, text: str, tokenizer: str, size: int) -> Path:
+    """Where the automaton of the form `text` of a `kind` for a model of `size` ids lies."""
     # Python's parser reads patterns, so what they mean is a matter of its version.
-    return folder / f"{key_of(pattern)}-{_hash('regex', pattern, tokenizer, size, *sys.version_info[:2])}.npz"
+    return folder / f"{key_of(text)}-{_hash(kind, text, tokenizer, size, *sys.version_info[:2])}.npz"
 
 
 def path_of_grammar(folder: Path, kind: str, text: str, *more: str | int) -> Path:

@@ -7,13 +7,14 @@ the tokenizer's way, a model has nothing to choose there, and reads what it was 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sglc.runtime.constraints.token_automaton import Vocabulary
-from sglc.runtime.step import Bool
+from sglc.runtime.step import I32, Bool, ByteAutomaton, pack_masks
 
 if TYPE_CHECKING:
     from sglc.runtime.constraints.protocol import Constraint
@@ -41,6 +42,22 @@ class CanonicalTokens:
         """Whether a call may take long."""
         return self._inner.slow
 
+    @cached_property
+    def automaton(self) -> ByteAutomaton | None:
+        """The inner one, with the one token where that is spelled."""
+        inner = self._inner.automaton
+        if inner is None:
+            return None
+        only = inner.masks[2, inner.mask_of]
+        for state in range(only.size):
+            token = self._spelled(state)
+            only[state] = -1 if token is None else token
+        kinds = np.stack((np.where(only >= 0, -1, inner.mask_of), only))
+        _, first, mask_of = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+        masks = inner.masks[:, inner.mask_of[first]]
+        masks[2] = only[first]
+        return replace(inner, mask_of=mask_of.ravel().astype(np.int32), masks=masks)
+
     @property
     def start(self) -> int:
         """The state before the first token."""
@@ -54,6 +71,11 @@ class CanonicalTokens:
         mask: Bool = np.zeros(self._vocabulary.lengths.size, np.bool_)
         mask[token] = True
         return mask
+
+    def bits(self, state: int) -> I32:
+        """The same as `pack_masks` gives it, the caller's own."""
+        token = self._spelled(state)
+        return self._inner.bits(state) if token is None else pack_masks(self.mask(state))
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""

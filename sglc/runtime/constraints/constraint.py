@@ -12,6 +12,7 @@ from time import perf_counter
 
 from sglc.errors import SglcError
 from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.schema_regex import schema_regex
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.canonical_tokens import CanonicalTokens
@@ -47,8 +48,8 @@ class Constraints:
         self._encode = encode
         self._folder = folder
         self._identity = identity
-        # Each as it is, and in the tokenizer's spelling; the last used last.
-        self._automata: OrderedDict[str, tuple[TokenAutomaton, Constraint]] = OrderedDict()
+        # By kind and text of a form, each as it is and in the tokenizer's spelling; the last used last.
+        self._automata: OrderedDict[tuple[str, str], tuple[TokenAutomaton, Constraint]] = OrderedDict()
         self._lock = threading.Lock()  # of them: automata may be read in several threads
 
     def prepare(self) -> None:
@@ -61,27 +62,34 @@ class Constraints:
         """Whether `of` takes no time."""
         match sampling:
             case Sampling(regex=str(pattern)):
-                return pattern in self._automata
+                return ("regex", pattern) in self._automata
             case Sampling(json_schema=str(schema)):
-                return self._grammars.at_hand("json_schema", schema)
+                key = "json_schema", schema
+                return key in self._automata or self._grammars.at_hand(*key)
             case Sampling(ebnf=str(grammar)):
                 return self._grammars.at_hand("ebnf", grammar)
+            case Sampling(structural_tag=str(tag)):
+                return self._grammars.at_hand("structural_tag", tag)
         return True
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.
 
         Raises:
-            LegalizeError: as `compile_regex`, `json_grammar`, `check_gbnf`.
+            LegalizeError: as `compile_regex`, `json_grammar`, `check_gbnf`, `tag_grammar`.
             RunError: this model cannot do it: SGLC454, SGLC456 to SGLC459.
         """
         match sampling:
             case Sampling(regex=str(pattern)):
-                return self._automaton(pattern)[sampling.canonical]
+                return self._of_regex(pattern)[sampling.canonical]
             case Sampling(json_schema=str(schema)):
+                if (held := self._of_schema(schema)) is not None:
+                    return held[sampling.canonical]
                 constraint = self._grammars.json_schema(schema)
             case Sampling(ebnf=str(grammar)):
                 constraint = self._grammars.ebnf(grammar)
+            case Sampling(structural_tag=str(tag)):
+                constraint = self._grammars.structural_tag(tag)
             case _:
                 return None
         return self._spelled(constraint) if sampling.canonical else constraint
@@ -90,10 +98,23 @@ class Constraints:
         """Whether the schema or grammar of `sampling` was compiled before, by whichever process."""
         match sampling:
             case Sampling(json_schema=str(schema)):
-                return self._grammars.is_kept("json_schema", schema)
+                path = self._path("json_schema", schema)
+                known = path is not None and path.exists()
+                return known or self._grammars.is_kept("json_schema", schema)
             case Sampling(ebnf=str(grammar)):
                 return self._grammars.is_kept("ebnf", grammar)
+            case Sampling(structural_tag=str(tag)):
+                return self._grammars.is_kept("structural_tag", tag)
         return False
+
+    def _of_schema(self, schema: str) -> tuple[TokenAutomaton, Constraint] | None:
+        """The automaton of a schema; None if a parser holds it, as what is too large, or cannot be spelled."""
+        key = "json_schema", schema
+        if key not in self._automata and (self._grammars.at_hand(*key) or self._grammars.is_kept(*key)):
+            return None
+        with suppress(SglcError):
+            return self._automaton(*key)
+        return None
 
     def _spelled(self, constraint: Constraint) -> Constraint:
         return (
@@ -107,33 +128,49 @@ class Constraints:
 
         Raises as `of`.
         """
-        return self._automaton(pattern)[0]
+        return self._of_regex(pattern)[0]
 
-    def _automaton(self, pattern: str) -> tuple[TokenAutomaton, Constraint]:
-        """The automaton of a pattern, as it is and in the tokenizer's spelling."""
+    def _of_regex(self, pattern: str) -> tuple[TokenAutomaton, Constraint]:
+        made = self._automaton("regex", pattern)
+        assert made is not None, "a pattern that no automaton holds is refused"
+        return made
+
+    def _automaton(self, kind: str, text: str) -> tuple[TokenAutomaton, Constraint] | None:
+        """The automaton of a form, as it is and in the tokenizer's spelling; None if a parser holds it."""
+        key = kind, text
         with self._lock:
-            if pattern in self._automata:
-                self._automata.move_to_end(pattern)
-                return self._automata[pattern]
-        made = self._regex(pattern)
+            if key in self._automata:
+                self._automata.move_to_end(key)
+                return self._automata[key]
+        made = self._made(kind, text)
+        if made is None:
+            return None
         both = made, self._spelled(made)
         with self._lock:
-            self._automata[pattern] = both
+            self._automata[key] = both
             while len(self._automata) > _AUTOMATA or (
                 len(self._automata) > 1 and sum(one.size_bytes for one, _ in self._automata.values()) > _BYTES
             ):
                 self._automata.popitem(last=False)
         return both
 
-    def _regex(self, pattern: str) -> TokenAutomaton:
-        """Raises LegalizeError as `compile_regex`; RunError: the vocabulary cannot spell it (SGLC454)."""
-        vocabulary = self._vocabulary()
-        if self._folder is None:
-            return TokenAutomaton(build(compile_regex(pattern), vocabulary), vocabulary, pattern)
-        path = automaton_cache.path_of(self._folder, pattern, self._identity, self._size)
-        tables = automaton_cache.load(path, self._size)
+    def _made(self, kind: str, text: str) -> TokenAutomaton | None:
+        """As `_automaton`. Raises LegalizeError as `compile_regex`; RunError: SGLC454, it cannot be spelled."""
+        vocabulary, path = self._vocabulary(), self._path(kind, text)
+        tables = None if path is None else automaton_cache.load(path, self._size)
         if tables is None:
             began_s = perf_counter()
+            pattern = text if kind == "regex" else schema_regex(text)
+            if pattern is None:
+                return None
             tables = build(compile_regex(pattern), vocabulary)
-            automaton_cache.save(path, tables, slow=perf_counter() - began_s > _SLOW_S)
-        return TokenAutomaton(tables, vocabulary, pattern)
+            if path is not None:
+                # That a schema is an automaton is known from then on without reading it.
+                worth = kind == "json_schema" or perf_counter() - began_s > _SLOW_S
+                automaton_cache.save(path, tables, slow=worth)
+        return TokenAutomaton(tables, vocabulary, text)
+
+    def _path(self, kind: str, text: str) -> Path | None:
+        if self._folder is None:
+            return None
+        return automaton_cache.path_of(self._folder, kind, text, self._identity, self._size)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError
 from sglc.runtime.constraints.token_automaton import only_one
-from sglc.runtime.step import Bool
+from sglc.runtime.step import I32, Bool
 
 _LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
 _SHARED_TOKENS = (
@@ -84,6 +84,7 @@ class GrammarConstraint:
 
     start = 0
     slow = True
+    automaton = None
 
     def __init__(
         self, matcher: Callable[[], Matcher], token_bytes: Sequence[bytes], size: int, form: Form
@@ -105,6 +106,13 @@ class GrammarConstraint:
         packed, _ = self._look(state)
         return np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)
 
+    def bits(self, state: int) -> I32:
+        """The same as `pack_masks` gives it, the caller's own."""
+        words: I32 = np.zeros(-(-self._size // 32), np.int32)
+        packed, _ = self._look(state)
+        words.view(np.uint8)[: packed.size] = packed[: 4 * words.size]
+        return words
+
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
         return self._look(state)[1]
@@ -121,7 +129,7 @@ class GrammarConstraint:
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        return only_one(self.mask(state))
+        return only_one(self.bits(state))
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""

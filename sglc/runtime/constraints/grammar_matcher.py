@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sglc.errors import RunError, shown
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.schema_grammar import json_grammar
+from sglc.ir.grammar.structural_tag import tag_grammar
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.finite_text import endless_rule
 from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint, Look, Matcher, rehearse
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 # Compiled ones kept for each tokenizer: so many, and so many bytes of them.
 _GRAMMARS, _BYTES = 32, 128 << 20
 _MOST_BYTES = 32 << 20  # of one as it is kept: others wait while it is read
+_GUIDANCE: dict[str, Callable[[str], str]] = {
+    "json_schema": json_grammar,
+    "structural_tag": tag_grammar,
+}  # the others are xgrammar's
+_TOO_LARGE = {"json_schema": "SGLC456", "ebnf": "SGLC457", "structural_tag": "SGLC465"}
 
 
 class Grammars:
@@ -87,6 +93,15 @@ class Grammars:
         """
         return self._start("ebnf", grammar)
 
+    def structural_tag(self, tag: str) -> GrammarConstraint:
+        """A constraint to texts in which markers begin what the structural tag `tag` says.
+
+        Raises:
+            LegalizeError: SGLC458, SGLC464, SGLC465, and of its parts, as `tag_grammar`.
+            RunError: SGLC459, as `ebnf`.
+        """
+        return self._start("structural_tag", tag)
+
     def _start(self, kind: str, text: str) -> GrammarConstraint:
         compiled, form = self._compiled(kind, text)
         constraint = self._constraint(kind, compiled, form)
@@ -99,8 +114,8 @@ class Grammars:
 
     def _constraint(self, kind: str, compiled: Any, form: Form) -> GrammarConstraint:
         def matcher() -> Matcher:
-            if kind == "json_schema":
-                return self._guidance.matcher(compiled)
+            if kind in _GUIDANCE:
+                return self._guidance.matcher(compiled, markers=kind == "structural_tag")
             return XGrammarMatcher(compiled, self._size, self._next_bytes(), self._surrogates())
 
         return GrammarConstraint(matcher, self._token_bytes, self._size, form)
@@ -122,12 +137,12 @@ class Grammars:
         )
 
     def is_kept(self, kind: str, text: str) -> bool:
-        """Whether a grammar of `kind` (`json_schema`, `ebnf`) was compiled before."""
+        """Whether a grammar of `kind` (`json_schema`, `ebnf`, `structural_tag`) was compiled before."""
         path = self._path(kind, text)
         return path is not None and path.exists()
 
     def _path(self, kind: str, text: str) -> Path | None:
-        library = "llguidance" if kind == "json_schema" else "xgrammar"
+        library = "llguidance" if kind in _GUIDANCE else "xgrammar"
         if self._folder is not None:
             with suppress(PackageNotFoundError):
                 key = (kind, text, self._identity, self._size, version(library))
@@ -145,7 +160,7 @@ class Grammars:
                 self._kept.move_to_end((kind, text))
                 return self._kept[kind, text][:2]
         compiled, form = self._compile(kind, text)
-        size = len(compiled) if kind == "json_schema" else compiled.memory_size_bytes
+        size = len(compiled) if kind in _GUIDANCE else compiled.memory_size_bytes
         with self._lock:
             self._kept[kind, text] = compiled, form, size + len(text)
             while len(self._kept) > _GRAMMARS or (
@@ -161,19 +176,19 @@ class Grammars:
         """
         path = self._path(kind, text)
         if path is not None and (found := automaton_cache.load_grammar(path)) is not None:
-            if kind == "json_schema":
+            if kind in _GUIDANCE:
                 return found, Form()
             from xgrammar import CompiledGrammar
 
             with suppress(RuntimeError):
                 return CompiledGrammar.deserialize_json(found, self._tokenizer_info), Form()
-        compiled: Any = json_grammar(text) if kind == "json_schema" else self._compile_ebnf(text)
+        compiled: Any = _GUIDANCE[kind](text) if kind in _GUIDANCE else self._compile_ebnf(text)
         form = Form()
         if path is not None:
-            kept = compiled if kind == "json_schema" else compiled.serialize_json()
+            kept = compiled if kind in _GUIDANCE else compiled.serialize_json()
             if len(kept) > _MOST_BYTES:
                 raise RunError(
-                    "SGLC457" if kind == "ebnf" else "SGLC456",
+                    _TOO_LARGE[kind],
                     f"this generation is held to more than can be kept: {len(kept) >> 20} MiB compiled",
                     hint="make it smaller",
                 )

@@ -14,6 +14,10 @@ from sglc.errors import RunError
 _KEPT = 32  # grammars, each with a matcher at its start
 _ITEMS = 10_000  # that it may have in mind at one byte: four for each name that may come next
 
+# What telling markers in free text apart may take at one token, in its own measure: 0.1 s at most, and a
+# hundredth of it usually. Documents need a tenth of that.
+_MARKERS_FUEL = 2_000_000
+
 
 class Guidance:
     """llguidance for one tokenizer; `token_bytes` and `size` as in `Grammars`."""
@@ -25,14 +29,17 @@ class Guidance:
         self._first = lru_cache(maxsize=_KEPT)(self._new)  # a copy takes a hundredth of what a new one does
         self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size)))
 
-    def matcher(self, grammar: str) -> GuidanceMatcher:
-        """A matcher at the start of `grammar`, which is valid."""
-        return GuidanceMatcher(self._first(grammar).deep_copy(), self._size)
+    def matcher(self, grammar: str, *, markers: bool = False) -> GuidanceMatcher:
+        """A matcher at the start of `grammar`, which is valid; `markers`: it has free text with markers."""
+        return GuidanceMatcher(self._first(grammar, markers).deep_copy(), self._size)
 
-    def _new(self, grammar: str) -> Any:
+    def _new(self, grammar: str, markers: bool) -> Any:
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(max_items_in_row=_ITEMS, verbose_errors=False)
+        fuel = _MARKERS_FUEL if markers else None
+        limits = LLParserLimits(
+            max_items_in_row=_ITEMS, verbose_errors=False, step_lexer_fuel=fuel, initial_lexer_fuel=fuel
+        )
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
 

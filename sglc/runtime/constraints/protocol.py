@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sglc.runtime.step import Bool
+from sglc.runtime.step import I32, Bool, ByteAutomaton
 
 
 class Constraint(Protocol):
@@ -21,8 +21,15 @@ class Constraint(Protocol):
     def start(self) -> int:
         """The state before the first token. There is a token that it allows."""
 
+    @property
+    def automaton(self) -> ByteAutomaton | None:
+        """The same for an executor that follows it by itself; None if it is none, or too large a one."""
+
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
+
+    def bits(self, state: int) -> I32:
+        """The same as `pack_masks` gives it, the caller's own."""
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here. A state that does not accept allows some token, or `done` raises."""

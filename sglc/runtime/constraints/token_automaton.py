@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from sglc.errors import RunError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
 from sglc.runtime.constraints.alike_states import alike_states
-from sglc.runtime.step import I32, Bool
+from sglc.runtime.step import I32, Bool, ByteAutomaton, pack_masks
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
 _CHILDREN = 4_096  # nodes and states of which the ways on are kept
 _SMALL = 1_024  # nodes of a trie that is gone through as a whole
+_MOST_MOVES = 1 << 20  # of an automaton that executors follow
 _FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
 
 
@@ -242,14 +243,41 @@ class TokenAutomaton:
         """What it takes to keep it, without its masks: its nodes, as tables and as indices, and its tokens."""
         return 36 * self._tables.parent.size + 12 * self._size
 
+    @cached_property
+    def automaton(self) -> ByteAutomaton | None:
+        """The same for an executor that follows it by itself; None if it is too large for that."""
+        dfa = self._dfa
+        if len(dfa.moves) * len(dfa.moves[0]) > _MOST_MOVES:
+            return None
+        ends = np.array(dfa.accepting, np.int32)
+        kinds = np.stack((self._tables.alike, ends))
+        _, first, mask_of = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+        return ByteAutomaton(
+            classes=np.frombuffer(dfa.classes, np.uint8),
+            moves=np.array(dfa.moves, np.int32),
+            is_open=self._tables.is_open[:-1],
+            mask_of=mask_of.ravel().astype(np.int32),
+            masks=np.stack((first, ends[first], np.full(first.size, -1))).astype(np.int32),
+        )
+
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
         kept = self._kept(state)
         if kept.dtype == np.uint8:
-            return np.unpackbits(kept, count=self._size).view(np.bool_)  # type: ignore[arg-type]
+            bits = kept.view(np.uint8)
+            return np.unpackbits(bits, count=self._size, bitorder="little").view(np.bool_)
         mask = np.zeros(self._size, np.bool_)
         mask[kept] = True
         return mask
+
+    def bits(self, state: int) -> I32:
+        """The same as `pack_masks` gives it, the caller's own."""
+        kept = self._kept(state)
+        if kept.dtype == np.int32:
+            return pack_masks(self.mask(state))
+        words: I32 = np.zeros(-(-self._size // 32), np.int32)
+        words.view(np.uint8)[: kept.size] = kept
+        return words
 
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -263,7 +291,7 @@ class TokenAutomaton:
         """The id that has to come next; None if there are several, or none."""
         kept = self._kept(state)
         if kept.dtype == np.uint8:
-            return only_one(self.mask(state))
+            return only_one(self.bits(state))
         return int(kept[0]) if kept.size == 1 else None
 
     def advance(self, state: int, token: int) -> int:
@@ -290,7 +318,7 @@ class TokenAutomaton:
         nodes = np.flatnonzero(is_open).tolist() if self._walk.is_small else []
         if 0 < len(nodes) <= _FEW:
             return self._ids(nodes)
-        return np.packbits(is_open[self._class_of])
+        return np.packbits(is_open[self._class_of], bitorder="little")
 
     def _ids(self, nodes: list[int]) -> I32:
         """The tokens of `nodes`."""
@@ -298,7 +326,10 @@ class TokenAutomaton:
         return np.concatenate([_NO_IDS, *[tokens[begins[node] : begins[node + 1]] for node in nodes]])
 
 
-def only_one(mask: Bool) -> int | None:
-    """The one id that `mask` bool [V] allows; None if there are several, or none."""
-    allowed = np.flatnonzero(mask)
-    return int(allowed[0]) if allowed.size == 1 else None
+def only_one(words: I32) -> int | None:
+    """The one id that a mask allows, given as `pack_masks` gives it; None if there are several, or none."""
+    found = np.flatnonzero(words)
+    if found.size != 1:
+        return None
+    word = int(words[found[0]]) & 0xFFFFFFFF
+    return 32 * int(found[0]) + word.bit_length() - 1 if word & (word - 1) == 0 else None

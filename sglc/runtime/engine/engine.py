@@ -24,7 +24,7 @@ from sglc.runtime.cache.page_tree import DUE, Key
 from sglc.runtime.cache.sequence_handles import Handles, Prefix, as_ids
 from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.engine.jump_forward import force, land, stretched
+from sglc.runtime.engine.jump_forward import force, land, stretched, worth_waiting
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.lookahead import Lookaheads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
@@ -43,6 +43,7 @@ from sglc.runtime.scheduler.requests import (
     QueuePosition,
     RequestDone,
     RequestFailed,
+    RequestPart,
     SampleDone,
     ScoreDone,
     Token,
@@ -53,12 +54,16 @@ from sglc.runtime.scheduler.requests import (
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.scheduler.samples import Likely, Lookahead, SampleState
-from sglc.runtime.step import I32, Executor, Step, StepCost, StepResult
+from sglc.runtime.step import I32, Bool, Executor, Step, StepCost, StepResult
 
 __all__ = [
     "Engine", "EngineConfig", "EngineEvent", "Handle", "PromptScored", "QueuePosition", "RequestDone",
     "RequestFailed", "RequestId", "SampleDone", "ScoreDone", "Token",
 ]  # fmt: skip
+
+
+# Rows up to which waiting for what is in flight saves steps: of more, the others' steps are there anyway.
+_JUMPING_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +95,11 @@ class Engine:
         pool = executor.pages * executor.page_size
         self.reservations = PrefixReservations(self.tree, -(-pool // config.token_budget))
         self._queue = RequestQueue(
-            self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost
-        )
+            self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost,
+            executor.keeps,
+        )  # fmt: skip
         self.threads = threads or MatcherThreads()
-        self._lookaheads = Lookaheads(self.threads, self._looked_ahead, self._refuse)
+        self._lookaheads = Lookaheads(self.threads, executor.depth, self._looked_ahead, self._refuse)
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
@@ -204,6 +210,7 @@ class Engine:
         request.watch = watch
         start = 0 if constraint is None else constraint.start
         request.samples = [SampleState(state=start) for _ in seeds]
+        request.automaton = self._held(request, frozenset(eos_ids))
         if constraint is not None and constraint.slow:
             self._lookaheads.at_start(request)
         return self._submit(request)
@@ -388,14 +395,15 @@ class Engine:
         tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
-        places = np.flatnonzero(stopped | full | looked_at)
+        over, forced = self._followed(rows, offsets, result)
+        places = np.flatnonzero(stopped | full | looked_at | over | forced)
         if not places.size:
             return
         top_at = {offset: i for i, offset in enumerate(flight.tops)}
         refused = False
-        arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at)
+        arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at, over, forced)
         columns = [values[places].tolist() for values in arrays]
-        for row, offset, token, logprob, is_stop, is_full, look in zip(*columns, strict=True):
+        for row, offset, token, logprob, is_stop, is_full, look, ends, single in zip(*columns, strict=True):
             if row not in self.allocator.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
@@ -406,17 +414,16 @@ class Engine:
             if is_stop:
                 self._end_sample(part.request, part.index, "stop", (token, logprob, likeliest))
                 continue
-            ends = False
             if look:
                 if part.request.watch:
                     self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
                 try:
-                    ends = account(part, token, likeliest)
+                    ends = account(part, token, likeliest) or ends
                     if part.request.constraint is not None and part.request.constraint.slow:
                         self.rows.late[row] = True
                         self._lookaheads.behind(part, token, int(self.rows.made[row]), last=is_full)
                         continue
-                    if not (ends or is_full):
+                    if part.request.steered and not (ends or is_full):
                         force(self.allocator, row, part)
                 except SglcError as error:
                     refused = True
@@ -426,6 +433,27 @@ class Engine:
                 self._end_sample(part.request, part.index, "stop")
             elif is_full:
                 self._end_sample(part.request, part.index, "length")
+            elif single:
+                self._jump(row, part)
+
+    def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:
+        """Of `rows` whose automata the executor follows: whose text has to end, and which may jump."""
+        if result.follows is None:
+            nothing = np.zeros(rows.size, np.bool_)
+            return nothing, nothing
+        held, follows = self.rows.automaton[rows] >= 0, result.follows[offsets]
+        few = self.rows.decoding().size <= _JUMPING_ROWS
+        return held & (follows == 0), held & ((follows == 1) & few | self.rows.late[rows])
+
+    def _jump(self, row: int, part: RequestPart) -> None:
+        """Where many ids have to follow, a row waits for its steps in flight, and has them at once."""
+        rows = self.rows
+        if not rows.late[row] and not worth_waiting(rows, row, part):
+            return
+        rows.hold_back(row)
+        if rows.seq_len[row] < rows.begun[row] + rows.made[row]:  # nothing of it is in flight
+            rows.late[row] = False
+            force(self.allocator, row, part)
 
     def _looked_ahead(self, request: EngineRequest, sample: int, ahead: Lookahead, last: bool) -> None:
         """What a sample goes on with is known; or that it ends, because it has to or had its `last` id."""
@@ -512,6 +540,10 @@ class Engine:
         request.live = False
         if request.constraint is not None and request.constraint.slow:
             self.threads.drop(request)
+        if request.automaton >= 0:
+            assert request.constraint is not None
+            assert request.constraint.automaton is not None
+            self.executor.release(request.constraint.automaton)
         if request.pending:
             self._queue.drop(request)
             for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
@@ -538,6 +570,16 @@ class Engine:
             request.pinned = None
             self._forget(request)
             self._events.append(RequestFailed(request.id, _as_error(cause)))
+
+    def _held(self, request: EngineRequest, eos_ids: frozenset[int]) -> int:
+        """What the executor follows for a request's samples; -1 if steps bring masks, or nothing holds them."""
+        constraint, sampling = request.constraint, request.sampling
+        # A mask may have the ids in it that end all turns, and no others.
+        if constraint is None or request.stop_ids not in (frozenset(), eos_ids) or not self.executor.keeps:
+            return -1
+        automaton = None if constraint.slow or sampling is None or sampling.penalised else constraint.automaton
+        held = None if automaton is None else self.executor.hold(automaton)
+        return -1 if held is None else held
 
     # -- small things
 

@@ -234,7 +234,9 @@ class GenCall:
         if ended.last is not None and match is None:
             id_, logprob, likeliest = ended.last
             end, end_top = (logprob, id_, self._text(id_)), self._listed(likeliest)
-        return Sample(self._texts[sample], ids, finish, ended.logprobs[:kept], texts, tops, end, end_top)
+        matched = end[1] if end is not None and finish == "stop" else None if match is None else match.stop
+        logprobs = ended.logprobs[:kept]
+        return Sample(self._texts[sample], ids, finish, logprobs, texts, tops, end, end_top, matched)
 
 
 class SelectCall:

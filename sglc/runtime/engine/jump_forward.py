@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-
-import numpy as np
+from functools import reduce
 
 from sglc.errors import SglcError
 from sglc.runtime.engine.logit_masks import allowed_at
@@ -25,6 +24,7 @@ from sglc.runtime.scheduler.requests import (
 )
 from sglc.runtime.scheduler.samples import JumpForward, Lookahead
 
+_WORTH_WAITING = 4  # ids of a run: one of them is sampled meanwhile, and one more with the run's step
 _MOST = 64  # ids of a run: a grammar may have more, and other requests wait while they are looked for
 
 
@@ -79,22 +79,34 @@ def look_ahead(
     mask = allowed_at(request, state, made)
     behind = None
     if run is not None and not run.finish:
-        behind = np.packbits(allowed_at(request, run.state, made + len(run.ids)))
-    return Lookahead(state, run=run, mask=np.packbits(mask), behind=behind, size=mask.size)
+        behind = allowed_at(request, run.state, made + len(run.ids))
+    return Lookahead(state, run=run, mask=mask, behind=behind)
 
 
-def next_run(part: RequestPart, made: int) -> JumpForward | None:
-    """What the sample of `part` has to go on with behind its first `made` ids; None if it may choose.
+def next_run(rows: BatchState, row: int, part: RequestPart) -> JumpForward | None:
+    """What the sample of a row has to go on with behind the ids it has; None if it may choose.
 
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    request, sample = part.request, part.request.samples[part.index]
-    if request.constraint is None or not request.constraint.slow:
+    request, sample, made = part.request, part.request.samples[part.index], int(rows.made[row])
+    if request.constraint is None:
+        return None
+    if not request.steered:
+        ids = rows.sampled(row)[0]
+        sample.state = reduce(request.constraint.advance, ids[sample.followed :], sample.state)
+        sample.followed = len(ids)
+    if not request.constraint.slow:
         return forced_run(request, sample.state, made)
     assert sample.ahead is not None, "a run that nobody asked for"
     run = sample.ahead.run  # of a row that gives way it is begun again
     return None if run is None else replace(run, logprobs=[], likeliest=[])
+
+
+def worth_waiting(rows: BatchState, row: int, part: RequestPart) -> bool:
+    """Whether what a row has to go on with takes more steps than it waits for."""
+    run = next_run(rows, row, part)
+    return run is not None and len(run.ids) >= _WORTH_WAITING
 
 
 def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
@@ -103,7 +115,7 @@ def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
     Raises:
         SglcError: what the sample is held to cannot go on.
     """
-    run = next_run(part, int(allocator.rows.made[row])) if allocator.rows.constrained[row] else None
+    run = next_run(allocator.rows, row, part)
     # Without pages for all of it the ids are sampled one by one: there is one to choose from each time.
     if run is not None and allocator.force(row, run.ids, ends=bool(run.finish)):
         part.request.samples[part.index].run = run
@@ -116,12 +128,13 @@ def stretched(allocator: KVAllocator, chunk: PrefillChunk, left: int) -> Prefill
     """
     rows, row, work = allocator.rows, chunk.row, allocator.work[chunk.row]
     first = int(rows.seq_len[row])
-    ends = rows.constrained[row] and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
+    held = rows.constrained[row] or rows.automaton[row] >= 0
+    ends = held and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
     if not ends or work.publish:  # what is published has to end with the prompt
         return chunk
     run = None
     with suppress(SglcError):  # what is wrong is said when it is come to
-        run = next_run(work.part, int(rows.made[row]))
+        run = next_run(rows, row, work.part)
     if run is None or len(run.ids) > left or not allocator.force(row, run.ids, ends=bool(run.finish)):
         return chunk
     work.part.request.samples[work.part.index].run = run

@@ -115,6 +115,7 @@ def _on_cuda(
         max_rows=max_rows,
         max_tokens=token_budget,
         eos_ids=tokenizer.eos_ids,
+        token_bytes=tokenizer.token_bytes(),
         depth=2,  # more would put off what follows the end of a sample
     )
     telling = Timer(_SOON_S, lambda: print(_COMPILING, file=sys.stderr, flush=True))

@@ -11,15 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sglc.ir.sampling import Sampling
 from sglc.runtime.scheduler.batch_state import BatchState
 from sglc.runtime.scheduler.kv_allocator import RowWork
 from sglc.runtime.scheduler.requests import EngineRequest
-from sglc.runtime.step import Bool, Step
-
-# What an infinite bias counts as: it outweighs all logits, and where nothing else is allowed, one of
-# several banned ids can still be chosen.
-_FORBIDDING = 1e9
+from sglc.runtime.scheduler.samples import bias_of
+from sglc.runtime.step import I32, Step
 
 
 def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
@@ -36,27 +32,32 @@ def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
     biased = np.flatnonzero(sampling & rows.biased[step.rows])
     if biased.size:
         step = _biased(step, biased.tolist(), work)
+    behind = step.rows[step.decoding :]  # those that decode behind a run have taken it before
+    moved = step.decoding + np.flatnonzero(rows.forced[behind] & (rows.automaton[behind] >= 0))
+    moved = moved[sampling[moved]]
+    if moved.size:
+        step = replace(step, states=np.array([_moved(int(row), work) for row in step.rows[moved]], np.int32))
     if rows.tops[step.rows].any():
         step = _with_tops(step, rows)
     return step
 
 
-def allowed_next(request: EngineRequest, sample: int, made: int) -> Bool:
-    """What a sample of a constrained request may go on with after `made` tokens and its run: bool [V]."""
+def allowed_next(request: EngineRequest, sample: int, made: int) -> I32:
+    """What a constrained sample may go on with after `made` tokens and its run, as `pack_masks`."""
     constraint, state = request.constraint, request.samples[sample]
     assert constraint is not None
     if constraint.slow:
         assert state.ahead is not None, "a mask that nobody asked for"
         known = state.ahead.mask if state.run is None else state.ahead.behind
         assert known is not None
-        return np.unpackbits(known, count=state.ahead.size).view(np.bool_)
+        return known
     if state.run is None:
         return allowed_at(request, state.state, made)
     return allowed_at(request, state.run.state, made + len(state.run.ids))
 
 
-def allowed_at(request: EngineRequest, at: int, made: int) -> Bool:
-    """What a sample may go on with after `made` tokens that lead its constraint to the state `at`: bool [V].
+def allowed_at(request: EngineRequest, at: int, made: int) -> I32:
+    """What a sample may go on with after `made` tokens that lead its constraint to `at`, as `pack_masks`.
 
     Ids that end the sample are allowed where the text may end. One that is text too is also allowed
     where that text may follow, and ends the sample there: without it there might be no way on.
@@ -64,24 +65,14 @@ def allowed_at(request: EngineRequest, at: int, made: int) -> Bool:
     constraint = request.constraint
     assert constraint is not None
     assert request.sampling is not None
-    mask = constraint.mask(at)
+    words = constraint.bits(at)
     if constraint.accepting(at) and made >= request.sampling.min_tokens:
-        mask[[token for token in request.stop_ids if token < mask.size]] = True
-    assert mask.any(), "a constrained sample has nothing to go on with"
-    return mask
-
-
-def bias_of(sampling: Sampling, counts: Mapping[int, int]) -> dict[int, float]:
-    """What is added to the logits of which ids, `counts` being how often each was generated.
-
-    OpenAI's definition: bias - count * frequency_penalty - (1 if count else 0) * presence_penalty.
-    """
-    added = dict(sampling.logit_bias)
-    if sampling.frequency_penalty or sampling.presence_penalty:
-        for token, count in counts.items():
-            penalty = count * sampling.frequency_penalty + sampling.presence_penalty
-            added[token] = added.get(token, 0.0) - penalty
-    return {token: max(-_FORBIDDING, min(value, _FORBIDDING)) for token, value in added.items()}
+        bits = words.view(np.uint8)
+        for token in request.stop_ids:
+            if token < 8 * bits.size:
+                bits[token // 8] |= 1 << token % 8
+    assert words.any(), "a constrained sample has nothing to go on with"
+    return words
 
 
 def _biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step:
@@ -104,6 +95,14 @@ def _biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step
         bias_ids=np.array(ids, np.int32),
         bias=np.array(values, np.float32),
     )
+
+
+def _moved(row: int, work: Mapping[int, RowWork]) -> tuple[int, int]:
+    """A row that an automaton is followed for, and where that is behind the run that ends with this step."""
+    part = work[row].part
+    run = part.request.samples[part.index].run
+    assert run is not None, "a row that was forced has no run"
+    return row, run.state
 
 
 def _with_tops(step: Step, rows: BatchState) -> Step:

@@ -17,7 +17,8 @@ from sglc.runtime.scheduler.requests import EngineRequest, RequestPart
 from sglc.runtime.scheduler.samples import Lookahead
 
 _MAY_TAKE_S = 0.5  # of a processor, for all calls behind one id
-_PATIENCE_S = 0.002  # of rows that could go on
+# Of rows that could go on: beside a step in flight what they wait is the device's time, if it is short.
+_PATIENCE_S, _PATIENCE_IN_FLIGHT_S = 0.002, 0.0005
 _NO_HURRY_S = 0.02  # while there is nothing else to do
 _SLICE_S = 0.002  # then others may have come
 
@@ -35,6 +36,7 @@ class Lookaheads:
     """The questions of one engine.
 
     Args:
+        depth: steps that the executor may have in flight.
         found: is told what a sample goes on with, and whether its last id was the last one there may be.
         refused: is told what is wrong with a request.
     """
@@ -42,10 +44,12 @@ class Lookaheads:
     def __init__(
         self,
         threads: MatcherThreads,
+        depth: int,
         found: Callable[[EngineRequest, int, Lookahead, bool], None],
         refused: Callable[[EngineRequest, SglcError], None],
     ) -> None:
         self._threads = threads
+        self._patience_s = _PATIENCE_S if depth == 1 else _PATIENCE_IN_FLIGHT_S
         self._found = found
         self._refused = refused
 
@@ -84,7 +88,7 @@ class Lookaheads:
             self._refused(request, given)
             return
         ahead, took_s = given
-        request.patient = took_s < _PATIENCE_S / 2
+        request.patient = took_s < self._patience_s / 2
         for index in question.samples:
             sample = request.samples[index]
             if sample.asked is question and not sample.done and request.live:
@@ -93,7 +97,7 @@ class Lookaheads:
 
     def take(self, *, hurry: bool) -> None:
         """Tell what has been found out, and what will be soon; in a `hurry`, others could go on."""
-        self._threads.wait(_PATIENCE_S if hurry else _NO_HURRY_S, for_all=True)
+        self._threads.wait(self._patience_s if hurry else _NO_HURRY_S, for_all=True)
         self._threads.deliver()
 
     def rest(self) -> None:

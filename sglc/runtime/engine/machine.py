@@ -299,7 +299,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self._constraints[index] = constraints.of(sampling)
             return True
         assert self.place  # it has its turn as if it began now
-        form = (sampling.regex, sampling.json_schema, sampling.ebnf, sampling.strict)
+        form = (sampling.regex, sampling.json_schema, sampling.ebnf, sampling.structural_tag)
         self.machine.engine.threads.begin(
             form,
             lambda: constraints.of(sampling),

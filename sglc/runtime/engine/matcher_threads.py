@@ -23,8 +23,9 @@ from typing import Any
 
 from sglc.errors import RunError, SglcError
 
-_THREADS = 3  # one that takes long leaves others to those who do not
-_LONG_S = 0.001  # that a call waits until there is a thread more: what is done at once is best done by one
+# One that takes long leaves others to those who do not. Half of many cores: steps and requests need some too.
+_THREADS = min(max(3, (os.cpu_count() or 1) // 2), 8)
+_LONG_S = 0.001  # that none ends while one waits, until there is a thread more
 _MOST_LOST = 8
 _REST_S = 2.0  # a thread that has had nothing to do for so long ends
 _LEAST_PRIORITY = 19
@@ -66,6 +67,7 @@ class MatcherThreads:
         self.lost = 0  # threads whose calls were given up, and have not ended yet
         self._waits_for: set[_Call] = set()  # who waits is woken when all of them have ended
         self._waits_for_any = False  # or when a call has
+        self._ended_s = 0.0  # when the last one did
         self._calls: dict[_Call, None] = {}  # begun, and not handed over
 
     @property
@@ -154,7 +156,9 @@ class MatcherThreads:
         """Give up what takes too long, and have a thread more for what has waited long."""
         self._give_up()
         if self._ready:
-            waited = time.perf_counter() - self._ready[0][1].begun_s > _LONG_S
+            # Calls that end one after another are done sooner by one thread: Python's lock is one too.
+            stalled_s = max(self._ready[0][1].begun_s, self._ended_s)
+            waited = time.perf_counter() - stalled_s > _LONG_S
             if waited or len(self._working) == self._resting:
                 self._staff()
 
@@ -192,7 +196,7 @@ class MatcherThreads:
             self._give(each)
 
     def _give(self, call: _Call) -> None:
-        call.ended = True
+        call.ended, self._ended_s = True, time.perf_counter()
         if not call.over:
             self._given.append(call)
         self._waits_for.discard(call)

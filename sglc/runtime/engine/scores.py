@@ -60,11 +60,11 @@ def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
     request, state = part.request, part.request.samples[part.index]
     sampling = request.sampling
     assert sampling is not None
-    if sampling.frequency_penalty or sampling.presence_penalty:
+    if sampling.penalised:
         state.counts[token] = state.counts.get(token, 0) + 1
     if sampling.top_logprobs:
         state.likeliest.append(likeliest)
-    if request.constraint is None or request.constraint.slow:
+    if request.constraint is None or request.constraint.slow or not request.steered:
         return False
     state.state = request.constraint.advance(state.state, token)
     return request.constraint.done(state.state)

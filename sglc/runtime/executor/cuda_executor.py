@@ -28,12 +28,12 @@ from sglc.runtime.attention.tile_plan import (
 )
 from sglc.runtime.executor.cuda_model import CudaModel, PassKind, TileArguments, Tokens
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
+from sglc.runtime.executor.sampler import likeliest, likeliest_of_sampled, log_probabilities
+from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.decode_attention import Tiles
 from sglc.runtime.kernels.pages import copy_tokens
 from sglc.runtime.kernels.rows import (
     batch_lists,
-    finish,
     keeps_lists,
     pack,
     packed_words,
@@ -41,9 +41,9 @@ from sglc.runtime.kernels.rows import (
     row_state,
     stage,
 )
-from sglc.runtime.kernels.sample import sample, sample_scratch
+from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import Batch, Step, StepCost, StepResult
+from sglc.runtime.step import F32, I32, NO_TRIPLES, ByteAutomaton, Step, StepCost, StepResult, pack_masks
 
 # Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
 # the device longer than the launches take the host.
@@ -54,8 +54,10 @@ BUCKETS = (
 _LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
 _COSTLY = 2048  # tokens up to which steps are timed: of more, none is beside rows that decode
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
+_HEAD_ROWS = 256  # places whose logits are looked at together
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
+_NO_SCORES = torch.empty(0), torch.empty((0, 0), dtype=torch.int64), torch.empty((0, 0))
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
 _DECODE = PassKind(decode=True, cascade=False, prompts=False)
 _CASCADE = PassKind(decode=True, cascade=True, prompts=False)
@@ -63,24 +65,34 @@ _NARROW = PassKind(decode=True, cascade=True, prompts=False, narrow=True)
 _PROMPTS = PassKind(decode=False, cascade=False, prompts=True)
 _MIXED = PassKind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
-_NO_FLOATS = np.empty(0, np.float32)
+_AUTOMATA_WORDS = 16 << 20  # room for tables of automata
+_AUTOMATA_MASKS_BYTES = 96 << 20  # and for what their states allow
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A launched step: where its outputs will be, int32 [2 * R'], pinned, and the event behind them."""
+    """A launched step: where its outputs will be, pinned, and the event behind them.
+
+    out: int32 [3 * R']. scores: float32 [S]. top_ids: int64, and top_logprobs: float32 [A + C, tops].
+    """
 
     index: int
     rows: int
     out: Tensor
+    scores: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
     done: torch.Event | None
 
     def result(self) -> StepResult:
         """Waits for the device."""
         if self.done is not None:
             self.done.synchronize()
-        out = self.out.numpy().reshape(2, -1)[:, : self.rows].copy()
-        return StepResult(self.index, out[0], out[1].view(np.float32), _NO_FLOATS)
+        out = self.out.numpy().reshape(3, -1)[:, : self.rows].copy()
+        return StepResult(
+            self.index, out[0], out[1].view(np.float32), self.scores.numpy(),
+            self.top_ids.numpy().astype(np.int32), self.top_logprobs.numpy(), out[2],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,7 @@ class _FlightBuffer:
     """Pinned buffers of one step in flight, and the event behind their last use (None: on the CPU)."""
 
     words: Tensor
+    masks: Tensor
     plan: Tensor
     out: Tensor
     done: torch.Event | None
@@ -98,12 +111,13 @@ class _PassPiece:
     """What one graph does of a step. Steps of decode alone are one piece. Of others, the layers depend on
     the tokens and what samples on the rows, so these are two pieces, and there are few of each.
 
-    tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not.
+    tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`.
     """
 
     tokens: int
     rows: int
     kind: PassKind | None
+    filters: bool = False
 
 
 class CudaExecutor:
@@ -118,12 +132,14 @@ class CudaExecutor:
         depth: steps that may be undrained.
         cascade: prefixes that rows share are read once.
         graphs: False launches every kernel by itself.
+        token_bytes: of every id, index = id: without them no automata are kept.
 
     Raises:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
 
     trees = False  # the tiles of a prompt know no other sight than what comes before
+    keeps = True
 
     def __init__(
         self,
@@ -141,6 +157,7 @@ class CudaExecutor:
         depth: int = 2,
         cascade: bool = True,
         graphs: bool = True,
+        token_bytes: Sequence[bytes] = (),
     ) -> None:
         self.config = config
         self.page_size = page_size
@@ -166,10 +183,16 @@ class CudaExecutor:
             }
             self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
             self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
-            self._out = self._empty(2 * max_rows, dtype=torch.int32)
+            self._out = self._empty(3 * max_rows, dtype=torch.int32)
             ids = config.eos_ids if eos_ids is None else eos_ids
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int32, device=self._device)
             self._scratch = sample_scratch(max_rows, self._device)
+            self._adjustments = adjustments(max_rows + 1, config.vocab_size, self._device)
+            mask_bytes = -(-config.vocab_size // 8)
+            self._automata = Automata(
+                token_bytes, config.vocab_size, self._eos_ids, max_rows,
+                words=_AUTOMATA_WORDS, masks=_AUTOMATA_MASKS_BYTES // mask_bytes,
+            )  # fmt: skip
             # Prefixes on one level have at least two rows each; cutting keys adds a piece for each program.
             programs = max(shape.programs for shape in self._shapes.values())
             self._parts = 2 * max_rows + 2 * programs // config.kv_heads
@@ -181,19 +204,21 @@ class CudaExecutor:
             self._plan_words = torch.zeros(plan, dtype=torch.int32, device=self._device)
             columns = -(-max_len // page_size) + 1
             # All rows may begin at once, and every page of their prefixes be new to the device.
-            words = packed_words(max_rows, 2 * max_rows * columns, max_rows, max_tokens, max_rows)
+            words = packed_words(max_rows, 2 * max_rows * columns, max_rows, max_tokens, max_rows, max_rows)
             self._words = self._empty(words, dtype=torch.int32)
-            self._slots = [self._slot(words, plan) for _ in range(depth + 1)]
+            self._flights = [self._flight(words, plan) for _ in range(depth + 1)]
             self._pool, self.pages = self._make_pool(kv_dtype, pages)
             self._state = row_state(max_rows, columns, self.pages, self._device)
             self._lists = batch_lists(max_tokens, max_rows, self._state.dummy, self._device)
         self._mirror = ExecutorState(page_size)
+        self._automaton: I32 = np.full(max_rows, -1, np.int32)  # that a row follows
         self._captured: dict[_PassPiece, torch.cuda.CUDAGraph | None] = {}
         self._capturing = torch.cuda.Stream(self._device) if self._graphs else None  # type: ignore[no-untyped-call]
         self._graph_pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._before: Step | None = None
         self._bucket = (0, 0)
         self._kind = _DECODE
+        self._filters = False  # whether a row of the step has top_k, top_p or min_p
         self._launched = 0
 
     @property
@@ -204,12 +229,13 @@ class CudaExecutor:
     def _empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self._device)
 
-    def _slot(self, words: int, plan: int) -> _FlightBuffer:
-        def pinned(size: int) -> Tensor:
-            return torch.zeros(size, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+    def _flight(self, words: int, plan: int) -> _FlightBuffer:
+        def pinned(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, pin_memory=self._device.type == "cuda")
 
         done = torch.Event(self._device) if self._device.type == "cuda" else None
-        return _FlightBuffer(pinned(words), pinned(plan), pinned(2 * self._max_rows), done)
+        masks = pinned(self._max_rows, self._automata.tables.masks.shape[1])
+        return _FlightBuffer(pinned(words), masks, pinned(plan), pinned(3 * self._max_rows), done)
 
     def _make_pool(self, dtype: torch.dtype, pages: int | None) -> tuple[Tensor, int]:
         """[layers, pages + 1, 2, kv_heads, page_size, D] of zeros, the last page for padding; and `pages`."""
@@ -235,47 +261,78 @@ class CudaExecutor:
 
     # -- a step
 
-    def launch(self, step: Step) -> Ticket | LogitsOutput:
+    def launch(self, step: Step) -> Ticket:
         """Queue `step` on the device's current stream."""
-        slot = self._slots[self._launched % len(self._slots)]
+        slot = self._flights[self._launched % len(self._flights)]
         if slot.done is not None:
             slot.done.synchronize()
         self._launched += 1
-        batch = None
-        if step.plain:
-            self._mirror.follow(step)
-        else:
-            batch = self._mirror.expand(step)
+        self._mirror.follow(step)
         with torch.inference_mode():
             bucket = self._bucket_of(step)
             self._stage(step, slot, bucket)
-            if batch is not None:
-                return self._steered(batch, bucket, slot)
             self._execute(bucket, self._kind)
-            size = 2 * bucket[1]
+            size = 3 * bucket[1]
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
+            scores, top_ids, top_logprobs = self._scored(step, bucket[0])
             if slot.done is not None:
                 slot.done.record()
-            return Ticket(step.index, len(step.rows), slot.out[:size], slot.done)
+        return Ticket(step.index, len(step.rows), slot.out[:size], scores, top_ids, top_logprobs, slot.done)
 
-    def drain(self, ticket: Ticket | LogitsOutput) -> StepResult:
+    def drain(self, ticket: Ticket) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
 
-    def _steered(self, batch: Batch, bucket: tuple[int, int], slot: _FlightBuffer) -> LogitsOutput:
-        """A step with masks, biases or scores: its layers as any other's, what follows in torch."""
-        self._replay(_PassPiece(bucket[0], 0, self._kind))
-        hidden = self._model.finish(bucket[0], pdl=False)
-        wanted = torch.from_numpy(wanted_tokens(batch)).to(self._device)
-        made = outcome(batch, hidden[wanted], self._model.logits, self._eos_ids.long())
-        rows = len(batch.rows)
-        finish(
-            made.tokens, made.logprobs, self._lists, self._state,
-            self._out[:rows], self._out[rows : 2 * rows].view(torch.float32),
-        )  # fmt: skip
-        if slot.done is not None:
-            slot.done.record()
-        return made if self._device.type == "cpu" else made.on_host()
+    def hold(self, automaton: ByteAutomaton) -> int | None:
+        """What rows are opened with that follow `automaton`, until `release`; None: there is no room for it."""
+        with torch.inference_mode():
+            return self._automata.hold(automaton)
+
+    def release(self, automaton: ByteAutomaton) -> None:
+        """Ends what one `hold` began."""
+        self._automata.release(automaton)
+
+    def _scored(self, step: Step, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities [S] of `score_ids`; and where likeliest ids are asked for, those and theirs."""
+        tops: list[tuple[Tensor, Tensor]] = []
+        if step.top_rows.size:
+            rows = self._put(step.top_rows)
+            ids, logprobs = self._out[: 3 * self._bucket[1]].view(3, -1)[:2, rows].unbind()
+            tops.append(likeliest_of_sampled(self._logits[rows], ids, logprobs.view(torch.float32), step.tops))
+        scores: list[Tensor] = []
+        at, wanted = self._put(step.score_at), self._put(step.score_ids)
+        width = min(_HEAD_ROWS, self._max_rows)
+        for begin in range(0, step.score_at.size, width):
+            end = min(begin + width, step.score_at.size)
+            hidden = self._model.finish(tokens, at[begin:end], pdl=False)
+            logits = self._model.logits(hidden, self._logits[: end - begin])
+            scores.append(log_probabilities(logits, wanted[begin:end].long()))
+            first, last = np.searchsorted(step.top_scores, (begin, end)).tolist()
+            if last > first:
+                asked = self._put(step.top_scores[first:last] - np.int32(begin))
+                tops.append(likeliest(logits[asked], step.tops))
+        if not scores and not tops:
+            return _NO_SCORES
+        empty = torch.empty((0, step.tops), device=self._device)
+        top_ids = torch.cat([found for found, _ in tops]) if tops else empty.long()
+        top_logprobs = torch.cat([found for _, found in tops]) if tops else empty
+        return (
+            self._fetched(torch.cat(scores) if scores else empty[:, 0]),
+            self._fetched(top_ids),
+            self._fetched(top_logprobs),
+        )
+
+    def _put(self, values: I32 | F32) -> Tensor:
+        """A copy on the device, which nobody waits for."""
+        there = torch.from_numpy(values)
+        return there.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else there
+
+    def _fetched(self, here: Tensor) -> Tensor:
+        """A copy in pinned memory, queued behind what the device still does."""
+        if self._device.type == "cpu":
+            return here
+        there = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.numel() > 0)
+        return there.copy_(here, non_blocking=True)
 
     def _bucket_of(self, step: Step) -> tuple[int, int]:
         """Tokens and rows that a step is padded to; of decode alone, they are as many."""
@@ -287,17 +344,59 @@ class CudaExecutor:
         before, self._before = self._before, step
         same = before is not None and bucket == self._bucket and keeps_lists(before, step)
         self._bucket = bucket
-        packed = pack(step, None if same else bucket, self._state.dummy, slot.words.numpy())
+        if step.opened.automaton.size:
+            self._automaton[step.opened.rows] = step.opened.automaton
+        masks = self._masks(step, slot)
+        packed = pack(step, None if same else bucket, self._state.dummy, slot.words.numpy(), masks)
+        self._adjust(step)
         if count := len(packed.words):
             self._words[:count].copy_(slot.words[:count], non_blocking=True)
-            stage(self._words[:count], packed, self._state, self._lists)
+            stage(self._words[:count], packed, self._state, self._lists, self._automata.tables.words)
             if packed.copies:
                 copies = self._words[packed.copies_at : packed.copies_at + 3 * packed.copies]
                 copy_tokens(self._pool, copies.view(-1, 3))
         if not same:
+            self._filters = self._mirror.filters(step.rows)
             prefixes = self._shared(step)
             self._kind = self._kind_of(step, prefixes)
             self._put_plan(self._plan(step, prefixes), slot, bucket[0])
+
+    def _masks(self, step: Step, slot: _FlightBuffer) -> I32:
+        """(row, state, mask) int32 [n, 3] of rows whose masks the step brings, or whose automata moved on."""
+        if not (step.masked.size or step.states.size):
+            return NO_TRIPLES
+        count = step.masked.size
+        changed = np.empty((count + len(step.states), 3), np.int32)
+        changed[:count, 0], changed[:count, 1] = step.rows[step.masked], -1
+        changed[:count, 2] = np.arange(count)
+        changed[count:, :2] = step.states
+        changed[count:, 2] = [
+            self._automata.mask_of(int(self._automaton[row]), state) for row, state in step.states
+        ]
+        if count:
+            slot.masks.numpy()[:count, : step.masks.shape[1]] = step.masks
+            self._automata.tables.masks[:count].copy_(slot.masks[:count], non_blocking=True)
+        return changed
+
+    def _adjust(self, step: Step) -> None:
+        """Bring what is added to logits to the device."""
+        opened = step.opened
+        if opened.adjusted.any():
+            begun = np.flatnonzero(opened.adjusted)
+            seen = np.zeros((begun.size, self.vocab_size), np.bool_)
+            owner, ids, known = opened.added
+            seen[np.searchsorted(begun, owner[known > 0]), ids[known > 0]] = True
+            rows = self._put(opened.rows[begun]).long()
+            self._adjustments.added.index_fill_(0, rows, 0.0)
+            self._adjustments.seen.index_copy_(0, rows, self._put(pack_masks(seen)))
+        if opened.values.size:
+            self._add(opened.rows[opened.added[0]], opened.added[1], opened.values)
+        if step.bias_at.size:
+            self._add(step.rows[step.bias_at], step.bias_ids, step.bias)
+
+    def _add(self, rows: I32, ids: I32, values: F32) -> None:
+        """From now on `values` are added to the logits of `ids` in `rows`; arrays [n], no pair twice."""
+        self._adjustments.added[self._put(rows).long(), self._put(ids).long()] = self._put(values)
 
     def _kind_of(self, step: Step, prefixes: Sequence[PrefixGroup]) -> PassKind:
         if len(step.ids):
@@ -360,10 +459,10 @@ class CudaExecutor:
         """Run the step that is staged."""
         tokens, rows = bucket
         if not kind.prompts:
-            self._replay(_PassPiece(tokens, rows, kind))
+            self._replay(_PassPiece(tokens, rows, kind, self._filters))
             return
         self._replay(_PassPiece(tokens, 0, kind))
-        self._replay(_PassPiece(0, rows, None))
+        self._replay(_PassPiece(0, rows, None, self._filters))
 
     def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
@@ -403,8 +502,11 @@ class CudaExecutor:
         wanted = self._lists.ends[:rows] if kind is None else None
         hidden = self._model.finish(tokens or self._max_tokens, wanted, pdl=pdl)
         logits = self._model.logits(hidden, self._logits[:rows], pdl=pdl)
-        out = self._out[:rows], self._out[rows : 2 * rows].view(torch.float32)
-        sample(logits[:rows], self._lists, self._state, self._eos_ids, self._scratch, *out)
+        ids, logprobs, follows = self._out[: 3 * rows].view(3, rows)
+        sample(
+            logits[:rows], self._lists, self._state, self._eos_ids, self._scratch, self._automata.tables,
+            self._adjustments, ids, logprobs.view(torch.float32), follows, filters=piece.filters,
+        )  # fmt: skip
 
     def warm_up(self, rows: int) -> StepCost:
         """Compile kernels and capture the graphs of steps with up to `rows` rows; gives what steps cost.
@@ -419,7 +521,8 @@ class CudaExecutor:
             few = _sizes(min(rows, self._max_rows))
             kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
             pieces = [_PassPiece(size, size, kind) for size in few for kind in kinds]
-            pieces += [_PassPiece(0, size, None) for size in few]
+            # With filters, steps of decode alone are captured when they come: their kernels are ready.
+            pieces += [_PassPiece(0, size, None, filters) for size in few for filters in (False, True)]
             pieces += [
                 _PassPiece(size, 0, kind)
                 for size in sorted({*sizes, self._max_tokens})

@@ -78,6 +78,10 @@ class ExecutorState:
         self.seq_len[step.rows[: step.decoding]] += 1
         self.seq_len[step.rows[step.decoding :]] += step.lengths
 
+    def filters(self, rows: I32) -> bool:
+        """Whether one of `rows` has top_k, top_p or min_p."""
+        return bool(((self.top_k[rows] > 0) | (self.top_p[rows] < 1) | (self.min_p[rows] > 0)).any())
+
     def _open(self, opened: Opened) -> None:
         rows = opened.rows
         if not rows.size:

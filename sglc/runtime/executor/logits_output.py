@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sglc.runtime.executor.sampler import SamplerInput, choose, likeliest, log_probabilities, noise_keys
-from sglc.runtime.step import Batch, StepResult
+from sglc.runtime.step import Batch, StepResult, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
+_NO_MASKS = np.empty((0, 0), np.bool_)
 
 Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
 
@@ -127,7 +128,7 @@ class _BatchOutput:
                 batch.no_eos[rows],
                 noise_keys(batch.seeds[rows], batch.positions[last[rows]] + 1),
                 masked,
-                batch.masks[mask_of[rows[masked]]],
+                unpack_masks(batch.masks[mask_of[rows[masked]]], logits.shape[1]) if len(masked) else _NO_MASKS,
                 np.searchsorted(rows, batch.bias_at[biased]),
                 batch.bias_ids[biased],
                 batch.bias[biased],

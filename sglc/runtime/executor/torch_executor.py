@@ -22,7 +22,7 @@ from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import I32, SAMPLED, Batch, Step, StepResult
+from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Step, StepResult
 
 
 class TorchExecutor:
@@ -39,6 +39,7 @@ class TorchExecutor:
     """
 
     trees = True
+    keeps = False
 
     def __init__(
         self,
@@ -89,6 +90,12 @@ class TorchExecutor:
     def drain(self, ticket: LogitsOutput) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
+
+    def hold(self, automaton: ByteAutomaton) -> None:
+        """Nothing is followed here: the host knows each id before the next step."""
+
+    def release(self, automaton: ByteAutomaton) -> None:
+        """Nothing was held."""
 
     def _copy(self, copies: I32) -> None:
         counts = copies[:, 2].astype(np.int64)

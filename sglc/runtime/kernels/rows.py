@@ -2,7 +2,7 @@
 
 A step that changes something packs it into one buffer of int32 words (`pack`), which is copied to the
 device and spread by one kernel (`stage`). Then, in steady decode without that, `prepare` says where each
-token goes, and `finish` (the sampler does the same in its last kernel) lets rows grow. So the tensors of
+token goes, and the sampler's last kernel lets rows grow (`finish_rows`). So the tensors of
 a step have fixed addresses and a step changes no shape: a CUDA graph serves all steps of a bucket.
 
 One more row than there are rows is the dummy: length 0, all pages the dummy page. Padding belongs to it.
@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.step import I32, SAMPLED, Step
+from sglc.runtime.kernels.automata import mask_at
+from sglc.runtime.step import I32, NO_TRIPLES, SAMPLED, Step
 
 # Rows of `RowState.fields`. What a row is opened with comes first, in the order of the packed buffer.
 SEQ_LEN = tl.constexpr(0)
@@ -29,15 +30,21 @@ MIN_P = tl.constexpr(4)
 SEED_LOW = tl.constexpr(5)
 SEED_HIGH = tl.constexpr(6)
 EOS_FROM = tl.constexpr(7)
-LAST = tl.constexpr(8)
-_OPENED = tl.constexpr(8)  # fields that opening a row sets
-_FIELDS = 9
+AUTOMATON = tl.constexpr(8)
+STATE = tl.constexpr(9)
+MASK = tl.constexpr(10)
+ADJUSTED = tl.constexpr(11)
+FREQUENCY = tl.constexpr(12)
+PRESENCE = tl.constexpr(13)
+LAST = tl.constexpr(14)
+_OPENED = tl.constexpr(14)  # fields that opening a row sets
+_FIELDS = 15
 # Rows of `BatchLists.rows`.
 ROW = tl.constexpr(0)
 COUNT = tl.constexpr(1)
 END = tl.constexpr(2)
 SAMPLES = tl.constexpr(3)
-_HEADER = tl.constexpr(8)  # words: opened rows, page table entries, copies, tokens, rows, decoding rows
+_HEADER = tl.constexpr(8)  # words: opened rows, table entries, copies, tokens, rows, decoding rows, masks
 _BLOCK = 256
 
 
@@ -45,8 +52,10 @@ _BLOCK = 256
 class RowState:
     """What the device keeps of `capacity` rows, the last of which is the dummy.
 
-    fields: int32 [9, capacity], floats and halves of seeds as bit patterns. table: int32 [capacity, K].
-    The others are views of `fields`, [capacity].
+    fields: int32 [15, capacity], floats and halves of seeds as bit patterns. table: int32 [capacity, K].
+    The others are views of `fields`, [capacity]. Of a row: `automaton` is where the tables of its automaton
+    begin, and `state` the state that its ids have led to, -1 without one; `mask` the row of the masks that
+    says what it may sample next, -1 for anything.
     """
 
     fields: Tensor
@@ -58,6 +67,9 @@ class RowState:
     top_k: Tensor
     min_p: Tensor
     eos_from: Tensor
+    automaton: Tensor
+    state: Tensor
+    mask: Tensor
 
     @property
     def dummy(self) -> int:
@@ -96,11 +108,13 @@ class Packed:
     copies_at: int
     tokens: int
     rows: int
+    masks: int
 
 
 def row_state(rows: int, columns: int, dummy_page: int, device: torch.device | str) -> RowState:
     """State of `rows` rows, none open, with page tables of `columns` pages."""
     fields = torch.zeros(_FIELDS, rows + 1, dtype=torch.int32, device=device)
+    fields[[AUTOMATON.value, STATE.value, MASK.value]] = -1
     table = torch.full((rows + 1, columns), dummy_page, dtype=torch.int32, device=device)
     return RowState(
         fields=fields,
@@ -112,6 +126,9 @@ def row_state(rows: int, columns: int, dummy_page: int, device: torch.device | s
         top_k=fields[TOP_K.value],
         min_p=fields[MIN_P.value].view(torch.float32),
         eos_from=fields[EOS_FROM.value],
+        automaton=fields[AUTOMATON.value],
+        state=fields[STATE.value],
+        mask=fields[MASK.value],
     )
 
 
@@ -135,13 +152,15 @@ def keeps_lists(before: Step, step: Step) -> bool:
     )
 
 
-def packed_words(opened: int, entries: int, copies: int, tokens: int, rows: int) -> int:
+def packed_words(opened: int, entries: int, copies: int, tokens: int, rows: int, masks: int = 0) -> int:
     """Words that `pack` needs for so many changes, lists padded to `tokens` and `rows`."""
-    changes = (_OPENED.value + 1) * opened + 3 * (entries + copies)
+    changes = (_OPENED.value + 1) * opened + 3 * (entries + copies + masks)
     return int(_HEADER.value + changes + 3 * tokens + 4 * rows)
 
 
-def pack(step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32) -> Packed:
+def pack(
+    step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32, masks: I32 = NO_TRIPLES
+) -> Packed:
     """Write what `step` changes to the front of `buffer` (pinned memory, as numpy sees it).
 
     Args:
@@ -149,16 +168,24 @@ def pack(step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32) ->
             already (`keeps_lists`, and the same bucket).
         dummy: `RowState.dummy`.
         buffer: int32, one-dimensional, at least `packed_words` long.
+        masks: int32 [M, 3] (row, state of its automaton or -1, row of the masks) from this step's sample on.
     """
     opened, entries = step.opened, _latest(step.pages)
     tokens, rows = bucket or (0, 0)
     count = opened.rows.size
-    size = packed_words(count, len(entries), len(step.copies), tokens, rows)
+    if count and len(masks):
+        fresh = np.isin(masks[:, 0], opened.rows)
+        begun, masks = masks[fresh], masks[~fresh]
+    else:
+        begun = NO_TRIPLES
+    size = packed_words(count, len(entries), len(step.copies), tokens, rows, len(masks))
     if size == _HEADER.value:
-        return Packed(buffer[:0], 0, 0, 0, 0, 0, 0)
+        return Packed(buffer[:0], 0, 0, 0, 0, 0, 0, 0)
     assert size <= buffer.size, (size, buffer.size)
     words = buffer[:size]
-    words[: _HEADER.value] = (count, len(entries), len(step.copies), tokens, rows, step.decoding, 0, 0)
+    words[: _HEADER.value] = (
+        count, len(entries), len(step.copies), tokens, rows, step.decoding, len(masks), 0,
+    )  # fmt: skip
     at = _HEADER.value
     if count:
         fields = words[at : at + (_OPENED.value + 1) * count].reshape(-1, count)
@@ -171,14 +198,27 @@ def pack(step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32) ->
         fields[1 + SEED_LOW.value] = (opened.seeds & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
         fields[1 + SEED_HIGH.value] = (opened.seeds >> np.uint64(32)).astype(np.uint32).view(np.int32)
         fields[1 + EOS_FROM.value] = opened.eos_from
+        held = bool(opened.automaton.size)
+        fields[1 + AUTOMATON.value] = opened.automaton if held else -1
+        fields[1 + STATE.value] = opened.state if held else -1
+        fields[1 + MASK.value] = -1
+        fields[1 + ADJUSTED.value : 1 + PRESENCE.value + 1] = 0
+        if opened.adjusted.size:
+            fields[1 + ADJUSTED.value] = opened.adjusted
+            fields[1 + FREQUENCY.value] = opened.frequency.view(np.int32)
+            fields[1 + PRESENCE.value] = opened.presence.view(np.int32)
+        for row, state, mask in begun.tolist():  # a kernel writes in no order
+            fields[[1 + STATE.value, 1 + MASK.value], np.flatnonzero(opened.rows == row)] = state, mask
         at += fields.size
     words[at : at + entries.size] = entries.ravel()
     copies_at = at + entries.size
     at = copies_at + step.copies.size
     words[copies_at:at] = step.copies.ravel()
+    words[at : at + masks.size] = masks.ravel()
+    at += masks.size
     if bucket is not None:
         _pack_lists(step, words[at:], tokens, rows, dummy)
-    return Packed(words, count, len(entries), len(step.copies), copies_at, tokens, rows)
+    return Packed(words, count, len(entries), len(step.copies), copies_at, tokens, rows, len(masks))
 
 
 def _pack_lists(step: Step, words: I32, tokens: int, rows: int, dummy: int) -> None:
@@ -214,7 +254,7 @@ def _latest(pages: I32) -> I32:
 
 @triton.jit
 def _stage(
-    packed, fields, table, tokens, rows, decoding,
+    packed, fields, table, tokens, rows, decoding, automata,
     capacity, table_stride, token_stride, row_stride, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -223,12 +263,17 @@ def _stage(
     copies = tl.load(packed + 2)
     token_count = tl.load(packed + 3)
     row_count = tl.load(packed + 4)
+    mask_count = tl.load(packed + 6)
     begin = packed + _HEADER
     live = at < opened
     row = tl.load(begin + at, mask=live, other=0)
     for field in tl.static_range(_OPENED):
         value = tl.load(begin + (field + 1) * opened + at, mask=live, other=0)
         tl.store(fields + field * capacity + row, value, mask=live)
+    automaton = tl.load(begin + (AUTOMATON + 1) * opened + at, mask=live, other=-1)
+    held = live & (automaton >= 0)
+    state = tl.load(begin + (STATE + 1) * opened + at, mask=held, other=0)
+    tl.store(fields + MASK * capacity + row, mask_at(automata, automaton, state, held), mask=held)
     begin += (_OPENED + 1) * opened
     live = at < entries
     row = tl.load(begin + 3 * at, mask=live, other=0).to(tl.int64)
@@ -236,6 +281,11 @@ def _stage(
     page = tl.load(begin + 3 * at + 2, mask=live, other=0)
     tl.store(table + row * table_stride + index, page, mask=live)
     begin += 3 * (entries + copies)
+    live = at < mask_count
+    row = tl.load(begin + 3 * at, mask=live, other=0)
+    tl.store(fields + STATE * capacity + row, tl.load(begin + 3 * at + 1, mask=live, other=0), mask=live)
+    tl.store(fields + MASK * capacity + row, tl.load(begin + 3 * at + 2, mask=live, other=0), mask=live)
+    begin += 3 * mask_count
     live = at < token_count
     for field in tl.static_range(3):
         value = tl.load(begin + field * token_count + at, mask=live, other=0)
@@ -248,15 +298,18 @@ def _stage(
     tl.store(decoding, tl.load(packed + 5), mask=(tl.program_id(0) == 0) & (token_count > 0))
 
 
-def stage(words: Tensor, packed: Packed, state: RowState, lists: BatchLists) -> None:
-    """Apply a step's changes; `words` int32 [N] on the device is the copy of `packed.words`."""
-    most = max(packed.opened, packed.entries, packed.tokens, packed.rows)
+def stage(words: Tensor, packed: Packed, state: RowState, lists: BatchLists, automata: Tensor) -> None:
+    """Apply a step's changes; `words` int32 [N] on the device is the copy of `packed.words`.
+
+    `automata` int32 are the tables of all automata, see `kernels.automata`.
+    """
+    most = max(packed.opened, packed.entries, packed.tokens, packed.rows, packed.masks)
     if not most:
         return
     assert packed.tokens <= lists.tokens.shape[1], packed.tokens
     assert packed.rows <= lists.rows.shape[1], packed.rows
     _stage[(triton.cdiv(most, _BLOCK),)](
-        words, state.fields, state.table, lists.tokens, lists.rows, lists.decoding,
+        words, state.fields, state.table, lists.tokens, lists.rows, lists.decoding, automata,
         state.fields.shape[1], state.table.shape[1], lists.tokens.shape[1], lists.rows.shape[1],
         BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
@@ -307,34 +360,3 @@ def finish_rows(at, live, token, logprob, rows, row_stride, fields, capacity, id
     tl.store(fields + LAST * capacity + row, token, mask=samples)
     tl.store(ids + at, tl.where(samples, token, -1), mask=live)
     tl.store(logprobs + at, tl.where(samples, logprob, 0.0), mask=live)
-
-
-@triton.jit(do_not_specialize=["count"])
-def _finish(
-    tokens, token_logprobs, rows, fields, ids, logprobs, count,
-    row_stride, capacity, BLOCK: tl.constexpr,
-):  # fmt: skip
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = at < count
-    token = tl.load(tokens + at, mask=live, other=0).to(tl.int32)
-    logprob = tl.load(token_logprobs + at, mask=live, other=0.0)
-    finish_rows(at, live, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
-
-
-def finish(
-    tokens: Tensor, token_logprobs: Tensor, lists: BatchLists, state: RowState, ids: Tensor, logprobs: Tensor
-) -> None:
-    """End a step whose ids were sampled elsewhere; `sample.sample` ends its step itself.
-
-    Args:
-        tokens, token_logprobs: int32 or int64, and float32 [R], of the first R rows of the lists; what
-            stands where a row does not sample is not read into anything.
-        ids, logprobs: int32 and float32 [R], get the same, -1 and 0 where a row does not sample.
-    """
-    count = len(ids)
-    if not count:
-        return
-    _finish[(triton.cdiv(count, _BLOCK),)](
-        tokens, token_logprobs, lists.rows, state.fields, ids, logprobs, count,
-        lists.rows.shape[1], state.fields.shape[1], BLOCK=_BLOCK, num_warps=4,
-    )  # fmt: skip

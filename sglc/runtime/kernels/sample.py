@@ -1,11 +1,11 @@
-"""Sampling in three kernels: the lowest logit that filters keep, a race over the vocabulary, its outcome.
+"""Sampling: the lowest logit that filters keep, a race over the vocabulary, its outcome.
 
 The meaning is `sampler.choose`'s: an exponential race whose noise is a hash of (seed, position, token).
 Both compute in float32, the race here as noise / weight with weights relative to the best token seen so
 far; so they choose the same token up to rounding, that is unless the two best of a race are equal to
 about 1e-6.
 
-`_race` reads the logits once, several programs to a row. `filter_rows` returns at once for rows without
+`_race` reads the logits once, several programs to a row. What filters do returns at once for rows without
 top_k, top_p and min_p, so one CUDA graph serves all. A row that does not sample costs nothing.
 """
 
@@ -13,43 +13,70 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sglc.runtime.kernels.automata import AutomataTables, mask_at, state_behind
 from sglc.runtime.kernels.rows import (
+    ADJUSTED,
+    AUTOMATON,
+    FREQUENCY,
+    MASK,
+    PRESENCE,
     ROW,
     SAMPLES,
     SEED_HIGH,
     SEED_LOW,
+    STATE,
     TEMPERATURE,
     BatchLists,
     RowState,
     finish_rows,
 )
-from sglc.runtime.kernels.sample_filter import LOG2E, LOWEST, filter_rows, load_tile, row_ban, row_field
-from sglc.runtime.step import I32, Bool
+from sglc.runtime.kernels.sample_filter import (
+    LOG2E,
+    LOWEST,
+    FilterScratch,
+    filter_rows,
+    filter_scratch,
+    load_tile,
+    row_ban,
+    row_bounds,
+    row_field,
+)
 
 _PROGRAMS = 792  # of a race: 6 for each of 132 multiprocessors, as many as their registers hold
 _REGISTERS = 80
 _MOST_PARTS = 128  # of a row
 _BLOCK = 2048  # tokens
-_FILTER_BLOCK = 4096
-# How many low bits of a float32 are 0 when it was widened from the type.
-_IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
 @dataclass(frozen=True, slots=True)
 class SampleScratch:
-    """Partial results of races, values float32 [4, N] and ids int32 [N]; of filters, lowest float32 [R] and
-    likely float32 [R, _FILTER_BLOCK]."""
+    """Partial results of races, values float32 [4, N] and ids int32 [N]; and what filters need."""
 
     values: Tensor
     ids: Tensor
-    lowest: Tensor
-    likely: Tensor
+    filters: FilterScratch
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """What is added to the logits of rows that have biases or penalties: added float32 [rows, V]; and which
+    tokens such a row has sampled, bits int32 [rows, ceil(V / 32)]."""
+
+    added: Tensor
+    seen: Tensor
+
+
+def adjustments(rows: int, vocab: int, device: torch.device | str) -> Adjustments:
+    """Room for rows up to number `rows` - 1."""
+    return Adjustments(
+        torch.zeros(rows, vocab, dtype=torch.float32, device=device),
+        torch.zeros(rows, triton.cdiv(vocab, 32), dtype=torch.int32, device=device),
+    )
 
 
 def sample_scratch(rows: int, device: torch.device | str) -> SampleScratch:
@@ -58,18 +85,8 @@ def sample_scratch(rows: int, device: torch.device | str) -> SampleScratch:
     return SampleScratch(
         torch.empty(4, parts, dtype=torch.float32, device=device),
         torch.empty(parts, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.float32, device=device),
-        torch.empty(rows, _FILTER_BLOCK, dtype=torch.float32, device=device),
+        filter_scratch(rows, device),
     )
-
-
-def pack_masks(masks: Bool) -> I32:
-    """Bits of `masks` bool [M, V]: int32 [M, ceil(V / 32)], token v is bit v % 32 of word v // 32."""
-    count, vocab = masks.shape
-    words = -(-vocab // 32)
-    packed = np.zeros((count, 4 * words), np.uint8)
-    packed[:, : -(-vocab // 8)] = np.packbits(masks, axis=1, bitorder="little")
-    return packed.view("<i4")
 
 
 @triton.jit
@@ -107,9 +124,9 @@ def _exponential(u):
 
 @triton.jit
 def _race(
-    logits, rows, fields, eos, masks, mask_of, lowest, values, winners,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, parts, chunk,
-    BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    logits, rows, fields, eos, masks, adjust, lowest, values, winners,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
+    BLOCK: tl.constexpr, FILTERED: tl.constexpr,
 ):  # fmt: skip
     """values: of a part of a row the largest logit, the sum of exp(logit - it), the largest that may be
     sampled, and the winner's noise / weight, relative to that one."""
@@ -126,11 +143,12 @@ def _race(
     key = _mix64(seed + _mix64(position.to(tl.uint64) + 0x9E3779B97F4A7C15))
     key_low = key.to(tl.uint32)
     key_high = (key >> 32).to(tl.uint32)
-    floor = tl.maximum(tl.load(lowest + r), LOWEST)
-    mask_row = -1
-    if MASKED:
-        mask_row = tl.load(mask_of + r)
-        masks += mask_row.to(tl.int64) * mask_stride
+    floor = LOWEST
+    if FILTERED:
+        floor = tl.maximum(tl.load(lowest + r), LOWEST)
+    masked, masks, adjusted, adjust = row_bounds(
+        fields, capacity, row, masks, mask_stride, adjust, adjust_stride
+    )
     logits += r.to(tl.int64) * logits_stride
 
     begin = tl.program_id(1) * chunk
@@ -143,7 +161,7 @@ def _race(
     winner = begin
     for start in range(begin, end, BLOCK):
         x, allowed, barred = load_tile(
-            logits, start, end, banned, eos, eos_count, masks, mask_row, BLOCK, MASKED
+            logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK
         )
         ids = start + tl.arange(0, BLOCK)
         peak = tl.max(x, 0)
@@ -178,12 +196,14 @@ def _race(
 
 @triton.jit(do_not_specialize=["splits"])
 def _decide(
-    logits, rows, fields, values, winners, ids, logprobs,
-    vocab, logits_stride, row_stride, capacity, parts, splits, SPLITS: tl.constexpr,
+    logits, rows, fields, values, winners, automata, follow, begins, spelled, adjust, seen,
+    ids, logprobs, follows, vocab, logits_stride, row_stride, capacity, adjust_stride, seen_stride, parts,
+    splits, SPLITS: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0)
     token = 0
     logprob = 0.0
+    left = 2
     if tl.load(rows + SAMPLES * row_stride + r) != 0:
         row = tl.load(rows + ROW * row_stride + r)
         temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
@@ -208,6 +228,25 @@ def _decide(
         total = tl.sum(totals * tl.exp2((tops - top) * LOG2E), 0)
         logit = tl.load(logits + r.to(tl.int64) * logits_stride + token).to(tl.float32)
         logprob = logit - top - tl.log(total)
+        automaton = row_field(fields, capacity, row, AUTOMATON)
+        if automaton >= 0:
+            state = row_field(fields, capacity, row, STATE)
+            state = state_behind(automata, automaton, state, token, begins, spelled)
+            mask = mask_at(automata, automaton, state, state >= 0)
+            tl.store(fields + STATE * capacity + row, state)
+            tl.store(fields + MASK * capacity + row, mask)
+            left = tl.load(follow + mask)
+        if row_field(fields, capacity, row, ADJUSTED) != 0:
+            word = seen + row.to(tl.int64) * seen_stride + token // 32
+            words = tl.load(word)
+            again = (words >> (token % 32)) & 1
+            less = row_field(fields, capacity, row, FREQUENCY).to(tl.float32, bitcast=True)
+            if again == 0:
+                less += row_field(fields, capacity, row, PRESENCE).to(tl.float32, bitcast=True)
+            tl.store(word, words | (1 << (token % 32)))
+            place = adjust + row.to(tl.int64) * adjust_stride + token
+            tl.store(place, tl.load(place) - less)
+    tl.store(follows + r, left)
     finish_rows(r, r >= 0, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
 
 
@@ -224,10 +263,13 @@ def sample(
     state: RowState,
     eos_ids: Tensor,
     scratch: SampleScratch,
+    automata: AutomataTables,
+    adjustments: Adjustments,
     ids: Tensor,
     logprobs: Tensor,
+    follows: Tensor,
     *,
-    masks: tuple[Tensor, Tensor] | None = None,
+    filters: bool = True,
 ) -> None:
     """Choose a token for each row of the lists that samples, and end the step (`rows.finish`).
 
@@ -236,31 +278,29 @@ def sample(
         eos_ids: int32 [E], what a row may not sample before its `eos_from`.
         ids, logprobs: int32 and float32 [R], get the chosen tokens and the natural logarithm of their
             probability in the model's own distribution; -1 and 0 where a row does not sample.
-        masks: bits int32 [M, ceil(V / 32)] as `pack_masks` gives them, rows contiguous; and of each row
-            of the batch its row of bits, int32 [R], -1 for none.
+        filters: whether a row may have top_k, top_p or min_p.
+        follows: int32 [R], gets how many ids a row's automaton lets follow, up to 2; 2 without one.
     """
     rows, vocab = logits.shape
     if not rows:
         return
     assert logits.stride(1) == 1, logits.stride()
     assert len(ids) == len(logprobs) == rows, (len(ids), len(logprobs), rows)
-    bits, mask_of = masks or (eos_ids, eos_ids)
-    given = masks is not None
-    mask_stride = bits.stride(0)
+    masks, adjust, seen = automata.masks, adjustments.added, adjustments.seen
+    strides = masks.stride(0), adjust.stride(0)
     splits, chunk = race_parts(rows, vocab)
     row_stride, capacity = lists.rows.shape[1], state.fields.shape[1]
-    filter_rows[(rows,)](
-        logits, lists.rows, state.fields, eos_ids, bits, mask_of, scratch.lowest, scratch.likely,
-        vocab, logits.stride(0), row_stride, capacity, len(eos_ids), mask_stride,
-        IDLE=_IDLE_BITS[logits.dtype], BLOCK=_FILTER_BLOCK, MASKED=given, num_warps=8,
-    )  # fmt: skip
+    if filters:
+        filter_rows(logits, lists.rows, state.fields, eos_ids, masks, adjust, scratch.filters)
     _race[(rows, splits)](
-        logits, lists.rows, state.fields, eos_ids, bits, mask_of, scratch.lowest, scratch.values, scratch.ids,
-        vocab, logits.stride(0), row_stride, capacity, len(eos_ids), mask_stride, scratch.ids.shape[0], chunk,
-        BLOCK=_BLOCK, MASKED=given, num_warps=4, maxnreg=_REGISTERS,
+        logits, lists.rows, state.fields, eos_ids, masks, adjust, scratch.filters.lowest, scratch.values,
+        scratch.ids, vocab, logits.stride(0), row_stride, capacity, len(eos_ids), *strides,
+        scratch.ids.shape[0], chunk,
+        BLOCK=_BLOCK, FILTERED=filters, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
     _decide[(rows,)](
-        logits, lists.rows, state.fields, scratch.values, scratch.ids, ids, logprobs,
-        vocab, logits.stride(0), row_stride, capacity, scratch.ids.shape[0], splits,
-        SPLITS=_MOST_PARTS, num_warps=1,
+        logits, lists.rows, state.fields, scratch.values, scratch.ids, automata.words, automata.follow,
+        automata.begins, automata.spelled, adjust, seen, ids, logprobs, follows,
+        vocab, logits.stride(0), row_stride, capacity, adjust.stride(0), seen.stride(0), scratch.ids.shape[0],
+        splits, SPLITS=_MOST_PARTS, num_warps=1,
     )  # fmt: skip

@@ -8,8 +8,9 @@ costs here does not depend on Python: no loop goes over the rows that decode.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class BatchState:
         self.biased: Bool = np.zeros(count, np.bool_)  # something is added to some logits
         self.stepwise: Bool = np.zeros(count, np.bool_)  # each token has to be known before the next
         self.late: Bool = np.zeros(count, np.bool_)  # what may be sampled next is not known yet
+        self.automaton: I32 = np.full(count, -1, np.int32)  # that the executor follows for the row
+        self.state: I32 = np.full(count, -1, np.int32)  # where that is when the row begins
+        self.adjusted: I32 = np.zeros(count, np.int32)  # something is added to the row's logits by the executor
+        self.frequency: F32 = np.zeros(count, np.float32)  # taken off them for each sample of an id
+        self.presence: F32 = np.zeros(count, np.float32)  # and for the first one
         self.looked_at: Bool = np.zeros(count, np.bool_)  # somebody wants each token when it comes
         self.tops: I32 = np.zeros(count, np.int32)  # likeliest ids to report at every place with a score
         self.seq_len: I32 = np.zeros(count, np.int32)
@@ -81,6 +87,7 @@ class BatchState:
         self._free = list(range(count))
         self._all: Bool = np.ones(count, np.bool_)
         self._opened: list[int] = []  # since the last step
+        self._added: dict[int, tuple[Mapping[int, float], Collection[int]]] = {}  # of those, see `adjust`
         self._entries: list[I32] = []  # into the table, since the last step
         self._order: I32 | None = None  # the rows that decode; None: to be found anew
         self._steering = False  # some of them are constrained, biased or have likeliest ids to report
@@ -105,6 +112,8 @@ class BatchState:
         self.stepwise[row] = False
         self.forced[row] = False
         self.late[row] = False
+        self.automaton[row] = -1
+        self.adjusted[row] = 0
         self.tops[row] = 0
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
@@ -133,16 +142,17 @@ class BatchState:
         *,
         stops: Collection[int] = (),
         constrained: bool = False,
+        biased: bool = False,
         watched: bool = False,
     ) -> None:
         """The row decodes after its prompt, up to an id of `stops`.
 
-        Equal `group` numbers are kept side by side in a step.
+        Equal `group` numbers are kept side by side in a step. `constrained` or `biased` by what steps bring.
         """
-        penalised = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        penalised = biased and sampling.penalised
         self.samples[row] = True
         self.constrained[row] = constrained
-        self.biased[row] = penalised or bool(sampling.logit_bias)
+        self.biased[row] = biased
         self.stepwise[row] = constrained or penalised
         self.tops[row] = sampling.top_logprobs
         self.group[row] = group
@@ -161,6 +171,25 @@ class BatchState:
         if watched or constrained or penalised or sampling.top_logprobs:
             self.looked_at[row] = True
             self.watched += 1
+
+    def follow(self, row: int, automaton: int, state: int) -> None:
+        """The executor holds the row's samples to an automaton, which begins at `state`."""
+        self.automaton[row], self.state[row] = automaton, state
+
+    def adjust(
+        self, row: int, added: Mapping[int, float], seen: Collection[int], penalties: tuple[float, float]
+    ) -> None:
+        """The executor adds `added` to the logits of ids, and takes off penalties as `Opened` says.
+
+        `seen` are the ids that were sampled before.
+        """
+        self.adjusted[row] = 1
+        self.frequency[row], self.presence[row] = penalties
+        self._added[row] = added, seen
+
+    def hold_back(self, row: int) -> None:
+        """The row takes no token until it is not `late` any more."""
+        self.late[row] = self._waiting = True
 
     def resume(self, row: int, logprobs: tuple[float, ...]) -> None:
         """The last ids of the row's prompt are those that its sample has so far, with their `logprobs`."""
@@ -262,7 +291,7 @@ class BatchState:
         rows = rows[np.argsort(self.group[rows], kind="stable")]
         self._order = rows
         self._steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
-        self._waiting = bool(self.stepwise[rows].any())
+        self._waiting = bool((self.stepwise[rows] | self.late[rows]).any())
         self._steps_left = int((self.end[rows] - self.seq_len[rows]).min(initial=_NEVER))
         self._steps_paged = 0
         return rows
@@ -333,12 +362,17 @@ class BatchState:
         assert not self.active.any()
         self._opened.clear()
         self._entries.clear()
+        self._added.clear()
 
     def _take_opened(self) -> Opened:
         if not self._opened:
             return NONE_OPENED
         rows = np.array(self._opened, np.int32)
         self._opened.clear()
+        begin = self.begun[rows] + self.min_tokens[rows]
+        automaton = np.where(self.samples[rows], self.automaton[rows], np.int32(-1))
+        # Held to an automaton, and without an id that ends it, a row may not end its turn.
+        endless = (automaton >= 0) & (self.stops[rows, 0] < 0)
         return Opened(
             rows=rows,
             seq_len=self.seq_len[rows],
@@ -347,8 +381,28 @@ class BatchState:
             top_k=self.top_k[rows],
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
-            eos_from=self.begun[rows] + self.min_tokens[rows],
+            eos_from=np.where(endless, np.int32(_NEVER), begin),
+            automaton=automaton,
+            state=self.state[rows],
+            adjusted=self.adjusted[rows],
+            frequency=self.frequency[rows],
+            presence=self.presence[rows],
+            **self._take_added(rows.tolist()),
         )
+
+    def _take_added(self, rows: list[int]) -> dict[str, Any]:
+        """What is added from the start to the logits of those of `rows` that say so."""
+        if not self._added:
+            return {}
+        columns: list[tuple[int, int, int]] = []
+        values: list[float] = []
+        for at, row in enumerate(rows):
+            added, seen = self._added.pop(row, ({}, ()))
+            known = set(seen)
+            columns += [(at, token, token in known) for token in added]
+            values += added.values()
+        added_to = np.array(columns, np.int32).reshape(-1, 3).T.copy()
+        return {"added": added_to, "values": np.array(values, np.float32)}
 
     def _trees(self, before: int, chunks: list[PrefillChunk]) -> tuple[TokenTree, ...]:
         """The rows of `chunks` that branch, behind `before` other rows."""

@@ -7,7 +7,9 @@ the next step lets others go first. A sample whose row was preempted waits again
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 
+from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
 from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.scheduler import scheduler
@@ -21,8 +23,10 @@ from sglc.runtime.scheduler.requests import (
     later_parts,
     resumed,
     scored_places,
+    state_behind,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
+from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
@@ -34,6 +38,7 @@ class RequestQueue:
     Args:
         token_budget: tokens of one step; while rows decode, as many as `cost` affords, if it is given.
         max_rows: rows in flight.
+        keeps: whether the executor keeps what is added to logits.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class RequestQueue:
         token_budget: int,
         max_rows: int,
         cost: StepCost | None = None,
+        keeps: bool = False,
     ) -> None:
         self.allocator = allocator
         self._handles = handles
@@ -51,6 +57,7 @@ class RequestQueue:
         self._token_budget = token_budget
         self._cost = cost
         self._max_rows = max_rows
+        self._keeps = keeps
         self._parts: list[RequestPart] = []
         self.preempted = 0  # rows that were preempted so far
 
@@ -220,15 +227,7 @@ class RequestQueue:
         if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None
             request.samples[part.index].row = row
-            self.allocator.rows.sample_with(
-                row,
-                request.sampling,
-                request.seeds[part.index],
-                request.group,
-                stops=request.stop_ids,
-                constrained=request.constraint is not None,
-                watched=request.watch,
-            )
+            self._sample(part, row, request.sampling)
         if part.logprobs is not None:  # what it costs was counted when it began
             self.allocator.rows.resume(row, part.logprobs)
             return
@@ -244,6 +243,29 @@ class RequestQueue:
                 request.scored += len(part.ids) - part.kept
                 if request.pending > 1:
                     self._prepare_fork(part, row)
+
+    def _sample(self, part: RequestPart, row: int, sampling: Sampling) -> None:
+        """The row samples; what the executor keeps for it begins where the ids of its sample so far lead."""
+        request, rows = part.request, self.allocator.rows
+        sampled = part.ids[len(request.ids) :]
+        # What steps bring of a constrained row's runs is not sampled, so the executor does not see it.
+        kept = self._keeps and request.adjusts and not (sampling.penalised and request.constraint is not None)
+        rows.sample_with(
+            row,
+            sampling,
+            request.seeds[part.index],
+            request.group,
+            stops=request.stop_ids,
+            constrained=request.steered,
+            biased=request.adjusts and not kept,
+            watched=request.watch,
+        )
+        if request.automaton >= 0:
+            rows.follow(row, request.automaton, state_behind(request, sampled))
+        if request.adjusts and self._keeps:
+            counts = Counter(sampled) if kept else {}
+            penalties = (sampling.frequency_penalty, sampling.presence_penalty) if kept else (0.0, 0.0)
+            rows.adjust(row, bias_of(sampling, counts) if kept else {}, counts, penalties)
 
     def _prepare_fork(self, part: RequestPart, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""

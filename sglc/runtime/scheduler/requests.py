@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,7 @@ class EngineRequest:
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
+    automaton: int = -1  # what the executor's `hold` gave, if it follows the constraint
     group: int = -1
     watch: bool = False  # every token is reported
     patient: bool = True  # its lookaheads come soon enough to be waited for
@@ -164,6 +166,17 @@ class EngineRequest:
     def fixed_length(self) -> bool:
         """Whether its samples take `max_tokens`, whatever they are."""
         return not (self.stop_ids or self.constraint is not None or self.watch)
+
+    @property
+    def steered(self) -> bool:
+        """Whether steps bring masks for its samples."""
+        return self.constraint is not None and self.automaton < 0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether something is added to its logits."""
+        asked = self.sampling
+        return asked is not None and bool(asked.logit_bias or asked.frequency_penalty or asked.presence_penalty)
 
     @property
     def scored_from(self) -> int | None:
@@ -267,6 +280,13 @@ def scores_of(part: RequestPart, scored: tuple[tuple[int, int], ...]) -> list[Sc
 def run_of(part: RequestPart) -> JumpForward | None:
     """The run that a part's sample is on, if it is."""
     return part.request.samples[part.index].run if part.kind is PartKind.SAMPLE else None
+
+
+def state_behind(request: EngineRequest, ids: Sequence[int]) -> int:
+    """Where the ids of a sample lead what it is held to."""
+    constraint = request.constraint
+    assert constraint is not None
+    return reduce(constraint.advance, ids, constraint.start)
 
 
 def first_part(request: EngineRequest) -> RequestPart:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from sglc.ir.sampling import Sampling
+from sglc.runtime.step import I32
 
-Packed = NDArray[np.uint8]  # bits
+# What an infinite bias counts as: it outweighs all logits, and where nothing else is allowed, one of
+# several banned ids can still be chosen.
+_FORBIDDING = 1e9
+
 Likely = tuple[tuple[int, float], ...]  # ids and their log-probabilities, best first
 
 
@@ -32,15 +36,14 @@ class Lookahead:
     """What a sample goes on with behind `state`, found out beside the steps, because it may take long.
 
     It ends there, goes on with a `run`, or chooses. Fields `mask` and `behind`: what it may choose at `state`
-    and behind the run, where there is something to choose, of `size` ids; packed, as many may wait for a row.
+    and behind the run, where there is something to choose, as `pack_masks`: many may wait for a row.
     """
 
     state: int
     ends: bool = False
     run: JumpForward | None = None
-    mask: Packed | None = None
-    behind: Packed | None = None
-    size: int = 0
+    mask: I32 | None = None
+    behind: I32 | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +51,8 @@ class SampleState:
     """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
 
     `state` is where the kept ids have led the request's constraint; `counts` says how often each
-    occurs, where penalties ask for it. `run` are ids on their way, which are not kept yet. Of a slow constraint
+    occurs, where penalties ask for it. Where the executor follows the constraint, `state` is where the first
+    `followed` ids have led. `run` are ids on their way, which are not kept yet. Of a slow constraint
     `ahead` is what comes behind `state`; while that is found out, `asked` is who will know.
     """
 
@@ -57,6 +61,20 @@ class SampleState:
     row: int = -1
     done: bool = False
     state: int = 0
+    followed: int = 0
     run: JumpForward | None = None
     ahead: Lookahead | None = None
     asked: object = None
+
+
+def bias_of(sampling: Sampling, counts: Mapping[int, int]) -> dict[int, float]:
+    """What is added to the logits of which ids, `counts` being how often each was generated.
+
+    OpenAI's definition: bias - count * frequency_penalty - (1 if count else 0) * presence_penalty.
+    """
+    added = dict(sampling.logit_bias)
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        for token, count in counts.items():
+            penalty = count * sampling.frequency_penalty + sampling.presence_penalty
+            added[token] = added.get(token, 0.0) - penalty
+    return {token: max(-_FORBIDDING, min(value, _FORBIDDING)) for token, value in added.items()}

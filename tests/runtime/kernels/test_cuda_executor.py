@@ -30,6 +30,9 @@ PROMPTS = [tuple((7 * i + 3 * j) % 300 + 5 for j in range(3 + 9 * i)) for i in r
 GREEDY = Sampling(max_tokens=6, temperature=0.0, ignore_eos=True)
 
 
+SPELLED = [bytes([i]) if i < 256 else b"" for i in range(320)]
+
+
 def engines(folder: Path, kind: str, depth: int, **options: int) -> list[Engine]:
     """One on the CUDA executor, one on the torch executor, float32."""
     model, config = tiny_model(folder, kind, num_hidden_layers=at_depth(1, 1, 2))
@@ -38,7 +41,16 @@ def engines(folder: Path, kind: str, depth: int, **options: int) -> list[Engine]
     limits = EngineConfig(token_budget=48, max_rows=8, max_len=256)
     common = {"page_size": 4, "pages": 200, "depth": depth, "eos_ids": (2,)} | options
     executors: list[Executor] = [
-        CudaExecutor(config, held, device=DEVICE, max_rows=8, max_tokens=48, max_len=256, **common),  # type: ignore[arg-type]
+        CudaExecutor(  # type: ignore[misc]
+            config,
+            held,
+            device=DEVICE,
+            max_rows=8,
+            max_tokens=48,
+            max_len=256,
+            token_bytes=SPELLED,
+            **common,  # type: ignore[arg-type]
+        ),
         TorchExecutor(config, held, device=DEVICE, **common),  # type: ignore[arg-type]
     ]
     made += [Engine(executor, limits) for executor in executors]
@@ -120,14 +132,39 @@ def test_scores_biases_and_samples_in_one_batch(tmp_path: Path) -> None:
 def test_forced_runs_between_samples(tmp_path: Path) -> None:
     """Rows that decode pass a run through and decode on; one run ends its text."""
     both = engines(tmp_path, "llama", 2)
-    spelled = [bytes([i]) if i < 256 else b"" for i in range(320)]
-    constraint = Constraints(spelled, 320).regex("<<[a-z]{2}-----[a-z]{2}==>[0-9]--")
+    constraint = Constraints(SPELLED, 320).regex("<<[a-z]{2}-----[a-z]{2}==>[0-9]--")
     sampling = Sampling(max_tokens=30, temperature=1.0, n=2)
     for target in both:
         target.gen(target.extend(None, PROMPTS[1]), GREEDY, [1], eos_ids=())
         target.gen(target.extend(None, PROMPTS[2]), sampling, [2, 3], eos_ids=(2,), constraint=constraint)
     assert_equal(both)
-    assert [target.forced for target in both] == [2 * (2 + 5 + 3 + 2)] * 2
+    # Where the executor follows the automaton, a run begins behind the steps in flight, and short ones do not.
+    assert [target.forced for target in both] == [2 * (2 + 4), 2 * (2 + 5 + 3 + 2)]
+
+
+def test_automata_that_the_executor_follows(tmp_path: Path) -> None:
+    """Rows of several forms, and one whose masks steps bring, beside a free one."""
+    both = engines(tmp_path, "llama", 2)
+    forms = Constraints(SPELLED, 320)
+    for target in both:
+        target.gen(target.extend(None, PROMPTS[0]), GREEDY, [1], eos_ids=())
+        for at, (pattern, options) in enumerate(
+            (
+                ("[a-f]{1,9}", {}),
+                ("yes|no", {}),
+                ("[0-9]*", {"min_tokens": 2}),
+                ("[x-z]+", {"ignore_eos": True}),
+            )
+        ):
+            sampling = Sampling(max_tokens=6, temperature=1.0 - at % 2, **options)  # type: ignore[arg-type]
+            prompt = target.extend(None, PROMPTS[at % 3])
+            target.gen(prompt, sampling, [at], eos_ids=(2,), constraint=forms.regex(pattern), watch=False)
+        penalised = Sampling(max_tokens=6, temperature=1.0, presence_penalty=1.5, logit_bias=((300, 9.0),))
+        target.gen(
+            target.extend(None, PROMPTS[1]), penalised, [7], eos_ids=(2,), constraint=forms.regex("[a-c]+")
+        )
+        target.gen(target.extend(None, PROMPTS[2]), penalised, [8], eos_ids=(2,), watch=False)
+    assert_equal(both)
 
 
 @NIGHTLY

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from sglc.runtime.executor.executor_state import ExecutorState
@@ -15,7 +17,7 @@ from sglc.runtime.kernels.rows import (
     Packed,
     RowState,
     batch_lists,
-    finish,
+    finish_rows,
     keeps_lists,
     pack,
     packed_words,
@@ -31,6 +33,29 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, COLUMNS, PAGE, DUMMY_PAGE = 600, 20, 4, 9999
 TOKENS_MOST, ROWS_MOST = 1024, 512
 POISON = -77
+
+
+@triton.jit(do_not_specialize=["count"])
+def _finish(
+    tokens, token_logprobs, rows, fields, ids, logprobs, count,
+    row_stride, capacity, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = at < count
+    token = tl.load(tokens + at, mask=live, other=0).to(tl.int32)
+    logprob = tl.load(token_logprobs + at, mask=live, other=0.0)
+    finish_rows(at, live, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
+
+
+def finish(
+    tokens: Tensor, token_logprobs: Tensor, lists: BatchLists, state: RowState, ids: Tensor, logprobs: Tensor
+) -> None:
+    """End a step whose samples are these; `ids` and `logprobs` get them as a step gives them."""
+    if count := len(ids):
+        _finish[(triton.cdiv(count, 256),)](
+            tokens, token_logprobs, lists.rows, state.fields, ids, logprobs, count,
+            lists.rows.shape[1], state.fields.shape[1], BLOCK=256, num_warps=4,
+        )  # fmt: skip
 
 
 def ints(*values: int) -> np.ndarray:
@@ -67,7 +92,8 @@ class Device:
     def take(self, step: Step, bucket: tuple[int, int]) -> Packed:
         kept = self.before is not None and keeps_lists(self.before, step)
         packed = pack(step, None if kept else bucket, self.state.dummy, self.buffer)
-        stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, self.state, self.lists)
+        none = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+        stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, self.state, self.lists, none)
         self.before = step
         return packed
 

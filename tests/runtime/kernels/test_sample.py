@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from sglc.runtime.executor.sampler import SamplerInput, choose, exponentials, filtered, noise_keys
-from sglc.runtime.kernels.rows import BatchLists, RowState, batch_lists, pack, row_state, stage
-from sglc.runtime.kernels.sample import pack_masks, race_parts, sample, sample_scratch
-from sglc.runtime.step import Opened, Step
+from sglc.runtime.kernels.automata import Automata
+from sglc.runtime.kernels.rows import LAST, BatchLists, RowState, batch_lists, pack, row_state, stage
+from sglc.runtime.kernels.sample import SampleScratch, adjustments, race_parts, sample, sample_scratch
+from sglc.runtime.step import Opened, Step, pack_masks
 
 pytestmark = pytest.mark.kernel
 
@@ -72,7 +73,8 @@ def case(*rows: dict[str, float], seeds: int = 0, samples: list[bool] | None = N
     state = row_state(40, 1, 0, DEVICE)
     lists = batch_lists(128, 64, state.dummy, DEVICE)
     packed = pack(step, (2 * count, max(count, bucket)), state.dummy, np.zeros(4096, np.int32))
-    stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, state, lists)
+    none = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    stage(torch.from_numpy(packed.words.copy()).to(DEVICE), packed, state, lists, none)
     choice = SamplerInput(
         opened.temperature,
         opened.top_k,
@@ -91,16 +93,34 @@ def random_logits(
     return (torch.randn(count, vocab, generator=generator) * spread).to(DEVICE, dtype)
 
 
-def run(logits: Tensor, case: Case, masks: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def run(
+    logits: Tensor, case: Case, masks: np.ndarray | None = None, scratch: SampleScratch | None = None
+) -> tuple[Tensor, Tensor]:
+    """`masks` bool [M, V] are there for the rows' state to name."""
     count = len(logits)
     ids = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
     logprobs = torch.full((count,), float("nan"), device=DEVICE)
-    scratch = sample_scratch(64, DEVICE)
-    for poisoned in (scratch.values, scratch.lowest, scratch.likely):
+    scratch = scratch or sample_scratch(64, DEVICE)
+    for poisoned in (
+        scratch.values,
+        scratch.filters.lowest,
+        scratch.filters.likely,
+        scratch.filters.peaks,
+        scratch.filters.sums,
+    ):
         poisoned.fill_(float("nan"))
     scratch.ids.fill_(10**9)
     eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
-    sample(logits, case.lists, case.state, eos, scratch, ids, logprobs, masks=masks)
+    automata = Automata((), logits.shape[1], eos, 8, words=8, masks=0).tables
+    if masks is not None:
+        bits = pack_masks(masks)
+        automata.masks[: len(bits), : bits.shape[1]] = torch.from_numpy(bits).to(DEVICE)
+    follows = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
+    sample(
+        logits, case.lists, case.state, eos, scratch, automata, adjustments(41, logits.shape[1], DEVICE),
+        ids, logprobs, follows,
+    )  # fmt: skip
+    assert follows.tolist() == [2] * count
     return ids.cpu(), logprobs.cpu()
 
 
@@ -197,12 +217,9 @@ def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: fl
     this = case(*rows)
     kept = filtered(logits.float(), this.choice, np.arange(len(rows))) > 0
     scratch = sample_scratch(64, DEVICE)
-    scratch.lowest.fill_(float("nan"))
-    ids = torch.empty(len(rows), dtype=torch.int32, device=DEVICE)
-    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
-    sample(logits, this.lists, this.state, eos, scratch, ids, torch.empty(len(rows), device=DEVICE))
-    assert torch.equal(logits.float() >= scratch.lowest[: len(rows), None], kept)
-    wanted, _ = choose(logits, this.choice, eos.long())
+    ids, _ = run(logits, this, scratch=scratch)
+    assert torch.equal(logits.float() >= scratch.filters.lowest[: len(rows), None], kept)
+    wanted, _ = choose(logits, this.choice, torch.tensor(EOS, device=DEVICE))
     assert ids.tolist() == wanted.tolist()
 
 
@@ -217,10 +234,8 @@ def test_filters_keep_ties_and_see_one_zero(dtype: torch.dtype) -> None:
     kept = filtered(logits.float(), this.choice, np.arange(4)) > 0
     assert kept.sum(1).tolist() == [41, 41, VOCAB, 41]
     scratch = sample_scratch(64, DEVICE)
-    out = torch.empty(4, dtype=torch.int32, device=DEVICE)
-    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
-    sample(logits, this.lists, this.state, eos, scratch, out, torch.empty(4, device=DEVICE))
-    assert torch.equal(logits.float() >= scratch.lowest[:4, None], kept)
+    run(logits, this, scratch=scratch)
+    assert torch.equal(logits.float() >= scratch.filters.lowest[:4, None], kept)
 
 
 def test_masks() -> None:
@@ -239,11 +254,9 @@ def test_masks() -> None:
     ]
     this = case(*rows)
     logits = random_logits(len(rows), torch.float16)
-    bits = torch.from_numpy(pack_masks(masks)).to(DEVICE)
-    wide = torch.zeros(3, bits.shape[1] + 5, dtype=torch.int32, device=DEVICE)
-    wide[:, : bits.shape[1]] = bits
-    given = (wide[:, : bits.shape[1]], torch.from_numpy(mask_of).to(DEVICE))
-    ids, logprobs = run(logits, this, given)
+    numbers = this.lists.rows[0, : len(rows)].long()
+    this.state.mask[numbers] = torch.from_numpy(mask_of).to(DEVICE)
+    ids, logprobs = run(logits, this, masks)
     choice = this.choice
     masked = np.flatnonzero(mask_of >= 0)
     choice = SamplerInput(
@@ -280,7 +293,7 @@ def test_strided_logits_rows_that_do_not_sample_and_padding() -> None:
     numbers = this.lists.rows[0, :3].long()
     after = this.state.fields.clone()
     assert this.state.last[numbers].tolist() == [wanted[0].item(), 0, wanted[2].item()]
-    after[8, numbers] = 0
+    after[LAST.value, numbers] = 0
     after[0, numbers] -= 2
     assert torch.equal(after, before)
 

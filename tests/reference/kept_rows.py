@@ -1,0 +1,140 @@
+"""What an executor keeps of its rows beyond their KV: automata and what is added to logits, in plain Python.
+
+It turns a batch into one whose masks and biases are written out, so that executors without automata can run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sglc.runtime.step import I32, Batch, Bool, ByteAutomaton, Step, pack_masks
+
+
+@dataclass(slots=True)
+class KeptRow:
+    """One row: its automaton, or None, and where that is; and what is added to logits, or None."""
+
+    automaton: ByteAutomaton | None
+    state: int
+    added: dict[int, float] | None
+    seen: set[int]
+    penalties: tuple[float, float]
+
+
+@dataclass(slots=True)
+class KeptRows:
+    """The rows of one executor, over a vocabulary whose ids spell `token_bytes`."""
+
+    token_bytes: Sequence[bytes]
+    eos_ids: Sequence[int]
+    rows: dict[int, KeptRow] = field(default_factory=dict)
+    held: dict[int, tuple[ByteAutomaton, int]] = field(default_factory=dict)  # with how many hold it
+
+    def hold(self, automaton: ByteAutomaton) -> int:
+        for number, (one, users) in self.held.items():
+            if one is automaton:
+                self.held[number] = one, users + 1
+                return number
+        number = max(self.held, default=6) + 1
+        self.held[number] = automaton, 1
+        return number
+
+    def release(self, automaton: ByteAutomaton) -> None:
+        (number,) = (number for number, (one, _) in self.held.items() if one is automaton)
+        users = self.held[number][1] - 1
+        self.held[number] = automaton, users
+        if not users:
+            del self.held[number]
+
+    def behind(self, automaton: ByteAutomaton, state: int, token: int) -> int:
+        """The state behind a token; -1 if it leads nowhere."""
+        for byte in self.token_bytes[token]:
+            if state < 0:
+                break
+            state = int(automaton.moves[state, automaton.classes[byte]])
+        return state
+
+    def allowed(self, automaton: ByteAutomaton, state: int) -> Bool:
+        """The ids that spell something a state goes on with, bool [V]."""
+        column = automaton.masks[:, automaton.mask_of[state]]
+        mask = np.zeros(len(self.token_bytes), np.bool_)
+        for token, data in enumerate(self.token_bytes):
+            after = self.behind(automaton, int(column[0]), token) if data else -1
+            mask[token] = after >= 0 and automaton.is_open[after]
+        if column[2] >= 0:
+            assert mask[column[2]], "the one token that is allowed leads nowhere"
+            mask[:] = False
+            mask[column[2]] = True
+        return mask
+
+    def written(self, step: Step, batch: Batch) -> Batch:
+        """`batch` with what its rows keep; `step` is the same as it came."""
+        opened = step.opened
+        for at, row in enumerate(opened.rows.tolist()):
+            number = int(opened.automaton[at])
+            added: dict[int, float] | None = {} if opened.adjusted[at] else None
+            seen: set[int] = set()
+            for i in np.flatnonzero(opened.added[0] == at).tolist():
+                assert added is not None
+                added[int(opened.added[1, i])] = float(opened.values[i])
+                if opened.added[2, i]:
+                    seen.add(int(opened.added[1, i]))
+            self.rows[row] = KeptRow(
+                None if number < 0 else self.held[number][0],
+                int(opened.state[at]),
+                added,
+                seen,
+                (float(opened.frequency[at]), float(opened.presence[at])),
+            )
+        for row, state in step.states.tolist():
+            self.rows[row].state = state
+        masked, masks, biases = [*batch.masked.tolist()], [*batch.masks], []
+        for at, row in enumerate(batch.rows.tolist()):
+            kept = self.rows[row]
+            if not batch.sample[at]:
+                continue
+            if kept.automaton is not None and kept.state >= 0:
+                assert at not in masked, "a row has two masks"
+                mask = self.allowed(kept.automaton, kept.state)
+                if kept.automaton.masks[1, kept.automaton.mask_of[kept.state]] and not batch.no_eos[at]:
+                    mask[[token for token in self.eos_ids if token < mask.size]] = True
+                masked.append(at)
+                # Nobody looks at what follows a text that had to end.
+                masks.append(pack_masks(mask if mask.any() else np.ones_like(mask)))
+            if kept.added is not None:
+                biases += [(at, token, value) for token, value in kept.added.items()]
+        for at, token, value in zip(batch.bias_at, batch.bias_ids, batch.bias, strict=True):
+            assert self.rows[int(batch.rows[at])].added == {}, "a bias for a row that keeps other ones"
+            biases.append((int(at), int(token), float(value)))
+        columns = [*zip(*biases, strict=True)] or [(), (), ()]
+        order = np.argsort(masked)
+        return replace(
+            batch,
+            masked=np.array(masked, np.int32)[order],
+            masks=np.array(masks)[order] if masked else batch.masks,
+            bias_at=np.array(columns[0], np.int32),
+            bias_ids=np.array(columns[1], np.int32),
+            bias=np.array(columns[2], np.float32),
+        )
+
+    def sampled(self, rows: I32, tokens: I32) -> I32:
+        """Rows have sampled `tokens`, -1 where they have not; how many ids may follow in each, 2 at most."""
+        follows: I32 = np.full(rows.size, 2, np.int32)
+        for at, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
+            kept = self.rows[row]
+            if token < 0:
+                continue
+            if kept.automaton is not None and kept.state >= 0:
+                kept.state = self.behind(kept.automaton, kept.state, token)
+                if kept.state >= 0:
+                    follows[at] = min(2, int(self.allowed(kept.automaton, kept.state).sum()))
+            if kept.added is not None:
+                frequency, presence = kept.penalties
+                if frequency or presence:
+                    less = frequency + presence * (token not in kept.seen)
+                    kept.added[token] = kept.added.get(token, 0.0) - less
+                    kept.seen.add(token)
+        return follows
