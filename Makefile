@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench soak
+.PHONY: help run quick test nightly check bless bench soak models-table litellm
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -35,6 +35,8 @@ help:
 	@echo "make nightly all tests with all their cases, and the soaks; takes hours"
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
+	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
+	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make soak    fuzz runtime and compiler for long, check constrained texts, kill batches (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) KILLS=$(KILLS) STREAM_S=$(STREAM_S) SEED=$(SEED))"
 
@@ -86,12 +88,28 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.http_path
+	$(PY) -m benchmarks.hostile_forms
+
+# LiteLLM wants versions of its own of other packages, so it is tested in an environment of its own; what it warns
+# of by itself is no error there.
+litellm: $(VENV)/.created
+	$(PY) -m venv .cache/litellm-env
+	.cache/litellm-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,litellm]' \
+	  anthropic google-genai pytest pytest-randomly pytest-timeout
+	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_sglang_features.py
+
+# The wheel is read and not installed.
+models-table: $(VENV)/.stamp
+	rm -rf .cache/litellm
+	$(PY) -m pip download --disable-pip-version-check --no-deps --only-binary :all: --dest .cache/litellm litellm
+	$(PY) -m sglc.backends.models.refresh .cache/litellm/litellm-*.whl
 
 soak: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PY) -m tests.runtime.soak --steps $(STEPS) --seed $(SEED)
 	$(PY) -m tests.soak_ir --programs $(PROGRAMS) --seed $(SEED)
 	$(PY) -m tests.soak_constrained --seed $(SEED)
 	$(PY) -m tests.soak_small_pools --seed $(SEED)
+	$(PY) -m tests.soak_small_pools --seed $(SEED) --model smollm2 --rounds 17
 	$(PY) -m tests.constraints.sampled --cases 1500 --seed $(SEED)
 	$(PY) -m tests.constraints.verdicts --suite store
 	$(PY) -m tests.soak_explain --programs $(PROGRAMS) --seed $(SEED)

@@ -28,6 +28,7 @@ from sglc.ir.plan.events import Event, GenDone, NodeFailed, Sample
 from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
+from tests.constraints.random_tags import holds
 
 WORDS = r"[\w\d\s]{1,16}"
 CHARACTER = (
@@ -141,6 +142,29 @@ GRAMMARS: dict[str, Callable[[str], bool]] = {
     ),
     'root ::= [^a-z\\n]{2,5} "한" "é"?': lambda text: bool(re.fullmatch("[^a-z\n]{2,5}한é?", text)),
 }  # fmt: skip
+# Structural tags: most end with a piece of a form, one goes on with free text.
+CITY_TAG = {
+    "type": "tag",
+    "begin": "<city>",
+    "end": "</city>",
+    "content": {"type": "json_schema", "json_schema": record(name=TEXT, capital={"type": "boolean"})},
+}
+YEAR_TAG = {
+    "type": "tag",
+    "begin": "<year>",
+    "end": ["</year>", ";"],
+    "content": {"type": "regex", "pattern": "[0-9]{4}"},
+}
+TAGS: tuple[dict[str, Any], ...] = (
+    {"type": "triggered_tags", "triggers": ["<city>", "<year"], "tags": [CITY_TAG, YEAR_TAG],
+     "at_least_one": True, "stop_after_first": True},
+    {"type": "tags_with_separator", "tags": [CITY_TAG, YEAR_TAG], "separator": "\n", "at_least_one": True,
+     "stop_after_first": True},
+    {"type": "sequence", "elements": [{"type": "tag", "begin": "(", "end": [")", "."], "content": {
+        "type": "triggered_tags", "triggers": [" "], "tags": [{**YEAR_TAG, "begin": " <year>"}]}}, CITY_TAG]},
+    {"type": "triggered_tags", "triggers": ["e"],
+     "tags": [{**CITY_TAG, "begin": "e"}, {**CITY_TAG, "begin": "e<"}]},
+)  # fmt: skip
 PROMPTS = (
     "Here is one: ", "Question: what do you have in mind?\nAnswer: ", "The capital of France is Paris. ",
     "Once upon a time there was ", "As JSON:\n", "My favourite is ", "x = ", "1, 2, 3, ", "서울은 ", "Name: ",
@@ -152,19 +176,27 @@ TEMPERATURES = (0.0, 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One generation; `regex`, `schema` or `ebnf` is what it is held to."""
+    """One generation; `regex`, `schema`, `ebnf` or the format of a `tag` is what it is held to."""
 
     prompt: str
     temperature: float
     regex: str | None
     schema: dict[str, Any] | None
     ebnf: str | None = None
+    tag: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Of form, for counts."""
+        forms = {"schemas": self.schema, "regexes": self.regex, "grammars": self.ebnf, "tags": self.tag}
+        return next(kind for kind, form in forms.items() if form is not None)
 
     def node(self, seed: int) -> GenNode:
         schema = None if self.schema is None else json.dumps(self.schema)
+        tag = None if self.tag is None else json.dumps({"type": "structural_tag", "format": self.tag})
         sampling = Sampling(
             max_tokens=MAX_TOKENS, temperature=self.temperature, regex=self.regex, json_schema=schema,
-            ebnf=self.ebnf, seed=seed,
+            ebnf=self.ebnf, structural_tag=tag, seed=seed,
         )  # fmt: skip
         return GenNode(1, Site("soak", (), "x"), sampling, Loc("soak.py", 1))
 
@@ -175,6 +207,7 @@ def cases(prompts: int) -> list[Case]:
         *(Case("", 0.0, regex, None) for regex in REGEXES),
         *(Case("", 0.0, None, schema) for schema in SCHEMAS),
         *(Case("", 0.0, None, None, ebnf) for ebnf in GRAMMARS),
+        *(Case("", 0.0, None, None, None, tag) for tag in TAGS),
     ]
     return [
         replace(form, prompt=prompt, temperature=temperature)
@@ -193,6 +226,8 @@ def check(case: Case, sample: Sample, constraints: Constraints, token_bytes: Seq
             assert re.fullmatch(case.regex, sample.text, re.ASCII), (case, sample.text)
         elif case.ebnf is not None:
             assert GRAMMARS[case.ebnf](sample.text), (case, sample.text)
+        elif case.tag is not None:
+            assert holds(case.tag, sample.text), (case, sample.text)
         else:
             jsonschema.validate(json.loads(sample.text), case.schema, format_checker=jsonschema.FormatChecker())
         return
@@ -243,7 +278,7 @@ def soak(backend: LocalBackend, prompts: int, seed: int, together: int = 48) -> 
             found["generations"] += 1
             found["tokens"] += len(sample.ids)
             found["cut"] += sample.finish == "length"
-            found["schemas" if case.schema else "regexes" if case.regex is not None else "grammars"] += 1
+            found[case.kind] += 1
         yield found
 
 
@@ -264,7 +299,7 @@ def main() -> None:
     seconds = time.monotonic() - start
     report = {
         "what": "constrained generations of the default model, each checked with re or jsonschema",
-        "forms": len(REGEXES) + len(SCHEMAS) + len(GRAMMARS),
+        "forms": len(REGEXES) + len(SCHEMAS) + len(GRAMMARS) + len(TAGS),
         "temperatures": TEMPERATURES,
         "seed": arguments.seed,
         "counts": dict(sorted(total.items())),

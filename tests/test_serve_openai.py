@@ -15,6 +15,7 @@ from openai.types import Completion
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from tests.constraints.random_tags import holds
 from tests.depth import few
 from tests.serving import Server
 
@@ -343,6 +344,51 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         assert list(data) == ["city", "people"]
         assert isinstance(data["people"], int)
     assert texts[0] == texts[1]
+
+
+WEATHER = {
+    "type": "tag", "begin": "<call>", "end": "</call>",
+    "content": {"type": "json_schema", "json_schema": SCHEMA},
+}  # fmt: skip
+CALL = {
+    "type": "triggered_tags", "triggers": ["<c"], "tags": [WEATHER],
+    "at_least_one": True, "stop_after_first": True,
+}  # fmt: skip
+
+
+def test_a_piece_of_a_text_is_held_to_a_schema(client: openai.OpenAI) -> None:
+    """Whichever of the notations a client has for it."""
+    tag = {"type": "structural_tag", "format": CALL}
+    older = {
+        "type": "structural_tag", "triggers": ["<c"],
+        "structures": [{"begin": "<call>", "schema": SCHEMA, "end": "</call>"}],
+    }  # fmt: skip
+    asked: list[dict[str, Any]] = [
+        {"response_format": tag},
+        {"structured_outputs": {"structural_tag": json.dumps(tag)}},
+        {"structural_tag": tag},
+    ]
+    answers = [chat(client, extra_body=more, max_completion_tokens=64) for more in asked]
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert texts == texts[:1] * 3
+    assert holds(CALL, texts[0])
+    more = {"response_format": older}
+    free = complete(client, "Once", extra_body=more, max_tokens=20, temperature=1.5, seed=3)
+    assert holds({**CALL, "at_least_one": False, "stop_after_first": False}, free.choices[0].text)
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ({"regex": "[0-9]{3}"}, "[0-9]{3}"),
+        ({"choice": ["a.b", "(c)"]}, r"a\.b|\(c\)"),
+        ({"grammar": 'root ::= "x" [yz]'}, "x[yz]"),
+        ({"json": {"enum": [1, 2]}}, "[12]"),
+    ],
+)
+def test_vllm_s_names_for_forms(client: openai.OpenAI, form: dict[str, Any], pattern: str) -> None:
+    made = complete(client, "So", extra_body={"structured_outputs": form}, max_tokens=20, temperature=1.5)
+    assert re.fullmatch(pattern, made.choices[0].text)
 
 
 def test_any_json_object(client: openai.OpenAI) -> None:

@@ -67,7 +67,8 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 def test_nulls_are_absent_and_neutral_values_mean_nothing(
     server: Server, path: str, body: dict[str, Any]
 ) -> None:
-    from sglc.serve.bodies import UNSUPPORTED, Body, ChatBody, CompletionBody, GenerateBody
+    from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
+    from sglc.serve.fields import UNSUPPORTED, Body
 
     kinds: dict[str, type[Body]] = {
         "/v1/completions": CompletionBody,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
+from tests.constraints.random_tags import holds
 from tests.depth import few
 from tests.openai_server import Api, Fault
 from tests.openai_server import serving as api_serving
@@ -29,6 +31,16 @@ from tests.serving import Server, serving
 QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+CALLS: dict[str, Any] = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tags_with_separator", "separator": " ", "at_least_one": True,
+        "tags": [{"type": "tag", "begin": "<call>", "end": "</call>",
+                  "content": {"type": "json_schema", "json_schema": CITY}}],
+    },
+}  # fmt: skip
 
 MADE: list[sgl.RuntimeEndpoint] = []
 
@@ -96,6 +108,44 @@ def test_ids_and_seeds_are_those_of_local(local: LocalBackend, remote: sgl.Runti
     assert there.usage.prompt == here.usage.prompt
     assert there.usage.completion == here.usage.completion
     assert there.usage.calls == 5
+
+
+def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
+    """By its length, or by which stop; one that is held to a form, and ended by neither, is whole."""
+
+    @sgl.function
+    def cut(s: Any) -> None:
+        s += "The number is "
+        s += sgl.gen("long", regex="[0-9]{40}", max_tokens=5, temperature=0)
+        s += sgl.gen("stopped", json_schema={"enum": ["one", "two"]}, stop="o", temperature=0)
+        s += sgl.gen("pattern", ebnf='root ::= "say " [a-z]{9}', stop_regex=["y.", "q"], temperature=0)
+        s += sgl.gen("whole", json_schema={"enum": ["one", "two"]}, stop="z", temperature=0)
+        s += sgl.gen("token", stop_token_ids=[300], logit_bias={300: 100}, temperature=0)
+
+    for backend in (local, remote):
+        result = cut.run(backend=backend)
+        told = {name: result.get_meta_info(name)["finish_reason"] for name in result.variables}
+        assert told == {
+            "long": {"type": "length", "length": 5},
+            "stopped": {"type": "stop", "matched": "o"},
+            "pattern": {"type": "stop", "matched": "y."},
+            "whole": {"type": "stop"},
+            "token": {"type": "stop", "matched": 300},
+        }
+        assert re.fullmatch("[0-9]{1,39}", result["long"])
+        assert result["stopped"] in ('"', '"tw')
+        assert result["pattern"] == "sa"
+        assert result["whole"] in ('"one"', '"two"')
+
+
+def test_structural_tags_are_those_of_local(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
+    @sgl.function
+    def asked(s: Any) -> None:
+        s += "The weather in Rome:" + sgl.gen("x", structural_tag=CALLS, max_tokens=48, temperature=1.0, seed=5)
+
+    here, there = asked.run(backend=local), asked.run(backend=remote)
+    assert there["x"] == here["x"]
+    assert holds(CALLS["format"], here["x"])
 
 
 @pytest.mark.parametrize(
@@ -254,6 +304,37 @@ def test_retries_are_bounded_and_a_batch_goes_on() -> None:
         assert (error.code, error.note) == ("SGLC543", "3 attempts")
         assert len(api.bodies) == 5
         assert api.most_in_flight <= 2
+
+
+def test_pictures_go_beside_the_prompt_to_a_server_whose_model_sees() -> None:
+    picture = "data:image/png;base64,iVBORw0KGgo="
+
+    @sgl.function
+    def look(s: Any, word: str = "What") -> None:
+        s += sgl.user(sgl.image(picture) + f"{word} is this?") + sgl.assistant(sgl.gen("x"))
+
+    @sgl.function
+    def choose(s: Any) -> None:
+        s += sgl.user(sgl.image(picture) + "Which?") + sgl.assistant(sgl.select("x", choices=["a", "b"]))
+
+    def answer(body: dict[str, Any]) -> Any:
+        if not isinstance(body["text"], list):
+            return "A dot"
+        told = [[(None, 1, None), (-1.0, 2, None), (-0.5 * n, 3 + n, None)][: 3 if n else 2] for n in range(3)]
+        return [{"text": "", "meta_info": {"prompt_tokens": 2, "input_token_logprobs": own}} for own in told]
+
+    with api_serving(answer) as api:
+        api.model_info = {"model_path": "some/qwen2-vl", "has_image_understanding": True}
+        backend = endpoint(api, chat_template_name="qwen2-vl")
+        assert look.run(backend=backend)["x"] == "A dot"
+        assert api.bodies[0]["image_data"] == [picture]
+        mark = "<|vision_start|><|image_pad|><|vision_end|>"
+        assert f"user\n{mark}What is this?<|im_end|>" in api.bodies[0]["text"]
+        assert "SGLC548" in str(look.run(mark, backend=backend).error())
+        assert choose.run(backend=backend)["x"] == "a"
+        assert api.bodies[-1]["image_data"] == [[picture]] * 3
+        api.model_info = {"model_path": "some/qwen"}
+        assert "SGLC308" in str(look.run(backend=endpoint(api, chat_template_name="chatml")).error())
 
 
 # -- without a server ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglc.cli.serve import add_serve
-from sglc.serve import bodies, problems
+from sglc.serve import bodies, fields, problems
 from sglc.serve.app import Service, make_app
 from sglc.serve.limits import Limits
 from tests.serving import serving
@@ -70,7 +70,7 @@ def test_every_option_is_named() -> None:
 @pytest.mark.parametrize(
     "body", [bodies.CompletionBody, bodies.ChatBody, bodies.GenerateBody, bodies.SamplingParams]
 )
-def test_every_field_is_named(body: type[bodies.Body]) -> None:
+def test_every_field_is_named(body: type[fields.Body]) -> None:
     assert body.model_fields.keys() - named() == set()
 
 

@@ -184,7 +184,7 @@ class FreeStream:
     def __init__(self, address: tuple[str, int]) -> None:
         command = [sys.executable, "-m", "tests.serve_fuzz.free_stream", address[0], str(address[1])]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        env.pop(_MARK)
+        env.pop(_MARK, None)
         self._out = TemporaryDirectory()
         self._file = (Path(self._out.name) / "gaps").open("w+")
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=self._file, env=env)
