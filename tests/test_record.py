@@ -592,7 +592,8 @@ def test_a_real_model_s_run_is_replayed_in_a_fresh_process(local: LocalBackend, 
     assert done.stdout == "".join(lines)
     again = fresh(*command, "-o", "out.jsonl", cwd=tmp_path, home=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert (tmp_path / "out.jsonl").read_text() == "".join(lines)
+    kept = (tmp_path / "out.jsonl").read_text().splitlines(keepends=True)  # as rows end: in no order
+    assert sorted(kept, key=lambda line: json.loads(line)["index"]) == lines
 
 
 def test_a_plan_is_recorded_and_replayed(
