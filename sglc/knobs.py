@@ -27,6 +27,14 @@ def model() -> str:
     return os.environ.get("SGLC_MODEL", "") or "smollm2"
 
 
+def cpu_kernels() -> bool:
+    """`SGLC_CPU_KERNELS`: on, models on the CPU run by kernels that are compiled here; off, by torch."""
+    raw = os.environ.get("SGLC_CPU_KERNELS", "on")
+    if raw not in ("on", "off"):
+        raise UsageError("SGLC001", f"`SGLC_CPU_KERNELS` is `{raw}`", hint="set it to on or off")
+    return raw == "on"
+
+
 def cache_dir() -> Path:
     """`SGLC_CACHE`: where models and their converted forms are kept (default: `~/.cache/sglc`)."""
     raw = os.environ.get("SGLC_CACHE", "")

@@ -54,7 +54,7 @@ def test_the_conversion_is_repeatable(tmp_path: Path) -> None:
     first = {file.name: file.read_bytes() for file in folder.iterdir()}
     convert(tmp_path / "m.gguf", folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == first
-    assert len(first) == 5
+    assert len(first) == 7
 
 
 def test_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
-from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
 from sglc.runtime.engine.loading import limits, load
 from sglc.runtime.model.config import load_config
@@ -129,6 +128,10 @@ class LocalBackend:
     @cached_property
     def _constraints(self) -> Constraints:
         assert self.target.tokenizer is not None
+        from sglc.runtime.engine.kept_constraints import (
+            kept_constraints,
+        )  # takes numpy, and half of what compiling takes
+
         return kept_constraints(self.target.tokenizer, load_config(self.folder).vocab_size)
 
     def _load(self) -> Machine:

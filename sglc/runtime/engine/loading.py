@@ -12,11 +12,13 @@ from sglc.errors import BackendError
 from sglc.ir.target import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    import torch
     from torch import Tensor
 
     from sglc.runtime.engine.machine import Machine
+    from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.model.config import ModelConfig
 
 _KV_BYTES = 2 << 30  # on the CPU; a CUDA device gives what it has free
@@ -62,28 +64,18 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
 
     from sglc.runtime.engine.engine import Engine, EngineConfig
     from sglc.runtime.engine.machine import Machine
-    from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.model.weights import load_config, load_weights
 
     assert tokenizer is not None
     device, name = placed(options)
     dtype: torch.dtype = getattr(torch, name)
     config = load_config(folder)
-    weights = load_weights(folder, config, dtype, device)
     max_rows, token_budget = limits(options, device)
     if device == "cuda":
-        return _on_cuda(options, config, weights, tokenizer)
+        return _on_cuda(options, config, load_weights(folder, config, dtype, device), tokenizer)
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     pages = (options.kv_bytes or _KV_BYTES) // (token_bytes * options.page_size)
-    executor = TorchExecutor(
-        config,
-        weights,
-        device=device,
-        dtype=dtype,
-        page_size=options.page_size,
-        pages=pages,
-        eos_ids=tokenizer.eos_ids,
-    )
+    executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids)
     engine_config = EngineConfig(
         token_budget=token_budget,
         max_rows=max_rows,
@@ -91,6 +83,26 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
         max_len=_max_len(options, config, pages),
     )
     return Machine(Engine(executor, engine_config), tokenizer)
+
+
+def cpu_executor(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, page_size: int, pages: int, eos_ids: Sequence[int]
+) -> TorchExecutor:
+    """The fastest executor for this CPU: kernels compiled here, in float32, if they can be had; or torch."""
+    import torch
+
+    from sglc.runtime.executor.cpu_executor import CpuExecutor, fits
+    from sglc.runtime.executor.torch_executor import TorchExecutor
+    from sglc.runtime.kernels.cpu_build import library
+    from sglc.runtime.model.packed_weights import read_packed
+    from sglc.runtime.model.weights import load_weights
+
+    kernels = library() if dtype is torch.float32 and fits(config, page_size) else None
+    weights = load_weights(folder, config, dtype if kernels is None else None, "cpu")
+    if kernels is None:
+        return TorchExecutor(config, weights, dtype=dtype, page_size=page_size, pages=pages, eos_ids=eos_ids)
+    packed = read_packed(folder)
+    return CpuExecutor(kernels, config, weights, packed, page_size=page_size, pages=pages, eos_ids=eos_ids)
 
 
 def _on_cuda(
@@ -184,6 +196,7 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "model": options.model,
         "device": device,
         "dtype": dtype,
+        "executor": type(engine.executor).__name__,
         "page_size": engine.executor.page_size,  # tokens
         "pages": engine.executor.pages,
         "free_pages": engine.allocator.pool.free,

@@ -61,8 +61,7 @@ class TorchExecutor:
         self._device = torch.device(device)
         self._mirror = ExecutorState(page_size)
         with torch.inference_mode():
-            self._model = Llama(config, weights)
-            self._pool = _pool(config, pages * page_size, dtype, self._device)
+            self._load(weights, dtype)
             ids = config.eos_ids if eos_ids is None else eos_ids
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int64, device=self._device)
             self._last = torch.zeros(64, dtype=torch.int64, device=self._device)
@@ -79,7 +78,7 @@ class TorchExecutor:
             if len(batch.copies):
                 self._copy(batch.copies)
             hidden = self._forward(batch)
-            made = outcome(batch, hidden, self._model.logits, self._eos_ids)
+            made = outcome(batch, hidden, self._logits, self._eos_ids)
             if batch.sample.any():
                 self._reserve(int(batch.rows.max()))
                 sampled = self._put(np.flatnonzero(batch.sample))
@@ -97,6 +96,11 @@ class TorchExecutor:
     def release(self, automaton: ByteAutomaton) -> None:
         """Nothing was held."""
 
+    def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        self._model = Llama(self.config, weights)
+        self._logits = self._model.logits
+        self._pool = _pool(self.config, self.pages * self.page_size, dtype, self._device)
+
     def _copy(self, copies: I32) -> None:
         counts = copies[:, 2].astype(np.int64)
         offsets = np.concatenate([np.arange(n) for n in counts])
@@ -112,20 +116,25 @@ class TorchExecutor:
         c = self.config
         plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size, batch.trees)
         attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, self.page_size, self._model.like)
-        arrays = [batch.tokens.astype(np.int64), batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
-        rows = np.repeat(batch.rows.astype(np.int64), np.diff(batch.starts))
+        ids, arrays = self._ids(batch), [batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
         places = wanted
         if plan.order is not None:
             arrays = [values[plan.order] for values in arrays]
-            rows = rows[plan.order]
+            ids = ids[self._put(plan.order)]
             place_of = np.empty_like(plan.order)
             place_of[plan.order] = np.arange(len(plan.order))
             places = place_of[wanted]
-        tokens, positions, slots = (self._put(values) for values in arrays)
-        if (batch.tokens == SAMPLED).any():
-            self._reserve(int(batch.rows.max()))
-            tokens = torch.where(tokens == SAMPLED, self._last[self._put(rows)], tokens)
-        return self._model.forward(tokens, positions, slots, self._pool, attention, self._put(places))
+        positions, slots = (self._put(values) for values in arrays)
+        return self._model.forward(ids, positions, slots, self._pool, attention, self._put(places))
+
+    def _ids(self, batch: Batch) -> Tensor:
+        """int64 [T], those that were sampled filled in."""
+        ids = self._put(batch.tokens.astype(np.int64))
+        if not (batch.tokens == SAMPLED).any():
+            return ids
+        self._reserve(int(batch.rows.max()))
+        rows = np.repeat(batch.rows.astype(np.int64), np.diff(batch.starts))
+        return torch.where(ids == SAMPLED, self._last[self._put(rows)], ids)
 
     def _reserve(self, row: int) -> None:
         if row >= len(self._last):
@@ -148,9 +157,14 @@ def _pool(config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.dev
         begin = -raw.ctypes.data % 64
         return torch.from_numpy(raw[begin : begin + size]).view(dtype).view(shape)
     except (RuntimeError, MemoryError, ValueError):
-        raise BackendError(
-            "SGLC530",
-            f"a KV pool of {slots} tokens does not fit into the memory of `{device}`",
-            note=f"it needs {size / 2**30:.1f} GiB",
-            hint="ask for a smaller pool",
-        ) from None
+        raise no_room(slots, size, device) from None
+
+
+def no_room(slots: int, size: int, device: torch.device) -> BackendError:
+    """A pool of `slots` tokens and `size` bytes that cannot be had."""
+    return BackendError(
+        "SGLC530",
+        f"a KV pool of {slots} tokens does not fit into the memory of `{device}`",
+        note=f"it needs {size / 2**30:.1f} GiB",
+        hint="ask for a smaller pool",
+    )

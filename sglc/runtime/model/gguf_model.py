@@ -1,4 +1,4 @@
-"""A GGUF file rewritten as a model folder: config, tokenizer and float32 safetensors. No torch.
+"""A GGUF file rewritten as a model folder: config, tokenizer, float32 safetensors and packed codes. No torch.
 
 Invariants: the folder is a function of the file alone; what the metadata leaves open, or the
 runtime could not compute exactly, is an error.
@@ -7,9 +7,10 @@ runtime could not compute exactly, is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sglc.errors import BackendError
+from sglc.runtime.model.packed_weights import PackedMatrix, joined, pack_gguf, write_packed
 from sglc.runtime.tokenizer.gguf_tokenizer import (
     TokenizerSpec,
     tokenizer_definition,
@@ -51,7 +53,7 @@ def convert(path: Path, folder: Path) -> None:
 
     Args:
         path: a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, of any quantization.
-        folder: an existing empty folder. About 4 bytes a weight are written.
+        folder: an existing empty folder. About 5 bytes a weight are written.
 
     Raises:
         BackendError: not a GGUF file, or one that is not supported (SGLC516).
@@ -70,6 +72,7 @@ def convert(path: Path, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", tokenizer_settings(spec))
     _write_json(folder / "tokenizer.json", tokenizer_definition(spec))
     _write_weights(source, architecture, folder)
+    write_packed(folder, _packed(source, architecture))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,36 @@ def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
         _write_json(index_file, {"metadata": {"total_size": int(total)}, "weight_map": index})
 
 
+def _packed(source: _Source, architecture: str) -> Iterator[tuple[str, PackedMatrix]]:
+    """The matrices that the CPU's kernels can take in the width that they have in the file."""
+    order = {}
+    if architecture == "llama":
+        heads = source.integer(f"{architecture}.attention.head_count")
+        of_kind = {"q": heads, "k": source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads}
+        for part, count in of_kind.items():
+            rows = int(source.tensors[f"blk.0.attn_{part}.weight"].shape[1])
+            order[part] = _interleaved_to_halves(np.arange(rows), count)
+
+    def one(name: str, order: NDArray[np.int64] | None = None) -> PackedMatrix | None:
+        return pack_gguf(source.tensors[f"{name}.weight"], order)
+
+    found = [
+        (packed, one(name))
+        for name, packed in _OUTER.items()
+        if name != "output_norm" and f"{name}.weight" in source.tensors
+    ]
+    for layer in range(source.integer(f"{architecture}.block_count")):
+        name, packed = f"blk.{layer}", f"model.layers.{layer}"
+        found.append(
+            (f"{packed}.self_attn.qkv_proj", joined([one(f"{name}.attn_{p}", order.get(p)) for p in "qkv"]))
+        )
+        for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+            found.append((f"{packed}.{_INNER[part]}", one(f"{name}.{part}")))
+    for where, matrix in found:
+        if matrix is not None:
+            yield where, matrix
+
+
 def _sharded(tensors: Sequence[gguf.ReaderTensor]) -> list[list[gguf.ReaderTensor]]:
     shards: list[list[gguf.ReaderTensor]] = [[]]
     size = 0
@@ -259,7 +292,7 @@ def _dequantized(tensor: gguf.ReaderTensor) -> Array:
         raise unsupported(f"GGUF quantization `{tensor.tensor_type.name}`", f"`{tensor.name}` has it") from None
 
 
-def _interleaved_to_halves(weight: Array, heads: int) -> Array:
+def _interleaved_to_halves(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     """Undo the row order of GGUF's Llama: in each head, rows (2 i, 2 i + 1) go to (i, i + d / 2)."""
     pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)

@@ -36,7 +36,7 @@ REGISTRY: dict[str, WheelFile] = {
     ),
 }
 
-_FORMAT = 1  # of folders that sglc makes; another one is made anew
+_FORMAT = 2  # of folders that sglc makes; another one is made anew
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors"]
 _TEXT_FILES = (

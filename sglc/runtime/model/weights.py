@@ -19,9 +19,9 @@ __all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_w
 
 
 def load_weights(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device | str
+    folder: Path, config: ModelConfig, dtype: torch.dtype | None, device: torch.device | str
 ) -> dict[str, torch.Tensor]:
-    """Weights of a model folder under Hugging Face's names, a tied head left out.
+    """Weights of a folder by Hugging Face's names, no tied head, in `dtype` (None: the file's own).
 
     A folder that `models.prepare("dummy:...")` made has random ones. On the CPU and in the
     file's own dtype the tensors are read-only views of the file: their memory is the page cache.
@@ -30,7 +30,7 @@ def load_weights(
         BackendError: no safetensors, or a tensor that is missing or has another shape (SGLC518).
     """
     if read_json(folder / STAMP).get("weights") == "random":
-        return dummy_weights(config, dtype, device)
+        return dummy_weights(config, dtype or torch.float32, device)
     shapes = tensor_shapes(config)
     weights: dict[str, torch.Tensor] = {}
     for path, names in _shards(folder, shapes).items():

@@ -1,0 +1,77 @@
+"""Runs steps on the CPU through compiled kernels; what is sampled from their logits, torch says."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sglc.runtime.executor.cpu_model import CpuModel, fits
+from sglc.runtime.executor.logits_output import wanted_tokens
+from sglc.runtime.executor.torch_executor import TorchExecutor, no_room
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.packed_weights import PackedMatrix
+from sglc.runtime.step import I32, Batch
+
+__all__ = ["CpuExecutor", "fits", "free_cores"]
+
+
+class CpuExecutor(TorchExecutor):
+    """A `TorchExecutor` whose forward pass is one call of compiled code, in float32.
+
+    Args:
+        library: `kernels.cpu_build.library()`.
+        weights, packed: as `CpuModel` takes them.
+        page_size, pages, eos_ids: as in `TorchExecutor`; sizes for which `cpu_model.fits` is true.
+
+    Raises:
+        BackendError: the pool does not fit into memory (SGLC530).
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        config: ModelConfig,
+        weights: Mapping[str, Tensor],
+        packed: Mapping[str, PackedMatrix],
+        *,
+        page_size: int = 16,
+        pages: int = 1024,
+        eos_ids: Sequence[int] | None = None,
+    ) -> None:
+        self._library, self._packed = library, packed
+        super().__init__(config, weights, page_size=page_size, pages=pages, eos_ids=eos_ids)
+
+    def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, free_cores())
+        self._logits = self._cpu_model.logits
+        try:
+            self._pool = self._cpu_model.pool(self.pages, self.page_size)
+        except (MemoryError, ValueError):
+            c, slots = self.config, self.pages * self.page_size
+            size = 8 * math.prod((c.layers, slots, c.kv_heads, c.head_dim))
+            raise no_room(slots, size, self._device) from None
+
+    def _copy(self, copies: I32) -> None:
+        # Whole pages: what lies behind the tokens asked for is written before it is read.
+        source, target = (torch.from_numpy(copies[:, column].astype("int64")) for column in (0, 1))
+        self._pool.index_copy_(1, target, self._pool.index_select(1, source))
+
+    def _forward(self, batch: Batch) -> Tensor:
+        wanted = wanted_tokens(batch)
+        return self._cpu_model.forward(batch, self._ids(batch), self._pool, self.page_size, wanted)
+
+
+def free_cores() -> int:
+    """Cores that this process may use: its affinity, and a quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no control groups, or `max`
+        return cores

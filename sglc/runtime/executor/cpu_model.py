@@ -1,0 +1,201 @@
+"""The Llama family on the CPU through compiled kernels: weights and steps as C structures.
+
+float32 throughout. Equal to `torch_model.Llama` up to float rounding, for every cut of a batch into steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, c_float, c_int32, c_long, c_void_p
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sglc.runtime.model.config import ModelConfig
+from sglc.runtime.model.packed_weights import GROUP, LANES, PackedMatrix, pack_floats
+from sglc.runtime.model.rope import rope_table
+from sglc.runtime.step import I32, Batch, TokenTree
+
+
+def fits(config: ModelConfig, page_size: int) -> bool:
+    """Whether the kernels take these sizes: of whole tiles, groups and blocks."""
+    c = config
+    inputs = (c.hidden, c.intermediate, c.heads * c.head_dim)
+    outputs = (c.head_dim, c.kv_heads * c.head_dim, page_size)
+    return not any(size % GROUP for size in inputs) and not any(size % LANES for size in outputs)
+
+
+class _Matrix(Structure):
+    _fields_ = (
+        ("kind", c_int32), ("rows", c_int32), ("columns", c_int32), ("pad", c_int32),
+        ("data", c_void_p), ("bias", c_void_p),
+    )  # fmt: skip
+
+
+class _Layer(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("input_norm", "q_norm", "k_norm", "mlp_norm")),
+        *((name, _Matrix) for name in ("qkv", "out", "gate", "up", "down")),
+    )
+
+
+class _Model(Structure):
+    _fields_ = (
+        *((n, c_int32) for n in ("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "pad0", "pad1")),
+        ("eps", c_float), ("pad2", c_float),
+        *((name, c_void_p) for name in ("cosine", "sine", "norm")),
+        ("layer", POINTER(_Layer)), ("embedding", _Matrix), ("head", _Matrix),
+    )  # fmt: skip
+
+
+class _Step(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("tokens", "rows", "columns", "page_size", "wanted", "pad")),
+        *((name, c_void_p) for name in ("ids", "positions", "slots")),
+        *((name, c_void_p) for name in ("starts", "firsts", "pages", "bases", "until", "places")),
+    )
+
+
+class CpuModel:
+    """A model's weights, ready to run on the CPU.
+
+    Args:
+        weights: tensors under Hugging Face's names, float32, bfloat16 or float16; matrices that `packed` has
+            are not looked at. The caller may drop the mapping.
+        packed: matrices of a quantized file by name, `self_attn.qkv_proj` for the three of a layer.
+        threads: cores to use.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        config: ModelConfig,
+        weights: Mapping[str, Tensor],
+        packed: Mapping[str, PackedMatrix],
+        threads: int,
+    ) -> None:
+        self._library, self._config, self._threads = library, config, threads
+        self._kept: list[NDArray[np.generic]] = []  # what the structures point to
+        self._weights: Mapping[str, Tensor] = weights
+        self._packed: Mapping[str, PackedMatrix] = packed
+        table = rope_table(config.head_dim, config.rope_theta, config.rope_scaling, config.max_len)
+        embedding = self._matrix("model.embed_tokens")
+        layers = (_Layer * config.layers)(*(self._layer(f"model.layers.{i}") for i in range(config.layers)))
+        self._layers = layers
+        c = config
+        self._model = _Model(
+            c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, 0, 0, c.rms_eps, 0.0,
+            self._floats(table.real), self._floats(table.imag), self._floats(weights["model.norm.weight"]),
+            layers, embedding, embedding if c.tied else self._matrix("lm_head"),
+        )  # fmt: skip
+        self._weights, self._packed = {}, {}
+
+    def pool(self, pages: int, page_size: int) -> Tensor:
+        """An empty KV pool: float32 [layers, pages, kv_heads * page_size * 2 * head_dim].
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+        c = self._config
+        shape = (c.layers, pages, c.kv_heads * page_size * 2 * c.head_dim)
+        # The system gives pages of zeros when they are first used. Blocks begin at cache lines.
+        raw = np.zeros(4 * int(np.prod(shape)) + 64, np.uint8)
+        begin = -raw.ctypes.data % 64
+        return torch.from_numpy(raw[begin : raw.size - 64 + begin]).view(torch.float32).view(shape)
+
+    def forward(
+        self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: NDArray[np.int64]
+    ) -> Tensor:
+        """Write the KV of all tokens of `batch` to `pool`; give the final hidden states of some.
+
+        Args:
+            ids: int64 [T], in the batch's order.
+            wanted: int64 [W], ascending places in 0 .. T - 1.
+
+        Returns:
+            float32 [W, hidden], normed: what `logits` takes.
+        """
+        counts = np.diff(batch.starts)
+        firsts = batch.positions[batch.starts[:-1]].astype(np.int32)
+        bases = np.zeros(len(counts), np.int32)
+        until = np.zeros(len(counts), np.uintp)
+        kept: list[I32] = []
+        for tree in batch.trees:
+            firsts[tree.row] = tree.base + tree.depths.size - counts[tree.row]
+            bases[tree.row] = tree.base
+            kept.append(_until(tree))
+            until[tree.row] = kept[-1].ctypes.data
+        arrays: list[NDArray[np.generic]] = [
+            ids.numpy(), batch.positions.astype(np.int64), batch.slots.astype(np.int64), batch.starts, firsts,
+            np.ascontiguousarray(batch.pages), bases, until, wanted,
+        ]  # fmt: skip
+        step = _Step(
+            len(batch.tokens), len(counts), batch.pages.shape[1], page_size, len(wanted), 0,
+            *(array.ctypes.data for array in arrays),
+        )  # fmt: skip
+        hidden = torch.empty(len(wanted), self._config.hidden)
+        self._library.sglc_forward(
+            c_int32(self._threads), ctypes.byref(self._model), ctypes.byref(step),
+            c_void_p(pool.data_ptr()), c_long(pool[0].numel()), c_void_p(hidden.data_ptr()),
+        )  # fmt: skip
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[W, hidden] from `forward` -> [W, vocab]."""
+        hidden = hidden.contiguous()
+        out = torch.empty(len(hidden), self._config.vocab_size)
+        self._library.sglc_logits(
+            c_int32(self._threads), ctypes.byref(self._model),
+            c_void_p(hidden.data_ptr()), c_int32(len(hidden)), c_void_p(out.data_ptr()),
+        )  # fmt: skip
+        return out
+
+    def _layer(self, name: str) -> _Layer:
+        attention = f"{name}.self_attn"
+        norms = (
+            f"{name}.input_layernorm",
+            f"{attention}.q_norm",
+            f"{attention}.k_norm",
+            f"{name}.post_attention_layernorm",
+        )
+        found = (self._weights.get(f"{norm}.weight") for norm in norms)
+        qkv = self._matrix(f"{attention}.qkv_proj", [f"{attention}.{part}_proj" for part in "qkv"])
+        rest = (f"{attention}.o_proj", *(f"{name}.mlp.{part}_proj" for part in ("gate", "up", "down")))
+        return _Layer(
+            *(None if tensor is None else self._floats(tensor) for tensor in found),
+            qkv,
+            *(self._matrix(part) for part in rest),
+        )
+
+    def _matrix(self, name: str, parts: Sequence[str] = ()) -> _Matrix:
+        """The packed matrix `name`, or `parts` (itself) packed now, with its bias."""
+        parts = parts or [name]
+        matrix = self._packed.get(name)
+        if matrix is None:
+            matrix = pack_floats(_array(torch.cat([self._weights[f"{part}.weight"] for part in parts])))
+        self._kept.append(matrix.data)
+        biases = [self._weights[f"{part}.bias"] for part in parts if f"{part}.bias" in self._weights]
+        bias = self._floats(torch.cat(biases)) if biases else None
+        return _Matrix(matrix.kind, matrix.rows, matrix.columns, 0, matrix.data.ctypes.data, bias)
+
+    def _floats(self, tensor: Tensor) -> int:
+        """The address of a copy that is kept."""
+        copy = np.array(tensor.float().numpy(), order="C")
+        self._kept.append(copy)
+        return copy.ctypes.data
+
+
+def _array(weight: Tensor) -> NDArray[np.float32] | NDArray[np.uint16]:
+    if weight.dtype is torch.bfloat16:
+        bits: NDArray[np.uint16] = weight.view(torch.uint16).numpy()
+        return bits
+    floats: NDArray[np.float32] = weight.float().numpy()
+    return floats
+
+
+def _until(tree: TokenTree) -> I32:
+    """By key from the tree's base on: the place from which it is not seen."""
+    return np.ascontiguousarray(tree.base + tree.until, np.int32)

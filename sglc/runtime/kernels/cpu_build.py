@@ -1,0 +1,81 @@
+"""Compiles the CPU's kernels on first use, with the machine's own compiler, and loads them. No torch.
+
+What is made is kept by source, compiler and processor, so a cache that moves to another machine is not used
+there. Where no compiler is, or it fails, there are no such kernels, and torch computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sglc import knobs
+
+SOURCE = Path(__file__).with_name("cpu_model.cpp")
+_FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-w")
+_COMPILE_S = 120  # about five seconds on one core
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels; None where they cannot be made (`SGLC_DEBUG=1` says why)."""
+    if not knobs.cpu_kernels():
+        return None
+    try:
+        return ctypes.CDLL(str(build()))
+    except (OSError, subprocess.SubprocessError) as error:
+        if knobs.debug_level():
+            reason = getattr(error, "stderr", None) or error
+            print(f"sglc: no kernels for this CPU, torch's are taken: {reason}", file=sys.stderr, flush=True)
+        return None
+
+
+def build(*flags: str) -> Path:
+    """The compiled kernels, made now if they are not there yet; `flags` come behind the usual ones.
+
+    Raises:
+        OSError: there is no compiler, or the cache cannot be written.
+        subprocess.SubprocessError: it fails, or takes minutes.
+    """
+    compiler = _compiler()
+    flags = (*_FLAGS, *flags)
+    state = os.stat(compiler)
+    identity = (SOURCE.read_text(), " ".join(flags), compiler, str(state.st_mtime_ns), _processor())
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:24]
+    file = knobs.cache_dir() / "kernels" / f"cpu-{digest}.so"
+    if file.is_file():
+        return file
+    if sys.stderr.isatty():
+        print("sglc: compiling kernels for this CPU, which is done once and takes seconds", file=sys.stderr)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        command = [compiler, *flags, "-o", str(made), str(SOURCE)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_S)
+        made.replace(file)
+    return file
+
+
+def _compiler() -> str:
+    for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError("there is no C++ compiler (c++, g++, clang++, or what `CXX` names)")
+
+
+def _processor() -> str:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return platform.machine() + "".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))

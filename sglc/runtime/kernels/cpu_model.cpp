@@ -1,0 +1,675 @@
+// The forward pass of the Llama family on a CPU: one call a step, float32, weights in the width of their file.
+//
+// Built by `cpu_build.py` with the machine's own compiler and flags; vectors are the compiler's generic ones, so
+// one text serves AVX-512, AVX2 and NEON. What is exact: weights are the numbers of their file (a code times its
+// scale, plus its minimum), products and sums are float32.
+//
+// Weights [N, K] lie as tiles of 16 outputs by groups of 32 inputs (see packed_weights.py):
+//   F32   float[32][16]
+//   BF16  uint16[32][16]
+//   Q8    int32[8][16], 4 codes of 8 bits a word, lowest first; float scale[16], float minimum[16]
+//   Q4    int32[4][16], 8 codes of 4 bits a word, lowest first; float scale[16], float minimum[16]
+// A layer's KV lies as blocks of 16 slots: [block][kv head][keys [D][16], values [16][D]], so that the scores of 16
+// keys are one vector and need no sum across it.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+// Floats of a register; rows and outputs of a register tile; features that attention sums at a time; rows up to
+// which codes are decoded in registers alone.
+#if defined(__AVX512F__)
+constexpr int W = 16, ROWS = 12, PANEL = 32, SLICE = 64, FEW = 8;
+#elif defined(__AVX__)
+constexpr int W = 8, ROWS = 6, PANEL = 16, SLICE = 16, FEW = 4;
+#else
+constexpr int W = 4, ROWS = 6, PANEL = 16, SLICE = 16, FEW = 4;
+#endif
+constexpr int LANES = 16;       // outputs of a tile, and slots of a block of KV
+constexpr int SUB = LANES / W;  // registers of a tile
+constexpr int VECS = PANEL / W;
+constexpr int AHEAD = 4096;     // bytes of weights
+constexpr int GROUP = 32;       // inputs that share a scale
+constexpr int DEPTH = 1024;     // inputs of a decoded panel: it stays in the second cache
+constexpr int BLOCK_ROWS = 192; // rows that a decoded panel serves
+constexpr int CHUNK = 256;      // keys between two rescalings of the softmax
+constexpr int QUERIES = 24;     // queries that share a pass over keys
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef uint32_t vu __attribute__((vector_size(4 * W)));
+
+template <class V, class T>
+inline V load(const T* at) {
+  V v;
+  memcpy(&v, at, sizeof v);
+  return v;
+}
+
+inline void store(float* at, vf v) { memcpy(at, &v, sizeof v); }
+
+inline vf all(float x) { return x - vf{}; }
+
+// ---- threads ----------------------------------------------------------------------------------------------
+
+// Tasks are claimed one by one, so a thread that the system took off its core holds up nothing but the task it has.
+class Threads {
+ public:
+  explicit Threads(int count) : pid(getpid()) {
+    for (int i = 1; i < count; i++) std::thread([this] { work(); }).detach();
+    several = count > 1;
+  }
+
+  const pid_t pid;
+
+  template <class F>
+  void run(int count, F&& task) {
+    if (!several || count <= 1) {
+      for (int i = 0; i < count; i++) task(i);
+      return;
+    }
+    call = [](void* f, int i) { (*static_cast<std::remove_reference_t<F>*>(f))(i); };
+    context = &task;
+    done.store(0, std::memory_order_relaxed);
+    const uint64_t mine = ((ticket.load(std::memory_order_relaxed) >> 40) + 1) << 40 | uint64_t(count) << 20;
+    ticket.store(mine, std::memory_order_seq_cst);
+    ticket.notify_all();
+    while (one()) {
+    }
+    for (int spin = 0, now; (now = done.load(std::memory_order_acquire)) < count;)
+      if (++spin > SPINS) done.wait(now);
+  }
+
+ private:
+  static constexpr int SPINS = 4000;
+  // Number of the job, how many tasks it has, how many are claimed: 24, 20 and 20 bits of one word, so that a thread
+  // that comes late cannot claim a task of a job that it does not know.
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<int> done{0};
+  void (*call)(void*, int) = nullptr;
+  void* context = nullptr;
+  bool several = false;
+
+  bool one() {
+    uint64_t now = ticket.load(std::memory_order_acquire);
+    for (;;) {
+      const int index = int(now & 0xfffff), count = int(now >> 20 & 0xfffff);
+      if (index >= count) return false;
+      if (!ticket.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) continue;
+      call(context, index);  // the job cannot end before this task does
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done.notify_one();
+      return true;
+    }
+  }
+
+  void work() {
+    for (;;) {
+      const uint64_t seen = ticket.load(std::memory_order_acquire);
+      if (one()) continue;
+      int spin = 0;
+      while (ticket.load(std::memory_order_acquire) == seen)
+        if (++spin > SPINS) ticket.wait(seen);
+    }
+  }
+};
+
+// ---- products ---------------------------------------------------------------------------------------------
+
+enum Kind : int32_t { F32, BF16, Q8, Q4 };
+
+struct Matrix {
+  int32_t kind, n, k, pad;
+  const char* data;
+  const float* bias;
+
+  long group_bytes() const { return kind == F32 ? 2048 : kind == BF16 ? 1024 : kind == Q8 ? 640 : 384; }
+  const char* tile(int index) const { return data + long(index) * (k / GROUP) * group_bytes(); }
+};
+
+constexpr int per_word(int kind) { return kind == Q4 ? 8 : 4; }
+
+// Code `e` of every word.
+template <int KIND>
+inline vf code(vi word, int e) {
+#if defined(__AVX512F__)  // a look-up takes the low four bits by itself: one instruction in place of two
+  if constexpr (KIND == Q4)
+    return _mm512_permutexvar_ps(__m512i(vu(word) >> (4 * e)),
+                                 vf{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+#endif
+  if constexpr (KIND == Q4) return __builtin_convertvector(vi((vu(word) >> (4 * e)) & 15u), vf);
+  return __builtin_convertvector((word << (24 - 8 * e)) >> 24, vf);
+}
+
+// Sixteen weights of one input, as registers.
+template <int KIND>
+inline vf plain(const char* group, int k, int s) {
+  if constexpr (KIND == F32) return load<vf>(reinterpret_cast<const float*>(group) + k * LANES + s * W);
+  typedef uint16_t vh __attribute__((vector_size(2 * W)));
+  const vh half = load<vh>(reinterpret_cast<const uint16_t*>(group) + k * LANES + s * W);
+  return (vf)(__builtin_convertvector(half, vu) << 16);
+}
+
+// The processor's own prefetching stops at the end of a page.
+inline void fetch(const char* weights, int bytes) {
+  for (int line = 0; line < bytes; line += 64) __builtin_prefetch(weights + AHEAD + line);
+}
+
+// out[R][16] = x[R][K] times one tile; `sums` [R][K / 32] are those of x by group.
+template <int KIND, int R>
+void few(const char* tile, int groups, const float* x, long ldx, const float* sums, float* out, long ldo) {
+  constexpr int CHAINS = R == 1 ? 4 : R == 2 ? 2 : 1;  // sums that do not wait for each other
+  vf total[R][SUB] = {};
+  if constexpr (KIND == F32 || KIND == BF16) {
+    vf part[R][SUB][CHAINS] = {};
+    for (int g = 0; g < groups; g++, tile += KIND == F32 ? 2048 : 1024) {
+      fetch(tile, KIND == F32 ? 2048 : 1024);
+#pragma GCC unroll 8
+      for (int k = 0; k < GROUP; k++)
+#pragma GCC unroll 4
+        for (int s = 0; s < SUB; s++) {
+          const vf w = plain<KIND>(tile, k, s);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; r++) part[r][s][k % CHAINS] += w * x[r * ldx + g * GROUP + k];
+        }
+    }
+    for (int r = 0; r < R; r++)
+      for (int s = 0; s < SUB; s++)
+        for (int c = 0; c < CHAINS; c++) total[r][s] += part[r][s][c];
+  } else {
+    constexpr int PER = per_word(KIND), WORDS = GROUP / PER;
+    for (int g = 0; g < groups; g++) {
+      const int32_t* words = reinterpret_cast<const int32_t*>(tile);
+      const float* scale = reinterpret_cast<const float*>(words + WORDS * LANES);
+      fetch(tile, (WORDS + 2) * 64);
+#pragma GCC unroll 4
+      for (int s = 0; s < SUB; s++) {
+        vf part[R][CHAINS] = {};
+#pragma GCC unroll 8
+        for (int j = 0; j < WORDS; j++) {
+          const vi word = load<vi>(words + j * LANES + s * W);
+#pragma GCC unroll 8
+          for (int e = 0; e < PER; e++) {
+            const vf w = code<KIND>(word, e);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) part[r][e % CHAINS] += w * x[r * ldx + g * GROUP + j * PER + e];
+          }
+        }
+        const vf by = load<vf>(scale + s * W), least = load<vf>(scale + LANES + s * W);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+          vf sum = part[r][0];
+#pragma GCC unroll 4
+          for (int c = 1; c < CHAINS; c++) sum += part[r][c];
+          total[r][s] += sum * by + least * sums[r * groups + g];
+        }
+      }
+      tile = reinterpret_cast<const char*>(scale + 2 * LANES);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int s = 0; s < SUB; s++) store(out + r * ldo + s * W, total[r][s]);
+}
+
+// One group of a tile as floats: out[32][stride], 16 of each line.
+template <int KIND>
+void decode(const char* group, float* out, long stride) {
+  if constexpr (KIND == F32 || KIND == BF16) {
+    for (int k = 0; k < GROUP; k++)
+      for (int s = 0; s < SUB; s++) store(out + k * stride + s * W, plain<KIND>(group, k, s));
+  } else {
+    constexpr int PER = per_word(KIND), WORDS = GROUP / PER;
+    const int32_t* words = reinterpret_cast<const int32_t*>(group);
+    const float* scale = reinterpret_cast<const float*>(words + WORDS * LANES);
+    for (int s = 0; s < SUB; s++) {
+      const vf by = load<vf>(scale + s * W), least = load<vf>(scale + LANES + s * W);
+      for (int j = 0; j < WORDS; j++) {
+        const vi word = load<vi>(words + j * LANES + s * W);
+#pragma GCC unroll 8
+        for (int e = 0; e < PER; e++) store(out + (j * PER + e) * stride + s * W, code<KIND>(word, e) * by + least);
+      }
+    }
+  }
+}
+
+void decode(const Matrix& a, const char* group, float* out, long stride) {
+  fetch(group, int(a.group_bytes()));
+  switch (a.kind) {
+    case F32: return decode<F32>(group, out, stride);
+    case BF16: return decode<BF16>(group, out, stride);
+    case Q8: return decode<Q8>(group, out, stride);
+    default: return decode<Q4>(group, out, stride);
+  }
+}
+
+// c[R][PANEL] += x[R][depth] times panel[depth][PANEL].
+template <int R>
+void rank(const float* panel, int depth, const float* x, long ldx, float* c) {
+  vf sum[R][VECS];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < VECS; v++) sum[r][v] = load<vf>(c + r * PANEL + v * W);
+  for (int k = 0; k < depth; k++) {
+    vf w[VECS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECS; v++) w[v] = load<vf>(panel + long(k) * PANEL + v * W);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++) {
+      const vf one = all(x[r * ldx + k]);
+#pragma GCC unroll 4
+      for (int v = 0; v < VECS; v++) sum[r][v] += one * w[v];
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < VECS; v++) store(c + r * PANEL + v * W, sum[r][v]);
+}
+
+template <int R>
+void rank_of(int rows, const float* panel, int depth, const float* x, long ldx, float* c) {
+  if (rows == R) return rank<R>(panel, depth, x, ldx, c);
+  if constexpr (R > 1) rank_of<R - 1>(rows, panel, depth, x, ldx, c);
+}
+
+template <int KIND, int R = FEW>
+void few_of(int rows, const char* tile, int groups, const float* x, long ldx, const float* sums, float* out, long ldo) {
+  if (rows == R) return few<KIND, R>(tile, groups, x, ldx, sums, out, ldo);
+  if constexpr (R > 1) few_of<KIND, R - 1>(rows, tile, groups, x, ldx, sums, out, ldo);
+}
+
+// The panel `index` of x W^T for `rows` rows: out [rows][PANEL]. `sums`: null if there are more rows than `FEW`.
+void panel_of(const Matrix& a, int index, const float* x, int rows, const float* sums, float* out) {
+  const int groups = a.k / GROUP, first = index * (PANEL / LANES);
+  const int tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
+  if (sums) {
+    for (int t = 0; t < tiles; t++) {
+      const char* tile = a.tile(first + t);
+      switch (a.kind) {
+        case F32: few_of<F32>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
+        case BF16: few_of<BF16>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
+        case Q8: few_of<Q8>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
+        default: few_of<Q4>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL);
+      }
+    }
+    return;
+  }
+  alignas(64) static thread_local float panel[DEPTH * PANEL];
+  memset(out, 0, sizeof(float) * rows * PANEL);
+  for (int begin = 0; begin < a.k; begin += DEPTH) {
+    const int depth = std::min(DEPTH, a.k - begin);
+    for (int t = 0; t < tiles; t++) {
+      const char* group = a.tile(first + t) + begin / GROUP * a.group_bytes();
+      for (int k = 0; k < depth; k += GROUP, group += a.group_bytes())
+        decode(a, group, panel + long(k) * PANEL + t * LANES, PANEL);
+    }
+    const int parts = (rows + ROWS - 1) / ROWS;  // of nearly equal size
+    for (int p = 0; p < parts; p++) {
+      const int from = rows * p / parts, to = rows * (p + 1) / parts;
+      rank_of<ROWS>(to - from, panel, depth, x + long(from) * a.k + begin, a.k, out + from * PANEL);
+    }
+  }
+}
+
+// exp(x) to about 2e-7, for x up to 0 (Cephes' expf).
+inline vf exponential(vf x) {
+  x = x < -87.0f ? all(-87.0f) : x;
+  const vi whole = __builtin_convertvector(x * 1.44269504f - 0.5f, vi);
+  const vf n = __builtin_convertvector(whole, vf);
+  const vf f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  vf p = f * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.0f;
+  return p * (vf)((whole + 127) << 23);
+}
+
+enum Then { STORE, ADD, GATE };
+
+// STORE: out = x a^T + bias. ADD: out += x a^T. GATE: out = silu(x gate^T) * (x a^T).
+void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const Matrix* gate, float* out, Then then) {
+  float sums[FEW * 2048];
+  const int groups = a.k / GROUP;
+  std::vector<float> more;
+  float* sum = nullptr;
+  if (rows <= FEW) {
+    sum = sums;
+    if (groups > 2048) more.resize(long(FEW) * groups), sum = more.data();
+    for (int r = 0; r < rows; r++)
+      for (int g = 0; g < groups; g++) {
+        float s = 0;
+        for (int k = 0; k < GROUP; k++) s += x[long(r) * a.k + g * GROUP + k];
+        sum[r * groups + g] = s;
+      }
+  }
+  const int panels = (a.n + PANEL - 1) / PANEL, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+  // A task of few rows is a few panels: claiming one costs as much as a small panel.
+  const int together = rows <= FEW ? std::max(1, 32768 / (a.k * PANEL) + 1) : 1;
+  const int tasks = (panels + together - 1) / together;
+  threads.run(tasks * blocks, [&](int task) {
+    alignas(64) static thread_local float made[BLOCK_ROWS * PANEL], gates[BLOCK_ROWS * PANEL];
+    const int from = BLOCK_ROWS * (task / tasks), count = std::min(BLOCK_ROWS, rows - from);
+    const int last = std::min(panels, (task % tasks + 1) * together);
+    for (int panel = task % tasks * together; panel < last; panel++) {
+      const float* at = x + long(from) * a.k;
+      panel_of(a, panel, at, count, sum, made);
+      if (then == GATE) panel_of(*gate, panel, at, count, sum, gates);
+      const int left = panel * PANEL, width = std::min(PANEL, a.n - left);
+      for (int r = 0; r < count; r++) {
+        float* to = out + long(from + r) * a.n + left;
+        const float* y = made + r * PANEL;
+        if (then == GATE) {
+          for (int i = 0; i < width; i += W) {
+            const vf g = load<vf>(gates + r * PANEL + i), size = g < 0.0f ? g : -g, e = exponential(size);
+            const vf half = 1.0f / (1.0f + e);  // sigmoid of |g|
+            store(to + i, load<vf>(y + i) * g * (g < 0.0f ? e * half : half));
+          }
+        } else if (then == ADD) {
+          for (int i = 0; i < width; i++) to[i] += y[i];
+        } else {
+          for (int i = 0; i < width; i++) to[i] = y[i] + (a.bias ? a.bias[left + i] : 0.0f);
+        }
+      }
+    }
+  });
+}
+
+// ---- norms, rotations, attention --------------------------------------------------------------------------
+
+void norm(const float* x, const float* weight, int size, float eps, float* out) {
+  vf sum = {};
+  for (int i = 0; i < size; i += W) sum += load<vf>(x + i) * load<vf>(x + i);
+  float square = 0;
+  for (int i = 0; i < W; i++) square += sum[i];
+  const float by = 1.0f / std::sqrt(square / float(size) + eps);
+  for (int i = 0; i < size; i += W) store(out + i, load<vf>(x + i) * by * load<vf>(weight + i));
+}
+
+// Feature j turns with feature j + D / 2.
+void rotate(float* head, const float* cosine, const float* sine, int half) {
+  for (int i = 0; i < half; i++) {
+    const float a = head[i], b = head[i + half];
+    head[i] = a * cosine[i] - b * sine[i];
+    head[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+// scores[Q][stride] of P blocks of keys, from `at` on.
+template <int Q, int P>
+void score(const float* q, int size, const float* const* keys, float* scores, long stride) {
+  vf sum[Q][P][SUB] = {};
+  for (int d = 0; d < size; d++)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 4
+      for (int s = 0; s < SUB; s++) {
+        const vf k = load<vf>(keys[p] + d * LANES + s * W);
+#pragma GCC unroll 8
+        for (int i = 0; i < Q; i++) sum[i][p][s] += k * q[i * size + d];
+      }
+  for (int i = 0; i < Q; i++)
+    for (int p = 0; p < P; p++)
+      for (int s = 0; s < SUB; s++) store(scores + i * stride + p * LANES + s * W, sum[i][p][s]);
+}
+
+template <int Q>
+void score_all(const float* q, int size, const float* const* keys, int blocks, float* scores, long stride) {
+  constexpr int P = Q <= 2 ? 4 : Q <= 4 ? 3 : 2;
+  int b = 0;
+  for (; b + P <= blocks; b += P) score<Q, P>(q, size, keys + b, scores + b * LANES, stride);
+  for (; b < blocks; b++) score<Q, 1>(q, size, keys + b, scores + b * LANES, stride);
+}
+
+// out[Q][size] += weights[Q][stride] times the values of `blocks` blocks.
+template <int Q>
+void weigh(const float* weights, long stride, const float* const* values, int blocks, int size, float* out) {
+  for (int left = 0; left < size; left += SLICE) {
+    constexpr int V = SLICE / W;
+    if (left + SLICE > size) {
+      for (int b = 0; b < blocks; b++)
+        for (int k = 0; k < LANES; k++)
+          for (int i = 0; i < Q; i++)
+            for (int d = left; d < size; d++)
+              out[i * size + d] += weights[i * stride + b * LANES + k] * values[b][k * size + d];
+      return;
+    }
+    vf sum[Q][V];
+    for (int i = 0; i < Q; i++)
+      for (int v = 0; v < V; v++) sum[i][v] = load<vf>(out + i * size + left + v * W);
+    for (int b = 0; b < blocks; b++)
+      for (int k = 0; k < LANES; k++) {
+        vf value[V];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) value[v] = load<vf>(values[b] + k * size + left + v * W);
+#pragma GCC unroll 6
+        for (int i = 0; i < Q; i++) {
+          const vf one = all(weights[i * stride + b * LANES + k]);
+#pragma GCC unroll 4
+          for (int v = 0; v < V; v++) sum[i][v] += one * value[v];
+        }
+      }
+    for (int i = 0; i < Q; i++)
+      for (int v = 0; v < V; v++) store(out + i * size + left + v * W, sum[i][v]);
+  }
+}
+
+template <int Q>
+void score_of(int count, const float* q, int size, const float* const* keys, int blocks, float* s, long stride) {
+  if (count == Q) return score_all<Q>(q, size, keys, blocks, s, stride);
+  if constexpr (Q > 1) score_of<Q - 1>(count, q, size, keys, blocks, s, stride);
+}
+
+template <int Q>
+void weigh_of(int count, const float* s, long stride, const float* const* values, int blocks, int size, float* out) {
+  if (count == Q) return weigh<Q>(s, stride, values, blocks, size, out);
+  if constexpr (Q > 1) weigh_of<Q - 1>(count, s, stride, values, blocks, size, out);
+}
+
+// Softmax of scores [CHUNK] against the greatest so far; the sum so far and `out` [size] are rescaled.
+void soften(float* s, int count, float& greatest, float& sum, float* out, int size) {
+  vf top = all(greatest);
+  for (int i = 0; i < count; i += W) {
+    const vf here = load<vf>(s + i);
+    top = here > top ? here : top;
+  }
+  float most = top[0];
+  for (int i = 1; i < W; i++) most = std::max(most, top[i]);
+  if (most == -std::numeric_limits<float>::infinity()) {
+    memset(s, 0, sizeof(float) * count);
+    return;
+  }
+  if (most > greatest) {
+    const float by = std::exp(greatest - most);
+    sum *= by;
+    for (int i = 0; i < size; i++) out[i] *= by;
+    greatest = most;
+  }
+  vf total = {};
+  for (int i = 0; i < count; i += W) {
+    const vf here = load<vf>(s + i), weight = exponential(here - most), seen = here < -1e30f ? vf{} : weight;
+    store(s + i, seen);
+    total += seen;
+  }
+  for (int i = 0; i < W; i++) sum += total[i];
+}
+
+struct Layer {
+  const float *input_norm, *q_norm, *k_norm, *mlp_norm;
+  Matrix qkv, out, gate, up, down;
+};
+
+struct Model {
+  int32_t layers, hidden, heads, kv_heads, head_dim, inner, pad0, pad1;
+  float eps, pad2;
+  const float *cosine, *sine, *norm;  // [positions][D / 2], the same, [hidden]
+  const Layer* layer;
+  Matrix embedding, head;
+};
+
+// Rows of tokens as `Batch` has them. `firsts` [R]: tokens before a row's. `until` [R]: null, or for a row that
+// branches from its token `bases` on, the place from which each of its keys is not seen any more.
+struct Step {
+  int32_t tokens, rows, columns, page_size, wanted, pad;
+  const int64_t *ids, *positions, *slots;
+  const int32_t *starts, *firsts, *pages, *bases;
+  const int32_t* const* until;
+  const int64_t* places;  // [wanted]
+};
+
+void attend(const Model& m, const Step& step, const float* pool, const float* qkv, int row, int head, int begin,
+            int end, float* out) {
+  const int size = m.head_dim, group = m.heads / m.kv_heads, queries = (end - begin) * group;
+  const int width = (m.heads + 2 * m.kv_heads) * size, first = step.firsts[row], context = first + end;
+  const long block = 2L * LANES * size;
+  const float scale = 1.0f / std::sqrt(float(size));
+  static thread_local std::vector<float> space;
+  space.resize(long(QUERIES) * (2 * size + CHUNK));
+  float *q = space.data(), *made = q + QUERIES * size, *s = made + QUERIES * size;
+  float greatest[QUERIES], sum[QUERIES];
+  for (int i = 0; i < queries; i++) {
+    const float* from = qkv + long(step.starts[row] + begin + i / group) * width + (head * group + i % group) * size;
+    for (int d = 0; d < size; d++) q[i * size + d] = from[d] * scale;
+    greatest[i] = -std::numeric_limits<float>::infinity(), sum[i] = 0;
+  }
+  memset(made, 0, sizeof(float) * queries * size);
+  const int32_t *pages = step.pages + long(row) * step.columns, *until = step.until[row];
+  for (int from = 0; from < context; from += CHUNK) {
+    const int blocks = (std::min(CHUNK, context - from) + LANES - 1) / LANES, count = blocks * LANES;
+    const float *keys[CHUNK / LANES], *values[CHUNK / LANES];
+    for (int b = 0; b < blocks; b++) {
+      const int place = from + b * LANES;
+      const long slot = long(pages[place / step.page_size]) * step.page_size + place % step.page_size;
+      keys[b] = pool + (slot / LANES * m.kv_heads + head) * block;
+      values[b] = keys[b] + LANES * size;
+    }
+    for (int i = 0; i < queries; i += 8)
+      score_of<8>(std::min(8, queries - i), q + i * size, size, keys, blocks, s + i * CHUNK, CHUNK);
+    for (int i = 0; i < queries; i++) {
+      const int own = first + begin + i / group;
+      for (int k = std::max(0, own + 1 - from); k < count; k++) s[i * CHUNK + k] = -INFINITY;
+      if (until)
+        for (int k = std::max(0, step.bases[row] - from); k < count && from + k <= own; k++)
+          if (until[from + k - step.bases[row]] <= own) s[i * CHUNK + k] = -INFINITY;
+      soften(s + i * CHUNK, count, greatest[i], sum[i], made + i * size, size);
+    }
+    for (int i = 0; i < queries; i += 6)
+      weigh_of<6>(std::min(6, queries - i), s + i * CHUNK, CHUNK, values, blocks, size, made + i * size);
+  }
+  for (int i = 0; i < queries; i++) {
+    float* to = out + (long(step.starts[row] + begin + i / group) * m.heads + head * group + i % group) * size;
+    for (int d = 0; d < size; d++) to[d] = made[i * size + d] / sum[i];
+  }
+}
+
+void embed(const Matrix& a, int64_t id, float* out) {
+  float decoded[GROUP * LANES];
+  const char* group = a.tile(int(id / LANES));
+  for (int k = 0; k < a.k; k += GROUP, group += a.group_bytes()) {
+    decode(a, group, decoded, LANES);
+    for (int i = 0; i < GROUP; i++) out[k + i] = decoded[i * LANES + id % LANES];
+  }
+}
+
+struct Task {
+  int row, begin, end;
+};
+
+void forward(Threads& threads, const Model& m, const Step& step, float* pool, long layer_size, float* out) {
+  const int tokens = step.tokens, size = m.head_dim, half = size / 2, turned = m.heads + m.kv_heads;
+  const int width = (m.heads + 2 * m.kv_heads) * size;
+  std::vector<float> x(long(tokens) * m.hidden), normed(x.size()), qkv(long(tokens) * width);
+  std::vector<float> attended(long(tokens) * m.heads * size), inner(long(tokens) * m.inner);
+  std::vector<Task> tasks;
+  const int together = std::max(1, QUERIES / (m.heads / m.kv_heads));
+  for (int row = 0; row < step.rows; row++)
+    for (int begin = 0, count = step.starts[row + 1] - step.starts[row]; begin < count; begin += together)
+      tasks.push_back({row, begin, std::min(count, begin + together)});
+  // Tokens of one task where tokens are independent: a thread is not woken for one.
+  const auto each = [&](int count, auto&& what) {
+    constexpr int PART = 16;
+    threads.run((count + PART - 1) / PART, [&](int part) {
+      for (int t = part * PART; t < std::min(count, (part + 1) * PART); t++) what(t);
+    });
+  };
+  each(tokens, [&](int t) { embed(m.embedding, step.ids[t], &x[long(t) * m.hidden]); });
+  int rows = tokens;
+  for (int index = 0; index < m.layers; index++) {
+    const Layer& layer = m.layer[index];
+    float* kv = pool + index * layer_size;
+    each(rows, [&](int t) { norm(&x[long(t) * m.hidden], layer.input_norm, m.hidden, m.eps, &normed[long(t) * m.hidden]); });
+    multiply(threads, normed.data(), rows, layer.qkv, nullptr, qkv.data(), STORE);
+    each(rows, [&](int t) {
+      float* heads = &qkv[long(t) * width];
+      const float *cosine = m.cosine + step.positions[t] * half, *sine = m.sine + step.positions[t] * half;
+      for (int h = 0; h < turned; h++) {
+        const float* weight = h < m.heads ? layer.q_norm : layer.k_norm;
+        if (weight) norm(heads + h * size, weight, size, m.eps, heads + h * size);
+        rotate(heads + h * size, cosine, sine, half);
+      }
+      const int64_t slot = step.slots[t];
+      for (int h = 0; h < m.kv_heads; h++) {
+        float* keys = kv + (slot / LANES * m.kv_heads + h) * 2 * LANES * size;
+        const float *k = heads + (m.heads + h) * size, *v = heads + (turned + h) * size;
+        for (int d = 0; d < size; d++) keys[d * LANES + slot % LANES] = k[d];
+        memcpy(keys + LANES * size + slot % LANES * size, v, sizeof(float) * size);
+      }
+    });
+    // A key-value head's rows one after the other: what they share stays in the cache.
+    threads.run(int(tasks.size()) * m.kv_heads, [&](int i) {
+      const Task& task = tasks[i % tasks.size()];
+      attend(m, step, kv, qkv.data(), task.row, i / int(tasks.size()), task.begin, task.end, attended.data());
+    });
+    if (index == m.layers - 1) {  // `places` ascend, so nothing is overwritten before it is read
+      rows = step.wanted;
+      for (int i = 0; i < rows; i++) {
+        memmove(&x[long(i) * m.hidden], &x[step.places[i] * m.hidden], sizeof(float) * m.hidden);
+        memmove(&attended[long(i) * m.heads * size], &attended[step.places[i] * m.heads * size], sizeof(float) * m.heads * size);
+      }
+    }
+    multiply(threads, attended.data(), rows, layer.out, nullptr, x.data(), ADD);
+    each(rows, [&](int t) { norm(&x[long(t) * m.hidden], layer.mlp_norm, m.hidden, m.eps, &normed[long(t) * m.hidden]); });
+    multiply(threads, normed.data(), rows, layer.up, &layer.gate, inner.data(), GATE);
+    multiply(threads, inner.data(), rows, layer.down, nullptr, x.data(), ADD);
+  }
+  each(rows, [&](int t) { norm(&x[long(t) * m.hidden], m.norm, m.hidden, m.eps, out + long(t) * m.hidden); });
+}
+
+std::mutex busy;  // one step at a time: every core is its
+Threads* pool_of(int count) {
+  static Threads* threads = nullptr;
+  static int has = 0;
+  if (!threads || has != count || threads->pid != getpid()) {  // a fork has no threads; idle ones of before sleep
+    threads = new Threads(count);
+    has = count;
+  }
+  return threads;
+}
+
+}  // namespace
+
+extern "C" {
+
+// pool: float [layers][blocks][kv heads][2][16 * D], of `layer_size` floats a layer. out: float [wanted][hidden].
+void sglc_forward(int threads, const Model* model, const Step* step, float* pool, long layer_size, float* out) {
+  std::lock_guard<std::mutex> lock(busy);
+  forward(*pool_of(threads), *model, *step, pool, layer_size, out);
+}
+
+// hidden: float [rows][hidden] -> out: float [rows][vocabulary].
+void sglc_logits(int threads, const Model* model, const float* hidden, int rows, float* out) {
+  std::lock_guard<std::mutex> lock(busy);
+  multiply(*pool_of(threads), hidden, rows, model->head, nullptr, out, STORE);
+}
+}

@@ -1,0 +1,275 @@
+"""The compiled kernels of the CPU against torch: products of every kind, and whole steps of every shape."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, ReaderTensor, dequantize, quantize
+from numpy.typing import NDArray
+
+from sglc import knobs
+from sglc.ir.sampling import Sampling
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.executor.cpu_executor import CpuExecutor, fits, free_cores
+from sglc.runtime.executor.cpu_model import CpuModel
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.kernels import cpu_build
+from sglc.runtime.model.packed_weights import (
+    Kind,
+    PackedMatrix,
+    joined,
+    pack_codes,
+    pack_floats,
+    pack_gguf,
+    read_packed,
+)
+from sglc.runtime.model.weights import load_config, load_weights
+from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, ScoreDone
+from tests.depth import at_depth, some_of
+from tests.runtime.reference_models import KINDS, tiny_model
+
+SIZES: dict[str, object] = {
+    "hidden_size": 96, "intermediate_size": 160, "head_dim": 32, "num_attention_heads": 6,
+    "num_hidden_layers": 2,
+}  # fmt: skip
+
+
+def instruction_sets() -> list[str]:
+    """Flags that leave sets out, of those that this machine has: each is another width of registers."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    return ["", *["-mno-avx512f"] * ("avx512f" in flags), *["-mno-avx"] * ("avx2" in flags)]
+
+
+@pytest.fixture(scope="module", params=some_of(instruction_sets(), 1, 2))
+def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    return ctypes.CDLL(str(cpu_build.build(*filter(None, [request.param]))))
+
+
+def executors(
+    kernels: ctypes.CDLL, folder: Path, kind: str, **fields: object
+) -> tuple[CpuExecutor, TorchExecutor]:
+    model, config = tiny_model(folder, kind, **(SIZES | fields))
+    assert fits(config, 16)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    return (
+        CpuExecutor(kernels, config, weights, {}, pages=200, eos_ids=(2,)),
+        TorchExecutor(config, weights, page_size=16, pages=200, eos_ids=(2,)),
+    )
+
+
+def answers(executor: TorchExecutor, seed: int) -> dict[tuple[int, str, int], Any]:
+    """Random prompts, forks, scores of branching and straight choices; all at once, in small steps."""
+    random = np.random.default_rng(seed)
+    engine = Engine(
+        executor, EngineConfig(token_budget=int(random.integers(20, 400)), max_rows=12, max_len=700)
+    )
+    stem = random.integers(3, 320, int(random.integers(1, 330))).tolist()
+    for index in range(int(random.integers(2, 9))):
+        prompt = engine.extend(
+            None, stem[: int(random.integers(1, len(stem) + 1))] + random.integers(3, 320, 5).tolist()
+        )
+        sampling = Sampling(
+            max_tokens=int(random.integers(1, 20)),
+            temperature=float(index % 2),
+            n=1 + 2 * (index % 3 == 1),
+            ignore_eos=True,
+        )
+        engine.gen(prompt, sampling, list(range(index, index + sampling.n)), eos_ids=())
+        if index % 3 == 0:
+            choices = [tuple(random.integers(3, 320, 3).tolist()) for _ in range(3)]
+            engine.score(prompt, [*choices, choices[0][:2], (*choices[1][:1], 9)])
+    made: dict[tuple[int, str, int], Any] = {}
+    while not engine.idle:
+        for event in engine.step():
+            assert not isinstance(event, RequestFailed), event
+            if isinstance(event, SampleDone):
+                made[event.request, "sample", event.sample] = event
+            elif isinstance(event, ScoreDone | PromptScored):
+                made[event.request, type(event).__name__, 0] = event
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_those_of_torch(kernels: ctypes.CDLL, kind: str, tmp_path: Path) -> None:
+    tied = kind == "llama"
+    ours, theirs = executors(kernels, tmp_path, kind, tie_word_embeddings=tied)
+    for seed in range(at_depth(2, 8, 100)):
+        mine, reference = answers(ours, seed), answers(theirs, seed)
+        assert mine.keys() == reference.keys()
+        assert len(mine) > 1
+        for key, event in mine.items():
+            other = reference[key]
+            if isinstance(event, SampleDone):
+                assert (event.ids, event.finish) == (other.ids, other.finish), (seed, key)
+                np.testing.assert_allclose(event.logprobs, other.logprobs, atol=2e-4)
+            else:
+                for one, two in zip(event.logprobs, other.logprobs, strict=True):
+                    np.testing.assert_allclose(one, two, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    some_of(
+        [
+            {"num_attention_heads": 4, "num_key_value_heads": 4},
+            {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 16},
+            {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 80},
+            {"intermediate_size": 1056, "vocab_size": 331},
+            {"hidden_size": 2080},
+        ],
+        2,
+        5,
+    ),
+)
+def test_sizes_that_do_not_fill_registers(
+    kernels: ctypes.CDLL, sizes: dict[str, object], tmp_path: Path
+) -> None:
+    ours, theirs = executors(
+        kernels, tmp_path, "qwen3", num_hidden_layers=1, **({"initializer_range": 0.05} | sizes)
+    )
+    mine, reference = answers(ours, 3), answers(theirs, 3)
+    for key, event in mine.items():
+        if isinstance(event, SampleDone):
+            assert event.ids == reference[key].ids
+
+
+def test_threads_do_not_change_an_answer(
+    kernels: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr("sglc.runtime.executor.cpu_executor.free_cores", lambda threads=threads: threads)
+        executor = executors(kernels, tmp_path, "llama")[0]
+        made.append({key: getattr(event, "ids", event) for key, event in answers(executor, 1).items()})
+    assert made[0] == made[1] == made[2]
+
+
+def multiply(
+    kernels: ctypes.CDLL, tmp_path: Path, matrix: PackedMatrix, x: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """x [rows, K] times `matrix`, by way of a model's head."""
+    _, config = tiny_model(tmp_path, "llama", **SIZES)
+    model, _ = tiny_model(tmp_path, "llama", **SIZES)
+    config = replace(config, vocab_size=matrix.rows, tied=False)
+    cpu = CpuModel(kernels, config, dict(model.state_dict()), {"lm_head": matrix}, 2)
+    return cpu.logits(torch.from_numpy(x)).numpy()
+
+
+@pytest.mark.parametrize("rows", some_of([1, 2, 3, 4, 5, 8, 9, 13, 24, 193, 400], 4, 11))
+@pytest.mark.parametrize("kind", list(Kind))
+def test_products_of_every_kind(kernels: ctypes.CDLL, tmp_path: Path, kind: Kind, rows: int) -> None:
+    random = np.random.default_rng(rows)
+    outputs, inputs = 91, 96
+    if kind in (Kind.Q4, Kind.Q8):
+        low, high = (0, 16) if kind is Kind.Q4 else (-128, 128)
+        codes = random.integers(low, high, (outputs, inputs))
+        scale, minimum = random.standard_normal((2, outputs, inputs // 32)).astype(np.float32)
+        matrix = pack_codes(codes, scale, minimum, 4 if kind is Kind.Q4 else 8)
+        weight = codes * scale.repeat(32, 1) + minimum.repeat(32, 1)
+    else:
+        weight = random.standard_normal((outputs, inputs)).astype(np.float32)
+        if kind is Kind.BF16:
+            halves = torch.from_numpy(weight).bfloat16()
+            weight = halves.float().numpy()
+            matrix = pack_floats(halves.view(torch.uint16).numpy())
+        else:
+            matrix = pack_floats(weight)
+    assert matrix.kind is kind
+    x = random.standard_normal((rows, inputs)).astype(np.float32)
+    np.testing.assert_allclose(
+        multiply(kernels, tmp_path, matrix, x),
+        x @ weight.T,
+        rtol=1e-4,
+        atol=2e-6 * np.abs(weight).max() * inputs,
+    )
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q8_0", "Q5_0", "Q6_K"])
+def test_codes_of_a_file_are_its_numbers(kernels: ctypes.CDLL, tmp_path: Path, name: str) -> None:
+    """Times the unit matrix: the weights themselves, each to the last bit but two."""
+    kind = GGMLQuantizationType[name]
+    columns = 768
+    random = np.random.default_rng(1)
+    if name in ("Q4_K", "Q6_K"):  # gguf can read and not write them
+        halves = {"Q4_K": slice(0, 4), "Q6_K": slice(208, 210)}[name]
+        data = random.integers(0, 256, (40, columns // 256, 144 if name == "Q4_K" else 210), np.uint8)
+        data[..., halves] = np.array([0.02, 0.03], np.float16).view(np.uint8)[: halves.stop - halves.start]
+        data = data.reshape(40, -1)
+    else:
+        data = quantize(random.standard_normal((40, columns)).astype(np.float32), kind)
+    tensor = ReaderTensor(
+        "t", kind, np.array([columns, 40], np.uint64), 40 * columns, data.nbytes, 0, data, None
+    )  # type: ignore[arg-type]
+    order = random.permutation(40)
+    matrix = pack_gguf(tensor, order)
+    if name in ("Q5_0", "Q6_K"):
+        assert matrix is None
+        return
+    assert matrix is not None
+    wanted = dequantize(data, kind)[order]
+    model, config = tiny_model(tmp_path, "llama", **(SIZES | {"hidden_size": columns}))
+    config = replace(config, vocab_size=40, tied=False)
+    cpu = CpuModel(kernels, config, dict(model.state_dict()), {"lm_head": matrix}, 1)
+    for rows in (1, columns):
+        got = np.concatenate([cpu.logits(part).numpy() for part in torch.eye(columns).split(rows)])
+        np.testing.assert_allclose(got.T, wanted, rtol=3e-7, atol=1e-6)
+
+
+def test_matrices_of_one_kind_become_one() -> None:
+    random = np.random.default_rng(0)
+    a, b = (pack_floats(random.standard_normal((n, 64)).astype(np.float32)) for n in (32, 16))
+    both = joined([a, b])
+    assert both is not None
+    assert (both.rows, both.data.size) == (48, a.data.size + b.data.size)
+    half = pack_floats(np.zeros((16, 64), np.uint16))
+    short = pack_floats(np.zeros((17, 64), np.float32))
+    assert joined([a, half]) is joined([a, None]) is joined([a, short]) is None
+
+
+def test_without_a_compiler_there_are_no_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path))
+    monkeypatch.setenv("SGLC_DEBUG", "1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    find = cpu_build.library.__wrapped__
+    assert find() is None
+    assert "there is no C++ compiler" in capfd.readouterr().err
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\necho 'no such option' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    assert find() is None
+    assert "no such option" in capfd.readouterr().err
+    assert not list(knobs.cache_dir().glob("kernels/*.so"))
+    monkeypatch.setenv("SGLC_CPU_KERNELS", "off")
+    assert find() is None
+
+
+def test_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)))
+    for text, cores in (("max 100000", 12), ("250000 100000", 3), ("50000 100000", 1), ("9900000 100000", 12)):
+        monkeypatch.setattr(Path, "read_text", lambda _, text=text: text)
+        assert free_cores() == cores
+
+
+@pytest.mark.model
+def test_the_default_model_in_the_width_of_its_file(kernels: ctypes.CDLL, smollm2: Path) -> None:
+    """Codes of 4 and 8 bits give what the same numbers give as floats, to the last token."""
+    config = load_config(smollm2)
+    packed, weights = read_packed(smollm2), load_weights(smollm2, config, torch.float32, "cpu")
+    assert {matrix.kind for matrix in packed.values()} == {Kind.Q4, Kind.Q8}
+    assert len(packed) == 1 + 5 * config.layers
+    ours = CpuExecutor(kernels, config, weights, packed, pages=200, eos_ids=(2,))
+    theirs = TorchExecutor(config, weights, pages=200, eos_ids=(2,))
+    mine, reference = answers(ours, 5), answers(theirs, 5)
+    for key, event in mine.items():
+        if isinstance(event, SampleDone):
+            assert event.ids == reference[key].ids
+            np.testing.assert_allclose(event.logprobs, reference[key].logprobs, atol=1e-3)
