@@ -23,7 +23,7 @@ from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
-from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
+from sglc.serve.prompts import ServedPrompt, ServedTokenizer, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.work import ServedBackend, Work, done, pieces
 
@@ -114,24 +114,24 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     async def converse(body: ChatBody, request: Request) -> Response:
         _check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
-        texts = [turn.content for turn in body.messages]
+        texts = body.texts
         check_counts(service.limits, ("",), "messages", body.n)
         check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
         service.queue.let_in(request.scope, body.n, service.limits.queue)
         prompt = await _at_once_or_apart(texts, of_chat, service.tokenizer, body)
+        calling = calling_of(service.tokenizer, body, held=service.backend.target.holds_forms)
+        most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
         work = Work(
-            "chat",
-            (prompt,),
-            sampling.of_chat(body, min(service.limits.chat_tokens, service.max_len - len(prompt.ids))),
+            "chat", (prompt,), sampling.of_chat(body, most, calling.how if calling is not None else None)
         )
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling)
             return await _stream(
-                service, request, chat.chunks(answer, body, work, pieces(service.backend, work))
+                service, request, chat.chunks(answer, body, work, pieces(service.backend, work), calling)
             )
         answer = Answer("chat.completion", "chatcmpl", service.name, spelling)
         return await _whole(
-            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends))
+            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends, calling))
         )
 
     return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}

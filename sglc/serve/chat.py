@@ -6,37 +6,64 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.plan.events import GenDone, TokenLogprob
+from sglc.ir.grammar.call_parser import CallParser, CallPiece
+from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, with_usage
 from sglc.serve.bodies import ChatBody
 from sglc.serve.logprobs import Tops, of_chat
+from sglc.serve.tools import Calling, call_of, delta_of
 from sglc.serve.work import Piece, Work, tokens_of, tops_of
 
 
-def whole(answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone]) -> dict[str, Any]:
-    """The answer as one object."""
+def whole(
+    answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone], calling: Calling | None = None
+) -> dict[str, Any]:
+    """The answer as one object. `calling`: how it may call tools."""
     (end,) = ends
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": sample.text, "refusal": None},
-            "logprobs": _logprobs(answer, body, tokens_of(sample), tops_of(sample)),
-            "finish_reason": sample.finish,
-        }
-        for index, sample in enumerate(end.samples)
-    ]
+    choices = []
+    for index, sample in enumerate(end.samples):
+        message, finish = _message(sample, calling)
+        choices.append(
+            {
+                "index": index,
+                "message": message,
+                "logprobs": _logprobs(answer, body, tokens_of(sample), tops_of(sample)),
+                "finish_reason": finish,
+            }
+        )
     return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
 
 
+def _message(sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
+    """The message, and why it ends."""
+    message: dict[str, Any] = {"role": "assistant", "content": sample.text, "refusal": None}
+    if calling is None:
+        return message, sample.finish
+    parser = calling.parser()
+    content = parser.feed(sample.text)[0] + parser.end()[0]
+    if parser.calls:
+        message |= {"content": content or None, "tool_calls": [call_of(call) for call in parser.calls]}
+    return message, _finish(sample.finish, parser)
+
+
+def _finish(finish: str, parser: CallParser) -> str:
+    return "tool_calls" if finish == "stop" and parser.whole else finish
+
+
 async def chunks(
-    answer: Answer, body: ChatBody, work: Work, pieces: AsyncGenerator[list[Piece], None]
+    answer: Answer,
+    body: ChatBody,
+    work: Work,
+    pieces: AsyncGenerator[list[Piece], None],
+    calling: Calling | None = None,
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     counts = Counts()
+    parsers = [calling.parser() for _ in range(work.choices)] if calling is not None else None
 
     def chunk(
-        choice: int, delta: dict[str, str], logprobs: Any = None, finish: str | None = None
+        choice: int, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None
     ) -> dict[str, Any]:
         made = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return with_usage({**answer.head, "choices": [made]}, usage)
@@ -44,12 +71,22 @@ async def chunks(
     def told(piece: Piece) -> Iterator[dict[str, Any]]:
         counts.add(work, piece)
         if piece.begins:
-            yield chunk(piece.choice, {"role": "assistant", "content": ""})
+            yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-        if piece.text or (logprobs and piece.tokens):
-            yield chunk(piece.choice, {"content": piece.text}, logprobs)
-        if piece.ended is not None:
-            yield chunk(piece.choice, {}, finish=piece.ended)
+        text, finish = piece.text, piece.ended
+        calls: list[CallPiece] = []
+        if parsers is not None:
+            parser = parsers[piece.choice]
+            text, calls = parser.feed(text)
+            if finish is not None:
+                rest, more = parser.end()
+                text, calls, finish = text + rest, calls + more, _finish(finish, parser)
+        if text or (logprobs and piece.tokens):
+            yield chunk(piece.choice, {"content": text} if text or not parsers else {}, logprobs)
+        for call in calls:
+            yield chunk(piece.choice, {"tool_calls": [delta_of(call)]})
+        if finish is not None:
+            yield chunk(piece.choice, {}, finish=finish)
 
     async with aclosing(pieces):
         async for batch in pieces:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
+from sglc.errors import LegalizeError
+from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
+from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.sampling import Sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Steered
 from sglc.serve.forms import ResponseFormat, StructuredOutputs
-from sglc.serve.problems import Refusal, bad
+from sglc.serve.problems import Refusal, bad, refusal_of
+from sglc.serve.tools import Named
 
 _OBJECT = '{"type": "object"}'
 _RANDOM = random.Random()
@@ -31,8 +36,10 @@ def of_completion(body: CompletionBody) -> Sampling:
     )
 
 
-def of_chat(body: ChatBody, most: int) -> Sampling:
+def of_chat(body: ChatBody, most: int, how: CallFormat | None = None) -> Sampling:
     """`most`: tokens of an answer that no limit is named for; at least one, whatever it is.
+
+    `how`: the format of calls, if there may be any.
 
     Raises:
         Refusal: fields that contradict each other.
@@ -44,16 +51,39 @@ def of_chat(body: ChatBody, most: int) -> Sampling:
         raise bad(
             "max_completion_tokens", f"is {body.max_completion_tokens}, and `max_tokens` {body.max_tokens}"
         )
+    calls, form = _calls(body, how) if how is not None else (None, body.response_format)
     return _sampling(
         body,
-        body.response_format,
+        form,
         body.structured_outputs,
+        calls,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
         logprobs_from=None,
         top_logprobs=body.top_logprobs,
     )
+
+
+def _calls(body: ChatBody, how: CallFormat) -> tuple[str, ResponseFormat | None]:
+    """The form of a text with calls in it, JSON of a schema included, and what is asked of it besides."""
+    for number, tool in enumerate(body.tools):
+        try:
+            enforced(json.dumps(arguments_schema(tool.function.told)))
+        except LegalizeError as error:
+            refusal = refusal_of(error)
+            param = f"tools.{number}.function.parameters"
+            raise Refusal(400, f"`{param}`: {refusal.message}", param=param, code=refusal.code) from None
+    choice, form = body.tool_choice, body.response_format
+    answer = _schema_of(form) if form is not None else None
+    named = isinstance(choice, Named)
+    return calls_form(
+        how,
+        [one.told for one in body.offered if not named or one.name == choice.name],
+        required=choice != "auto",
+        parallel=body.parallel_tool_calls and not named,
+        answer=answer,
+    ), (form if answer is None else None)
 
 
 def of_generate(body: GenerateBody) -> Sampling:
@@ -76,6 +106,7 @@ def _sampling(
     body: Steered,
     form: ResponseFormat | None = None,
     structured: StructuredOutputs | None = None,
+    calls: str | None = None,
     *,
     seed: int | None,
     max_tokens: int,
@@ -84,6 +115,8 @@ def _sampling(
     top_logprobs: int,
 ) -> Sampling:
     held = _held(body, form, structured)
+    if calls is not None:
+        held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
         raise Refusal(
             400,
@@ -126,8 +159,7 @@ def _held(
     given = [(name, name, getattr(body, name)) for name in ("regex", "ebnf", "json_schema", "structural_tag")]
     if form is not None and form.type == "structural_tag":
         given.append(("response_format", "structural_tag", form.tag))
-    elif form is not None and form.type != "text":
-        schema = _OBJECT if form.json_schema is None else form.json_schema.schema_
+    elif form is not None and (schema := _schema_of(form)) is not None:
         given.append(("response_format", "json_schema", schema))
     if structured is not None:
         choice = "|".join(map(re.escape, structured.choice)) if structured.choice is not None else None
@@ -143,6 +175,12 @@ def _held(
             )
         )
     return [each for each in given if each[2] is not None]
+
+
+def _schema_of(form: ResponseFormat) -> str | None:
+    if form.json_schema is not None:
+        return str(form.json_schema.schema_)
+    return _OBJECT if form.type == "json_object" else None
 
 
 def seed_of(seed: int, sample: int) -> int:

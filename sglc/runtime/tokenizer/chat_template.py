@@ -7,7 +7,7 @@ transformers renders from the same template.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 import jinja2
@@ -17,6 +17,7 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sglc.errors import BackendError
+from sglc.ir.target import Objects
 
 
 class ChatTemplate:
@@ -37,7 +38,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise _refusal("the chat template is not valid", error, "use a model whose template is") from None
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         """The text of `messages` (keys `role`, `content`); `generate` opens the answer's turn.
 
         Raises:
@@ -47,7 +48,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
-                tools=None,
+                tools=None if tools is None else [dict(tool) for tool in tools],
                 documents=None,
                 **self._named,
             )
