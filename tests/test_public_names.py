@@ -17,6 +17,7 @@ OWN = (
     "Result",
     "SglcError",
     "assistant",
+    "describe_tools",
     "function",
     "gen",
     "load_plan",

@@ -91,6 +91,7 @@ class Takes:
     regex: bool = True
     ebnf: bool = True
     structural_tag: bool = True
+    tools: bool = False  # is asked for calls as such; else, with structural tags, the text is held to them
     json_schema: str = "full"  # `full`, a subset (a name of `ir.grammar.schema_subsets`), or "" for none
     reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
     prefill: bool = True  # goes on behind text that is given in the assistant's turn

@@ -59,6 +59,28 @@ LLAMA = CallFormat(
     '{"name": "{}", "parameters": ', "}", None,
 )  # fmt: skip
 FORMATS = (HERMES, LLAMA)
+_TOLD = """\
+# Tools
+
+You may call one or more functions to answer the user. Each line between <tools> and </tools> describes one:
+<tools>
+{}
+</tools>
+
+Write a call as a JSON object with the function's name and its arguments between <tool_call> and </tool_call>:
+<tool_call>
+{{"name": <function-name>, "arguments": <arguments-as-json-object>}}
+</tool_call>"""
+
+
+def tools_text(tools: Sequence[Mapping[str, Json]]) -> str:
+    """What a model is told of `tools` (OpenAI's objects, with their type) whose template knows none."""
+    return _TOLD.format("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+
+
+def result_text(content: str) -> str:
+    """What a call gave, as such a model is told."""
+    return f"<tool_response>\n{content}\n</tool_response>"
 
 
 def arguments_schema(tool: Mapping[str, Json]) -> Json:

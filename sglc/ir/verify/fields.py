@@ -155,6 +155,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,
         "top_logprobs": s.top_logprobs < 0,
         "strict": s.strict and s.json_schema is None,
-        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf, s.structural_tag)) > 1,
+        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf, s.structural_tag, s.tools))
+        > 1,
     }
     return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")

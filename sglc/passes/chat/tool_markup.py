@@ -6,29 +6,16 @@ system text, and calls in the format of Hermes: results then stand in the user's
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from sglc.errors import BackendError
-from sglc.ir.grammar.call_format import FORMATS, HERMES, CallFormat
+from sglc.ir.grammar.call_format import FORMATS, HERMES, CallFormat, result_text, tools_text
 from sglc.ir.target import Objects, Tokenizer
 
 _PROBE = "sglc_probe"
 _FUNCTION = {"name": _PROBE, "description": "?", "parameters": {"type": "object", "properties": {}}}
 _CALL = {"id": "call00000", "type": "function", "function": {"name": _PROBE, "arguments": {}}}
 _ASK = {"role": "user", "content": "?"}
-_TOLD = """\
-# Tools
-
-You may call one or more functions to answer the user. Each line between <tools> and </tools> describes one:
-<tools>
-{}
-</tools>
-
-Write a call as a JSON object with the function's name and its arguments between <tool_call> and </tool_call>:
-<tool_call>
-{{"name": <function-name>, "arguments": <arguments-as-json-object>}}
-</tool_call>"""
 
 _KNOWN: dict[str, CallFormat | None] = {}  # by the tokenizer's hash, which the template is a part of
 
@@ -77,7 +64,7 @@ def _as_text(messages: Objects, tools: Objects) -> list[dict[str, Any]]:
     """The same without anything but texts of the system, the user and the assistant."""
     made: list[dict[str, Any]] = []
     if tools:
-        told = _TOLD.format("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+        told = tools_text(tools)
         if messages[0]["role"] == "system":
             told = f"{messages[0]['content']}\n\n{told}"
             messages = messages[1:]
@@ -86,7 +73,7 @@ def _as_text(messages: Objects, tools: Objects) -> list[dict[str, Any]]:
     for message in messages:
         role, content = message["role"], message["content"]
         if role == "tool":
-            content = f"<tool_response>\n{content}\n</tool_response>"
+            content = result_text(content)
             if results:
                 made[-1]["content"] += "\n" + content
                 continue
