@@ -43,7 +43,7 @@ _OWN = {
 _STRUCTURED = {
     **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.tracing.control"),
     **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.tracing.control"),
-    **dict.fromkeys(("pause", "pure", "tool"), "sglc.frontend.tracing.tools"),
+    **dict.fromkeys(("pause", "pure", "run_tools", "tool"), "sglc.frontend.tracing.tools"),
 }
 
 # ... and for programs that were written for SGLang.

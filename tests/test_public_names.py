@@ -41,6 +41,7 @@ STRUCTURED = (
     "parse_json",
     "pause",
     "pure",
+    "run_tools",
     "switch",
     "tool",
 )

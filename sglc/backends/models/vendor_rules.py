@@ -112,7 +112,7 @@ def _openai(facts: ModelFacts) -> Takes:
 
 def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | None) -> ApiModel:
     if own_server and chat is False:
-        takes = replace(_SERVER, logprobs=5, prefill=True)
+        takes = replace(_SERVER, logprobs=5, prefill=True, tools=False)
         return ApiModel("text", takes, scores_tokens=True, known=False, length="max_tokens")
     if own_server:
         return ApiModel("chat", _SERVER, known=False, length="max_tokens")

@@ -6,8 +6,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here
@@ -19,13 +19,13 @@ from sglc.ir.grammar.schema_check import check_value
 _CHOICES = ("auto", "required")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolCall:
     """A call that a model wrote: `arguments` are what the function takes, by name."""
 
     name: str
     arguments: Mapping[str, Any]
-    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    function: ClassVar[Callable[..., Any] | None] = None  # of each call its own, and no data
 
     def run(self) -> Any:
         """Call the function; a declared one as the program would.
@@ -111,7 +111,9 @@ def _call(tool: _Tool, arguments: str) -> ToolCall:
         given = tool.read(json.loads(arguments))
     except ValueError as problem:
         raise ValueError(f"the arguments of `{tool.told['name']}` are none: {problem}") from None
-    return ToolCall(tool.told["name"], given, tool.function)
+    call = ToolCall(tool.told["name"], given)
+    object.__setattr__(call, "function", tool.function)
+    return call
 
 
 def _tools_of(tools: Sequence[Any], loc: Loc) -> list[_Tool]:
