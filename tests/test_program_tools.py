@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any, Literal
 
 import pytest
@@ -63,11 +64,11 @@ def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
     CALLED.clear()
     result = agent.run("Is it warm?", backend=scripted(f"I look.\n{TWO}"), mode=mode)
     assert result["step"] == EXPECTED
-    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
     assert result.messages()[-2:] == [
         {"role": "user", "content": RESULTS},
         {"role": "assistant", "content": "It is warm."},
     ]
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
     CALLED.clear()
     alone = agent.run("Hello", backend=scripted("It is."), mode=mode)
     assert alone["step"] == ToolAnswer("It is.", ())
@@ -171,8 +172,8 @@ def test_a_local_model_and_a_server_are_held_to_calls(local: LocalBackend, serve
 @pytest.mark.model
 def test_a_chat_server_is_asked_for_calls_as_such(server: Server) -> None:
     client = {"base_url": server.url + "/v1", "api_key": "none"}
-    backend = OpenAIBackend(OpenAIOptions(model="smollm2", client=client))
-    checked(must_call.run("Is it warm in Paris?", backend=backend))
+    with closing(OpenAIBackend(OpenAIOptions(model="smollm2", client=client))) as backend:
+        checked(must_call.run("Is it warm in Paris?", backend=backend))
 
 
 def test_calls_of_an_api_are_calls_of_the_program() -> None:
@@ -187,8 +188,9 @@ def test_calls_of_an_api_are_calls_of_the_program() -> None:
 
     with serving(lambda body: called if "tools" in body else "It is warm.") as api:
         client = {"base_url": api.url, "api_key": "none"}
-        result = agent.run("Is it warm?", backend=OpenAIBackend(OpenAIOptions(model="gpt-4o", client=client)))
-        assert result["step"] == EXPECTED
+        with closing(OpenAIBackend(OpenAIOptions(model="gpt-4o", client=client))) as backend:
+            result = agent.run("Is it warm?", backend=backend)
+            assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
     first, second = api.bodies
     assert [tool["function"]["name"] for tool in first["tools"]] == ["forecast", "clock"]
     assert first["tool_choice"] == "auto"
