@@ -25,6 +25,7 @@ from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, ServedTokenizer, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
+from sglc.serve.tools import Calling
 from sglc.serve.work import ServedBackend, Work, done, pieces
 
 _AT_ONCE = 4_000  # characters, or ids, that are tokenized where nothing else is done meanwhile
@@ -118,12 +119,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_counts(service.limits, ("",), "messages", body.n)
         check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
         service.queue.let_in(request.scope, body.n, service.limits.queue)
-        prompt = await _at_once_or_apart(texts, of_chat, service.tokenizer, body)
-        calling = calling_of(service.tokenizer, body, held=service.backend.target.holds_forms)
-        most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
-        work = Work(
-            "chat", (prompt,), sampling.of_chat(body, most, calling.how if calling is not None else None)
-        )
+        work, calling = await _at_once_or_apart(texts, _of_chat, service, body)
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling)
             return await _stream(
@@ -157,6 +153,15 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         )
 
     return {"/generate": (GenerateBody, answer)}
+
+
+def _of_chat(service: Service, body: ChatBody) -> tuple[Work, Calling | None]:
+    """What a chat asks for, and how its answer may call tools."""
+    prompt = of_chat(service.tokenizer, body)
+    calling = calling_of(service.tokenizer, body, held=service.backend.target.holds_forms)
+    most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
+    how = calling.how if calling is not None else None
+    return Work("chat", (prompt,), sampling.of_chat(body, most, how)), calling
 
 
 async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:

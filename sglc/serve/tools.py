@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from sglc.ir.grammar.call_format import NAME, CallFormat
@@ -14,6 +14,7 @@ from sglc.ir.grammar.call_parser import CallParser, CallPiece, ToolCall
 from sglc.serve.fields import Body, wrong
 
 _RANDOM = random.Random()
+_DEEPEST = 100
 
 
 def _parameters(value: Any) -> Any:
@@ -21,21 +22,36 @@ def _parameters(value: Any) -> Any:
         raise wrong("parameters_type", "the schema of a function's arguments is an object")
     if value.get("type", "object") != "object":
         raise wrong(
-            "parameters_value", "arguments are an object: the schema's `type` is `object`, or not there"
+            "parameters_value", "arguments are an object: the schema's `type` is `object`, if it has one"
         )
-    return value
+    return _flat(value, "parameters_value")
 
 
 def _arguments(value: Any) -> Any:
     """Of a call in the history; templates write them as the object that they are."""
     if isinstance(value, str):
         try:
-            value = json.loads(value or "{}")
-        except (ValueError, RecursionError):
+            value = msgspec.json.decode(value or "{}")
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             value = None
     if not isinstance(value, dict):
         raise wrong("arguments_value", "the arguments of a call are a JSON object, as text")
-    return value
+    return _flat(value, "arguments_value")
+
+
+def _flat(value: Any, code: str) -> Any:
+    """`value`, which templates and grammars read by going down into it."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return value
+    raise wrong(code, f"it is nested deeper than {_DEEPEST} levels")
 
 
 Name = Annotated[str, Field(pattern=rf"^{NAME}$")]
