@@ -78,13 +78,13 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: ExtendNode(
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused):
             name = str(site).encode()
             return lambda own: GenNode(
                 stream, site, sampling, loc, _seed(own.seeds, name), ahead,
-                _key(own.cache_keys, site, key), unify,
+                _key(own.cache_keys, site, key), unify, fused=fused,
             )  # fmt: skip
-        case SelectNode(stream, site, choices, method, loc, key, unify):
+        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):
             return lambda own: SelectNode(
                 stream,
                 site,
@@ -93,6 +93,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 loc,
                 _key(own.cache_keys, site, key),
                 unify,
+                fused=fused,
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -105,15 +106,16 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
 def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
     """`_filler` where the site depends on where it runs."""
     match node:
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused):
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
                 seed = _seed(own.seeds, str(at).encode())
-                return GenNode(stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify)
+                key_here = _key(own.cache_keys, site, key)
+                return GenNode(stream, at, sampling, loc, seed, ahead, key_here, unify, fused=fused)
 
             return filled
-        case SelectNode(stream, site, choices, method, loc, key, unify):
+        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):
             return lambda own: SelectNode(
                 stream,
                 site.inside(own.call, own.iterations),
@@ -122,6 +124,7 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 loc,
                 _key(own.cache_keys, site, key),
                 unify,
+                fused=fused,
             )
         case _:
             return _filler(node)

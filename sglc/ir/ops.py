@@ -169,6 +169,7 @@ class Gen(Op):
     `unify`: it is made once for all that ask for the same, here and in other rows.
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.
+    `fused`: it and those beside it in its turn that are, too, are one JSON object of an API's answer.
     """
 
     stream: Value
@@ -179,13 +180,14 @@ class Gen(Op):
     unify: bool = False
     hoist: tuple[str, ...] = ()
     fsm: str = ""
+    fused: bool = False
 
 
 @op("select", S, T)
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key`, `unify`, `hoist` and `fsm` are as of `gen`; its automaton is that of its choices.
+    `cache_key`, `unify`, `hoist`, `fsm` and `fused` are as of `gen`; its automaton is that of its choices.
     """
 
     stream: Value
@@ -196,6 +198,7 @@ class Select(Op):
     unify: bool = False
     hoist: tuple[str, ...] = ()
     fsm: str = ""
+    fused: bool = False
 
 
 @op("fork", variadic=True, pure=True)

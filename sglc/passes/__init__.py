@@ -8,6 +8,7 @@ import sglc.passes.cache_hints
 import sglc.passes.chat_turns
 import sglc.passes.compile_constraints
 import sglc.passes.fold_text
+import sglc.passes.fuse_gens
 import sglc.passes.hoist_prefix
 import sglc.passes.inline_calls
 import sglc.passes.legalize

@@ -45,8 +45,8 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
         s1, t0 = gen(s0, 'x') behind plain text alone  ->  the same: the text is one user message (a remark)
         s2, t1 = gen(s1, 'y') in the same turn         ->  error[SGLC317] with the place of the `gen`
 
-    A generation with `ahead` is asked for together with what stands before it in its turn: `speculate`,
-    which runs before, has seen to that.
+    A generation with `ahead`, or one that is `fused`, is asked for together with what stands before it in its
+    turn: `speculate` and `fuse_gens`, which run before, have seen to that.
 
     Raises:
         LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
@@ -144,7 +144,7 @@ class _Walk:
 
     def generated(self, here: StreamPlace, op: Gen | Select) -> StreamPlace:
         name = op.site.name
-        ahead = isinstance(op, Gen) and op.ahead > 0
+        together = op.fused or (isinstance(op, Gen) and op.ahead > 0)
         if here.role != ASSISTANT and (here.role or here.begun):
             stands = f"in a turn of `{here.role}`" if here.role else "outside turns"
             raise LegalizeError(
@@ -153,7 +153,7 @@ class _Walk:
                 hint="put it into the assistant's turn: `s += sgl.assistant(sgl.gen(...))`",
             )  # fmt: skip
         if not here.role:
-            if here.generated:
+            if here.generated and not together:
                 raise LegalizeError(
                     "SGLC316",
                     f"`{self.target.name}` cannot run `{name}`, which goes on behind another generation",
@@ -162,7 +162,7 @@ class _Walk:
                 )  # fmt: skip
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
-        elif here.filled and not ahead and (why := self.kept_apart(here, op)):
+        elif here.filled and not together and (why := self.kept_apart(here, op)):
             before = "another generation" if here.generated else "text"
             hint = "end the turn and ask again, or put what stands before it into the user's turn"
             if self.target.guesses:

@@ -13,24 +13,35 @@ from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
+from sglc.passes.chat.fusion import fused
 
 
 @register(
     "legalize", Exactness.TEXT, "what the target's model cannot do is emulated, or refused here", Kind.LOWERING
 )
 def legalize(program: Program, target: Target) -> Rewrite:
-    """Leave the program as it is, say what the back end will emulate, and refuse the rest.
+    """Leave the program's texts as they are, say what the back end will emulate, and refuse the rest.
 
         s1, t0 = gen(s0, 'x', stop=(six strings))  ->  the same, with a remark: two are cut off here
         s1, t0 = gen(s0, 'x', top_k=5)             ->  error[SGLC311] with the place of the `gen`
+        two generations of a chat model's turn     ->  the same, `fused`: as `fuse_gens` makes one request of it
 
     The back end finds the same emulation in the same data (`Takes`, `ir.answer_form`): local stop strings, one
     request a sample, a form as a JSON schema whose answer is read back, a choice as an `enum`.
 
     Raises:
         LegalizeError: SGLC311 a parameter that the model does not take, SGLC312 and SGLC313 a form that it
-            cannot be held to, SGLC314 a choice that it cannot decide.
+            cannot be held to, SGLC314 a choice that it cannot decide, SGLC317 a generation behind others, or
+            behind text, in a turn that one request cannot ask for as a whole.
     """
+    remarks = _remarks(program, target)
+    changed, said = fused(program, target, "legalize", refused_only=True)
+    remarks.update((remark.message, remark) for remark in said)
+    return (changed, tuple(remarks.values())) if remarks else changed
+
+
+def _remarks(program: Program, target: Target) -> dict[str, Remark]:
+    """What is emulated, each said once."""
     remarks: dict[str, Remark] = {}
     for op in walk(program.ops):
         match op:
@@ -42,11 +53,9 @@ def legalize(program: Program, target: Target) -> Rewrite:
                 for said in _checked(op, target):
                     remarks.setdefault(said, Remark("legalize", said, place(op.loc)))
             case Call():
-                inner = legalize(op.program, target)
-                found = inner[1] if isinstance(inner, tuple) else ()
-                for remark in found:
-                    remarks.setdefault(remark.message, remark)
-    return (program, tuple(remarks.values())) if remarks else program
+                for message, remark in _remarks(op.program, target).items():
+                    remarks.setdefault(message, remark)
+    return remarks
 
 
 _UNKNOWN = "is in no table of models, so it is asked only for what all of its kind take (`takes=` says more)"

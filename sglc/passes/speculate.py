@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, Type, Value, inputs, regions
+from sglc.ir.core import Op, Program, Value
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Append, Arg, Call, Fork, Gen, RoleOpen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.ops import Append, Call, Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere, rewritten
-from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.chat.joint_turns import StreamUses, alone, sampled_otherwise
 
-_PLAIN = Sampling()
-# A joint answer is no sample of a generation that asks for any of these.
-_ALONE = (
-    "n", "min_tokens", "stop_token_ids", "ignore_eos", "regex", "json_schema", "ebnf", "structural_tag",
-    "tools", "frequency_penalty", "presence_penalty", "logprobs_from", "top_logprobs", "logprob_text",
-    "logprobs",
-)  # fmt: skip
-_SHARED = ("temperature", "top_p", "top_k", "min_p", "logit_bias", "seed")
+_FORMS = ("regex", "json_schema")  # their texts are no part of a plain answer
 
 
 @register(
@@ -53,7 +46,7 @@ def speculate(program: Program, target: Target) -> Rewrite:
 
 
 def _changed(program: Program, target: Target, remarks: list[Remark]) -> Program:
-    aheads = _aheads(_Uses.of(program), target, remarks)
+    aheads = _aheads(StreamUses.of(program), target, remarks)
 
     def changed(op: Op) -> Op:
         match op:
@@ -67,86 +60,13 @@ def _changed(program: Program, target: Target, remarks: list[Remark]) -> Program
     return replace(program, ops=rewritten(program.ops, changed, calls=False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Of a program's values: who made each, in which block, and who reads each stream."""
-
-    makers: Mapping[Value, Op]
-    blocks: Mapping[Value, int]
-    readers: Mapping[Value, Sequence[Op]]
-    gens: Sequence[Gen]
-
-    @classmethod
-    def of(cls, program: Program) -> _Uses:
-        makers: dict[Value, Op] = {}
-        blocks: dict[Value, int] = {}
-        readers: dict[Value, list[Op]] = {}
-        gens: list[Gen] = []
-        todo: list[Sequence[Op]] = [(*program.params, *program.ops)]
-        for number, ops in enumerate(todo):
-            for op in ops:
-                makers.update(dict.fromkeys(op.results, op))
-                blocks.update(dict.fromkeys(op.results, number))
-                read = [*inputs(op), *(value for region in regions(op) for value in region.results)]
-                for value in read:
-                    if value.type is Type.STREAM:
-                        readers.setdefault(value, []).append(op)
-                if isinstance(op, Gen):
-                    gens.append(op)
-                todo += [region.ops for region in regions(op)]
-        return cls(makers, blocks, readers, gens)
-
-    def known(self, text: Value | str) -> bool:
-        """Whether a text is there before anything is generated."""
-        if isinstance(text, str):
-            return True
-        maker = self.makers.get(text)
-        if maker is None or isinstance(maker, Arg):
-            return True
-        return maker.pure and all(self.known(value) for value in inputs(maker))
-
-    def next(self, gen: Gen) -> tuple[Gen | Select | None, list[Append]]:
-        """What is generated behind `gen` in its turn if only that goes on from there, and the texts between."""
-        texts: list[Append] = []
-        value = gen.results[0]
-        while True:
-            match self.readers.get(value, ()):
-                case [Append() | ScopeBegin() | ScopeEnd() | Gen() | Select() as op]:
-                    pass
-                case _:
-                    return None, texts
-            if self.blocks[op.results[0]] != self.blocks[value]:
-                return None, texts
-            if isinstance(op, Gen | Select):
-                return op, texts
-            if isinstance(op, Append):
-                texts.append(op)
-            value = op.results[0]
-
-    def since_turn(self, gen: Gen) -> list[Append] | None:
-        """The texts before `gen` in its turn; None if it is not the assistant's, or holds more than texts."""
-        texts: list[Append] = []
-        value = gen.stream
-        while True:
-            match self.makers.get(value):
-                case Append() as op:
-                    texts.append(op)
-                    value = op.stream
-                case ScopeBegin() | ScopeEnd() | Fork() as op:
-                    value = op.stream
-                case RoleOpen(role="assistant"):
-                    return [text for text in texts if text.text != ""]
-                case _:
-                    return None
-
-
-def _aheads(uses: _Uses, target: Target, remarks: list[Remark]) -> dict[Value, int]:
+def _aheads(uses: StreamUses, target: Target, remarks: list[Remark]) -> dict[Value, int]:
     """The `ahead` of every generation that has one."""
     anew = target.protocol == "chat" and not target.takes.prefill
     found: dict[Value, int] = {}
     seen: set[Value] = set()
-    for gen in uses.gens:
-        if not gen.ahead or gen.results[0] in seen:
+    for gen in uses.asked:
+        if not isinstance(gen, Gen) or not gen.ahead or gen.fused or gen.results[0] in seen:
             continue
         before = uses.since_turn(gen) if anew else []
         if before is None:
@@ -195,21 +115,20 @@ def _refuse(target: Target, only_way: bool, op: Gen | Select, why: str) -> None:
         )  # fmt: skip
 
 
-def _why_not_first(uses: _Uses, gen: Gen, before: Sequence[Append]) -> str:
-    return _own(gen) or _unknown(uses, before)
+def _why_not_first(uses: StreamUses, gen: Gen, before: Sequence[Append]) -> str:
+    return alone(gen, _FORMS) or _unknown(uses, before)
 
 
-def _why_not(uses: _Uses, gen: Gen, follower: Gen | Select, texts: Sequence[Append], anew: bool) -> str:
+def _why_not(uses: StreamUses, gen: Gen, follower: Gen | Select, texts: Sequence[Append], anew: bool) -> str:
     """Why one answer cannot have both; nothing if it can."""
     if isinstance(follower, Select):
         return f"`{follower.site.name}` is a choice"
-    if not follower.ahead:
+    if follower.fused or not follower.ahead:
         return f"nothing is allowed to guess `{follower.site.name}`"
-    if why := _own(gen) or _own(follower) or _unknown(uses, texts):
+    if why := alone(gen, _FORMS) or alone(follower, _FORMS) or _unknown(uses, texts):
         return why
-    for name in _SHARED:
-        if getattr(gen.sampling, name) != getattr(follower.sampling, name):
-            return f"`{gen.site.name}` has another `{name}`"
+    if why := sampled_otherwise(gen, follower):
+        return why
     if gen.sampling.stop or gen.sampling.stop_regex:
         return ""
     if anew and any(text.text != "" for text in texts):
@@ -217,13 +136,6 @@ def _why_not(uses: _Uses, gen: Gen, follower: Gen | Select, texts: Sequence[Appe
     return f"`{gen.site.name}` has no `stop`, so an answer would not show where it ends"
 
 
-def _own(gen: Gen) -> str:
-    for name in _ALONE:
-        if getattr(gen.sampling, name) != getattr(_PLAIN, name):
-            return f"`{gen.site.name}` has `{name}`"
-    return "" if gen.sampling.max_tokens else f"`{gen.site.name}` makes no text"
-
-
-def _unknown(uses: _Uses, texts: Sequence[Append]) -> str:
+def _unknown(uses: StreamUses, texts: Sequence[Append]) -> str:
     known = all(uses.known(text.text) for text in texts)
     return "" if known else "the text before it holds what is generated"

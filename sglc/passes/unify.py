@@ -28,7 +28,9 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    if any(isinstance(op, Gen) and op.ahead for op in everywhere(program.ops)):
+    if any(
+        isinstance(op, Gen | Select) and (op.fused or getattr(op, "ahead", 0)) for op in everywhere(program.ops)
+    ):
         return _marked(program, target, marks=False)
     marked = _marked(program, target)
     return marked, tuple(_remarks(marked.ops, {}))

@@ -84,6 +84,8 @@ class OpenAIBackend(ApiBackend):
         template = self.options.chat_template
         assert template is not None
         request = _as_text(request, self.tokenizer, template)
+        if request.node.fused:
+            return await self.ask_fused(request, emit)
         if isinstance(request.node, GenNode) and request.node.ahead:
             return await self.ask_jointly(request, emit, template.stops)
         return await self.ask_one(request, emit)
@@ -202,7 +204,10 @@ def _as_text(request: ApiRequest, tokenizer: TextTokenizer, template: ChatTempla
     prompt, node = Prompt(None, (tokenizer.text(request.prompt),)), request.node
     if isinstance(node, GenNode):
         node = _stopping(node, template.stops)
-        behind = [replace(one, node=_stopping(one.node, template.stops)) for one in request.behind]
+        behind = [
+            replace(one, node=_stopping(one.node, template.stops)) if isinstance(one.node, GenNode) else one
+            for one in request.behind
+        ]
         request = replace(request, behind=tuple(behind))
     return replace(request, prompt=prompt, node=node)
 

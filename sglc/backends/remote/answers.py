@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sglc.backends.models.vendor_rules import ApiModel
 from sglc.backends.remote.sdk_errors import said
@@ -21,6 +21,7 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 from sglc.runtime.tokenizer.detokenize import StopStream
 
+_T = TypeVar("_T")
 UNKNOWN_ID = -1  # of a token of which only the text is known
 
 Logprobs = tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[TokenLogprob, ...], ...]]
@@ -175,7 +176,7 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     """
     text = reply.text
     if form is not None and (form.inside or reply.finish != "length"):
-        text = _read(form, text, reply.finish, name)
+        text = read_with(form.read, text, reply.finish, name)
         if sampling.regex is not None and not accepted(sampling.regex, text):
             raise _not_held(name, f"it does not match `{sampling.regex}`", text)
     cut = Cut(sampling)
@@ -197,9 +198,14 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     )
 
 
-def _read(form: AnswerForm, text: str, finish: str, name: str) -> str:
+def read_with(read: Callable[[str], _T], text: str, finish: str, name: str) -> _T:
+    """What `read` makes of an answer.
+
+    Raises:
+        BackendError: SGLC546, it is not in the form that was asked for.
+    """
     try:
-        return form.read(text)
+        return read(text)
     except (ValueError, RecursionError) as error:
         why = "it ended at `max_tokens`" if finish == "length" else f"it is not what was asked for: {error}"
         raise _not_held(name, why, text) from None
@@ -225,7 +231,7 @@ def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) ->
         BackendError: SGLC546, it wrote something else.
     """
     name = request.node.site.name
-    text = _read(form, reply.text, reply.finish, name)
+    text = read_with(form.read, reply.text, reply.finish, name)
     if text not in request.choices:
         raise _not_held(name, "it is none of the choices", text)
     choice = request.choices.index(text)

@@ -28,6 +28,7 @@ from sglc.backends.remote.answers import (
     whole_reply,
 )
 from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.fused_request import ask_fused
 from sglc.backends.remote.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Patience, Trouble, patiently
@@ -174,9 +175,22 @@ class ApiBackend(ABC):
 
     async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         """What answers it: one request, several, or one that answers others too."""
+        if request.node.fused:
+            return await self.ask_fused(request, emit)
         if isinstance(request.node, GenNode) and request.node.ahead:
             return await self.ask_jointly(request, emit)
         return await self.ask_one(request, emit)
+
+    async def ask_fused(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+        """One JSON object for several generations of a turn."""
+        return await ask_fused(
+            request,
+            lambda asked: self._once(asked, None),
+            lambda single: self.ask_one(single, emit),
+            self.model.takes,
+            chat=self.model.protocol == "chat",
+            retries=self.options.api_retries,
+        )
 
     async def ask_jointly(
         self, request: ApiRequest, emit: Callable[[Event], None], ends: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ async def ask_jointly(
     prompt, before = open_turn(request.prompt) if whole_turn else (request.prompt, "")
     steps = [
         JointStep(before, node.sampling),
-        *(JointStep(one.before, one.node.sampling) for one in request.behind),
+        *(JointStep(one.before, one.node.sampling) for one in request.behind if isinstance(one.node, GenNode)),
     ]
     limit = limit_of(steps, node.ahead)
     if not whole_turn and not retries:

@@ -29,18 +29,20 @@ from sglc.ir.plan.segment import (
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A generation that follows another one in its turn, and the text between them."""
+    """A generation or choice that follows another one in its turn, and the text between them."""
 
     index: int
-    node: GenNode
+    node: GenNode | SelectNode
     before: str
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """One generation or choice that is asked for. `choices` are the texts of a choice.
 
-    The answer of a generation with `node.ahead` may have those that are `behind` it too, in their order.
+    The answer of a generation with `node.ahead`, or of one that is `fused`, may have those that are `behind` it
+    too, in their order.
     """
 
     index: int
@@ -61,7 +63,7 @@ class ApiAnswer:
 
     event: GenDone | SelectDone
     made: Made
-    others: tuple[tuple[GenDone, Made], ...] = ()
+    others: tuple[tuple[GenDone | SelectDone, Made], ...] = ()
     alone: bool = False
 
 
@@ -101,7 +103,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.streams = streams
         self.prompts: dict[int, Prompt] = {}
         self.tasks: dict[int, asyncio.Future[ApiAnswer]] = {}
-        self.guessed: dict[int, tuple[GenDone, Made]] = {}  # answered before they were asked for
+        self.guessed: dict[int, tuple[GenDone | SelectDone, Made]] = {}  # answered before they were asked for
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
 
     async def cancel(self) -> None:
@@ -130,7 +132,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 self.prompts[index] = Prompt(self.prompts[stream], items)
             case ForkNode(stream):
                 self.prompts[index] = self.prompts[stream]
-            case GenNode() if index in self.guessed:
+            case GenNode() | SelectNode() if index in self.guessed:
                 self.made(index, node, *self.guessed.pop(index))
             case GenNode() | SelectNode():
                 self.ask(index, node)
@@ -141,15 +143,12 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
 
     def ask(self, index: int, node: GenNode | SelectNode) -> None:
         """Ask for one generation, and for those behind it that the same request may answer."""
-        choices: tuple[str, ...] = ()
-        if isinstance(node, SelectNode):
-            choices = choice_texts(node, self.texts)
-            if not all(choices):
-                raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
+        choices = self.choices(node)
         behind: tuple[Behind, ...] = ()
-        if isinstance(node, GenNode) and node.ahead:
+        if _together(node):
             if self.alone and self.behind_alone(index):
-                node = replace(node, ahead=0)
+                node = replace(node, fused=False)
+                node = replace(node, ahead=0) if isinstance(node, GenNode) else node
             else:
                 behind = tuple(self.behind(index))
         request = ApiRequest(index, node, self.prompts[node.stream], choices, self.streams, behind)
@@ -181,6 +180,19 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.texts[index] = made.text
         self.emit(event)
 
+    def choices(self, node: GenNode | SelectNode) -> tuple[str, ...]:
+        """The texts of a choice; none of a generation.
+
+        Raises:
+            RunError: SGLC404, one of them is empty.
+        """
+        if isinstance(node, GenNode):
+            return ()
+        choices = choice_texts(node, self.texts)
+        if not all(choices):
+            raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
+        return choices
+
     def behind_alone(self, index: int) -> bool:
         """Whether guessing did not pay somewhere before node `index`."""
         node = self.nodes[index]
@@ -193,8 +205,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
     def behind(self, index: int) -> Iterator[Behind]:
         """The generations behind node `index` that its request may go on to, as far as the texts are known."""
         node = self.nodes[index]
-        while isinstance(node, GenNode) and node.ahead:
-            before = ""
+        while isinstance(node, GenNode | SelectNode) and _together(node):
+            fused, before = node.fused, ""
             while True:
                 going_on = [
                     reader
@@ -214,5 +226,12 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 if not all(isinstance(part, str) for part in texts):
                     return
                 before += "".join(part for part in texts if isinstance(part, str))
-            if isinstance(node, GenNode):
-                yield Behind(index, node, before)
+            if not isinstance(node, GenNode | SelectNode) or node.fused != fused:
+                return
+            if fused or isinstance(node, GenNode):
+                yield Behind(index, node, before, self.choices(node))
+
+
+def _together(node: GenNode | SelectNode) -> bool:
+    """Whether its request may ask for others too."""
+    return node.fused or (isinstance(node, GenNode) and node.ahead > 0)

@@ -158,7 +158,7 @@ class SegmentWalk:
             after = last([after, *(choice.after for choice in choices)])
             symbols, extra, scored, text, new = self.chosen(node, site, line, symbols, choices)
         tally, shared = self.counts(site, symbols, extra, scored, new)
-        if getattr(node, "ahead", 0) and self.seen.target.guesses:
+        if (node.fused or getattr(node, "ahead", 0) > 0) and self.seen.target.guesses:
             tally = replace(tally, calls=between(0, 1))  # the request of an earlier one may answer it
         earlier = after.chain
         chain = CallChain(base_site(site), 1, new, None)

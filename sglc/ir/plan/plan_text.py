@@ -200,6 +200,7 @@ def _node(node: Node, function: str) -> str:
 def _hint(node: GenNode | SelectNode) -> str:
     said = f" cache_key={node.cache_key!r}" if node.cache_key else ""
     said += " unify" if node.unify else ""
+    said += " fused" if node.fused else ""
     said += f" fsm=({node.fsm})" if node.fsm else ""
     return f"{said} form={node.form}" if isinstance(node, GenNode) and node.form else said
 

@@ -95,8 +95,8 @@ class GenNode:
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
     it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
-    one answer may be that of all that ask for the same. `fsm` is as of the op, and under `form` the runtime
-    keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
+    one answer may be that of all that ask for the same. `fsm` and `fused` are as of the op, and under `form`
+    the runtime keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
     """
 
     stream: int
@@ -109,6 +109,7 @@ class GenNode:
     unify: bool = False
     fsm: str = ""
     form: str = ""
+    fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class SelectNode:
     cache_key: str = ""
     unify: bool = False
     fsm: str = ""
+    fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,13 +184,16 @@ class Nodes:
                 sampling = _normal(op.sampling)
                 node = GenNode(
                     stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
-                    form=form_key(sampling),
+                    form=form_key(sampling), fused=op.fused and self.target.guesses,
                 )  # fmt: skip
                 self.made(op, self.add(node))
             case Select():
                 stream = self.stream(op.stream)
                 choices = tuple(self.single(item) for item in op.choices)
-                choice = SelectNode(stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify, op.fsm)
+                choice = SelectNode(
+                    stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify, op.fsm,
+                    op.fused and self.target.guesses,
+                )  # fmt: skip
                 self.made(op, self.add(choice))
             case Fork():
                 trunk = self.add(ForkNode(self.stream(op.stream), len(op.results)))
