@@ -16,7 +16,7 @@ from sglc.backends.registry import connect, disconnect
 from sglc.errors import BackendError, LegalizeError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
-from tests.api_programs import PICTURE, PROGRAMS, conversation, question, speaking
+from tests.api_programs import schema_of, PICTURE, PROGRAMS, conversation, question, speaking
 from tests.api_targets import HERE, at
 from tests.depth import some_of
 from tests.openai_server import Fault, serving
@@ -155,11 +155,14 @@ def test_a_claude_that_goes_on_in_its_turn() -> None:
             {"role": "assistant", "content": "It is old. Well,"},
         ]
         api.bodies.clear()
-        for program, given in ((held, {}), (blank, {}), (blank_later, {"word": " \n"})):
-            error = program.run(backend=backend, **given).error()
-            assert isinstance(error, LegalizeError)
-            assert (error.code, api.bodies) == ("SGLC317", [])
-            assert "white space" in error.note
+        error = blank_later.run(backend=backend, word=" \n").error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, api.bodies) == ("SGLC317", [])
+        assert "white space" in error.note
+        for program, answer in ((held, " new"), (blank, "Linux")):  # the text is a property of the answer
+            assert program.run(backend=backend)["x"] == answer
+            assert [turn["role"] for turn in api.bodies[-1]["messages"]] == ["user"]
+            assert schema_of(api.bodies[-1])["properties"]["text"]["enum"][0].startswith("It is")
     with serving(speaking()) as api, at(api, "anthropic:claude-opus-4-6") as backend:
         error = goes_on.run(backend=backend).error()
         assert isinstance(error, LegalizeError)

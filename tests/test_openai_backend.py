@@ -334,7 +334,7 @@ def test_a_method_of_one_s_own_needs_scores() -> None:
 @sgl.function
 def prefilled(s: Any) -> None:
     s += sgl.user("Hi")
-    s += sgl.assistant("The answer is" + sgl.gen("x"))
+    s += sgl.assistant("The answer is" + sgl.gen("x") + ", or" + sgl.gen("y"))
 
 
 @sgl.function

@@ -63,19 +63,19 @@ class _Fusing:
     target: Target
     name: str
     refused_only: bool
+    seen: set[Value] = field(default_factory=set)
     marked: set[Value] = field(default_factory=set)
     remarks: list[Remark] = field(default_factory=list)
 
     def find(self) -> None:
-        seen: set[Value] = set()
         for op in self.uses.asked:
-            if op.results[0] in seen or op.fused:
+            if op.results[0] in self.seen or op.fused:
                 continue
             before = self.before(op)
             if before is None:
                 continue
             run = self.run(op, before)
-            seen.update(one.results[0] for one in run.ops)
+            self.seen.update(one.results[0] for one in run.ops)
             self.decide(run)
 
     def before(self, op: Gen | Select) -> list[Append] | None:
@@ -122,12 +122,15 @@ class _Fusing:
         anew = self.target.protocol == "chat" and not (takes.prefill and takes.bound_prefill)
         if (len(run.ops) > 1 or (anew and run.before)) and not (anew and run.why):
             self.marked.update(op.results[0] for op in run.ops)
+            if follower is not None:  # it begins no other run: where two meet, one would look like the other
+                self.seen.add(follower.results[0])
             self.remarks.append(Remark(self.name, _said(run), place(first.loc)))
         elif self.refused_only and not self.outside_turns(first):
             self.refuse(first if run.before else follower or first, bool(run.before), run.why)
         if run.why:
             apart = follower or first
-            said = f"`{apart.site.name}` is not fused: {run.why}"
+            beside = f" with `{run.ops[-1].site.name}`" if follower else ""
+            said = f"`{apart.site.name}` is not fused{beside}: {run.why}"
             self.remarks.append(Remark(self.name, said, place(apart.loc)))
 
     def refused_otherwise(self, run: _Run) -> bool:
@@ -137,7 +140,9 @@ class _Fusing:
             return False
         behind = run.ops if run.before else run.ops[1:]
         held = any(isinstance(op, Select) or op.sampling.constrained for op in behind)
-        return not takes.prefill or (held and not takes.bound_prefill)
+        last = run.before[0].text if run.before else ""
+        blank = isinstance(last, str) and last[-1:].isspace()
+        return not takes.prefill or ((held or blank) and not takes.bound_prefill)
 
     def refuse(self, op: Gen | Select, behind_text: bool, why: str) -> None:
         before = "text" if behind_text else "another generation"
