@@ -16,7 +16,7 @@ from sglc.backends.registry import connect, disconnect
 from sglc.errors import BackendError, LegalizeError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
-from tests.api_programs import schema_of, PICTURE, PROGRAMS, conversation, question, speaking
+from tests.api_programs import PICTURE, PROGRAMS, conversation, question, schema_of, speaking
 from tests.api_targets import HERE, at
 from tests.depth import some_of
 from tests.openai_server import Fault, serving

@@ -33,15 +33,17 @@ def set_up(
     context = RUN_CONTEXT.get()
     outer = None if context is None else context.observer
     observer: CallObserver | None = None
+    drawn = seed is None
     if watches or outer is not None or "opentelemetry.trace" in sys.modules:
         from sglc.observe.observer import open_observer
 
         observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
     seed = random_seed() if seed is None else seed
     if observer is None or observer.is_journal:
-        return CallSetup(name, backend, seed, limits, observer, duplicates or Duplicates(backend))
+        duplicates = duplicates or Duplicates(backend)
+        return CallSetup(name, backend, seed, limits, observer, duplicates, drawn=drawn)
     from sglc.execution.answers.unified_backend import UnifiedBackend
 
     if context is None or backend is not context.backend:  # else it is unified already
         backend = UnifiedBackend(backend)
-    return CallSetup(name, observer.backend(backend), seed, limits, observer)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer, drawn=drawn)

@@ -28,7 +28,8 @@ class Own:
     """A row's own data: texts by slot, numbers of the streams it opens and keeps, where its seeds begin, and
     the cache keys of its generations.
 
-    `call` and `iterations` are as in `Site.inside`, for a template that is `placed`.
+    `call` and `iterations` are as in `Site.inside`, for a template that is `placed`. `drawn`: nobody asked for
+    the seed.
     """
 
     texts: Mapping[str, str]
@@ -38,6 +39,7 @@ class Own:
     cache_keys: Mapping[Site, str] | None = None
     call: str = ""
     iterations: tuple[int, ...] = ()
+    drawn: bool = False
 
 
 class Template:
@@ -82,7 +84,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             name = str(site).encode()
             return lambda own: GenNode(
                 stream, site, sampling, loc, _seed(own.seeds, name), ahead,
-                _key(own.cache_keys, site, key), unify, fused=fused,
+                _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn,
             )  # fmt: skip
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):
             return lambda own: SelectNode(
@@ -111,8 +113,10 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
                 seed = _seed(own.seeds, str(at).encode())
-                key_here = _key(own.cache_keys, site, key)
-                return GenNode(stream, at, sampling, loc, seed, ahead, key_here, unify, fused=fused)
+                return GenNode(
+                    stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
+                    fused=fused, drawn=own.drawn,
+                )  # fmt: skip
 
             return filled
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):

@@ -55,6 +55,7 @@ class CallSetup:
     duplicates: Duplicates | None = None
     place: CallPlace | None = None  # where it stands in another run's body
     outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
+    drawn: bool = False  # nobody asked for the seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Run:
         self.session = session = Session(
             call.backend if same is None else same.backend(asked, arguments),
             call.seed, row, on_text, result.outputs, budget, observer=self.observer,
+            drawn=call.drawn,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs

@@ -74,6 +74,7 @@ class Session:
     observer: Observer | None = None
     counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
     served: Served | None = None  # what is there already
+    drawn: bool = False  # nobody asked for the seed
     submits: int = 0
     stopped: bool = False
     ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
@@ -155,7 +156,9 @@ class Session:
                     raise self._refused[str(node.handle)]
         keeps = [node for node in segment.nodes if isinstance(node, KeepNode)]
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in keeps}
-        own = Own(recorded.texts, opened, numbers, self.seeds, self.cache_keys, self.outputs.call)
+        own = Own(
+            recorded.texts, opened, numbers, self.seeds, self.cache_keys, self.outputs.call, drawn=self.drawn
+        )
         bound = self._bound(without_keeps(segment) if recorded.final else segment, own)
         for node in keeps:
             number = numbers.get(node.handle)
@@ -175,7 +178,7 @@ class Session:
         if self.observer is not None:
             other = self.observer.other(other, recorded.program, loc)
         other.start()
-        own = Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call)
+        own = Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call, drawn=self.drawn)
         bound = self._bound(_segment_of(recorded, other), own)
         self._submit(bound, asked_in(bound), other)
 

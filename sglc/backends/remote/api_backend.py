@@ -72,7 +72,10 @@ class ApiBackend(ABC):
     def __init__(self, options: ApiOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
-        self._walker = Walker(lambda request, emit: asyncio.ensure_future(self.ask(request, emit)))
+        self._walker = Walker(
+            lambda request, emit: asyncio.ensure_future(self.ask(request, emit)),
+            lambda: self.model.takes.samples != 1,
+        )
 
     def __repr__(self) -> str:
         return f"<sglc back end {self.target.name}>"

@@ -8,13 +8,13 @@ that `submit` runs in, and streams are kept for segments of the same loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled
-from sglc.ir.plan.events import Event, GenDone, SelectDone
+from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -76,10 +76,12 @@ class Walker:
 
     Args:
         ask: starts one request; the future is cancelled when nobody wants the answer any more.
+        several: whether one request may have several samples of a generation.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, several: Callable[[], bool] = lambda: False) -> None:
         self.ask = ask
+        self.several = several
         self.kept: KeptStreams[Prompt, tuple[SegmentRun[Prompt], int]] = KeptStreams(lambda prompt: None)
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Event, None]:
@@ -104,6 +106,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.prompts: dict[int, Prompt] = {}
         self.tasks: dict[int, asyncio.Future[ApiAnswer]] = {}
         self.guessed: dict[int, tuple[GenDone | SelectDone, Made]] = {}  # answered before they were asked for
+        self.twins: dict[int, Sequence[int]] = {}  # whose samples the request of a generation has, too
+        self.promised: dict[int, bool] = {}  # these, and whether it is their turn
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
 
     async def cancel(self) -> None:
@@ -134,6 +138,9 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 self.prompts[index] = self.prompts[stream]
             case GenNode() | SelectNode() if index in self.guessed:
                 self.made(index, node, *self.guessed.pop(index))
+            case GenNode() if index in self.promised:
+                self.promised[index] = True
+                return False
             case GenNode() | SelectNode():
                 self.ask(index, node)
                 return False
@@ -151,6 +158,10 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 node = replace(node, ahead=0) if isinstance(node, GenNode) else node
             else:
                 behind = tuple(self.behind(index))
+        elif isinstance(node, GenNode) and (twins := self.twins_of(index, node)):
+            self.twins[index] = twins
+            self.promised.update(dict.fromkeys(twins, False))
+            node = replace(node, sampling=replace(node.sampling, n=1 + len(twins)))
         request = ApiRequest(index, node, self.prompts[node.stream], choices, self.streams, behind)
         task = self.walker.ask(request, self.emit)
         self.tasks[index] = task
@@ -167,13 +178,22 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 name = type(problem).__name__
                 problem = BackendError("SGLC502", f"the back end failed: `{name}`: {problem}")
             self.fail(index, located(problem, node.loc))
+            for twin in self.twins.get(index, ()):
+                if self.promised.pop(twin):
+                    self.fail(twin, located(problem, node.loc))
             return
         answer = task.result()
+        if index in self.twins:
+            answer = _one_each((index, *self.twins[index]), answer)
         if answer.alone:
             self.alone.add(index)
         self.guessed.update((event.node, (event, made)) for event, made in answer.others)
         self.made(index, node, answer.event, answer.made)
         self.advance(index)
+        for twin in self.twins.get(index, ()):
+            if self.promised.pop(twin):
+                self.execute(twin, self.nodes[twin])  # type: ignore[arg-type]  # a generation
+                self.advance(twin)
 
     def made(self, index: int, node: GenNode | SelectNode, event: GenDone | SelectDone, made: Made) -> None:
         self.prompts[index] = Prompt(self.prompts[node.stream], (made,))
@@ -192,6 +212,35 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         if not all(choices):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
         return choices
+
+    def twins_of(self, index: int, node: GenNode) -> Sequence[int]:
+        """The generations that ask for another sample of the same, of a run whose seed nobody has asked for."""
+        if not node.drawn or self.streams or node.sampling.n != 1 or not self.walker.several():
+            return ()
+        if node.sampling.seed is not None or node.sampling.temperature == 0:
+            return ()
+        return [
+            other
+            for other, twin in enumerate(self.nodes)
+            if isinstance(twin, GenNode)
+            and other != index
+            and twin.sampling == node.sampling
+            and not (twin.fused or twin.ahead or other in self.finished or other in self.tasks)
+            and not (other in self.guessed or other in self.promised)
+            and self.origin(twin.stream) == self.origin(node.stream)
+        ]
+
+    def origin(self, stream: int) -> tuple[object, ...]:
+        """What the prompt of a node consists of: the node that it goes on from, and the parts behind that."""
+        parts: tuple[object, ...] = ()
+        while True:
+            match self.nodes[stream]:
+                case ForkNode(before):
+                    stream = before
+                case ExtendNode(before, more):
+                    stream, parts = before, (*more, *parts)
+                case _:
+                    return (stream, *parts)
 
     def behind_alone(self, index: int) -> bool:
         """Whether guessing did not pay somewhere before node `index`."""
@@ -230,6 +279,16 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 return
             if fused or isinstance(node, GenNode):
                 yield Behind(index, node, before, self.choices(node))
+
+
+def _one_each(indices: Sequence[int], answer: ApiAnswer) -> ApiAnswer:
+    """An answer whose samples are those of several generations: the first has the request's counts."""
+    assert isinstance(answer.event, GenDone)
+    ends = []
+    for number, (index, sample) in enumerate(zip(indices, answer.event.samples, strict=True)):
+        usage = Usage(saved_calls=1, saved_prompt=answer.event.usage.prompt) if number else answer.event.usage
+        ends.append((GenDone(index, (), (sample,), usage), Made(sample.text)))
+    return ApiAnswer(*ends[0], others=tuple(ends[1:]))
 
 
 def _together(node: GenNode | SelectNode) -> bool:

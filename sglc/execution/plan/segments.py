@@ -61,6 +61,7 @@ class Segments:
             {name: text(value(frame)) for name, value in prepared.texts},
             {name: self._number(value(frame)) for name, value, _ in prepared.opened},
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
+            drawn=self.session.drawn,
         )  # fmt: skip
         bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
         # What ends it tells whether the back end has done all of it.

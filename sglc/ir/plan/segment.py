@@ -97,6 +97,7 @@ class GenNode:
     it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
     one answer may be that of all that ask for the same. `fsm` and `fused` are as of the op, and under `form`
     the runtime keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
+    `drawn`: nobody asked for the run's seed, so equal ones may be the samples of one request.
     """
 
     stream: int
@@ -110,6 +111,7 @@ class GenNode:
     fsm: str = ""
     form: str = ""
     fused: bool = False
+    drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
