@@ -198,12 +198,14 @@ def measured(plan: Plan, rows: Rows) -> Figures:
     return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)
 
 
-def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
+def asked_of_an_api(guessed_tokens: int | None, passes: str | None = None) -> dict[str, int]:
     """Requests and tokens of `extracted`, of a server whose model says the fields as the program has them."""
     said = "Name: Ann\nAge: 7\nCity: Rome\nThe end."
 
     def answer(body: dict[str, Any]) -> str:
-        """What is left of `said` behind the prompt, up to the first stop string."""
+        """What is left of `said` behind the prompt, up to the first stop string; or an object of its fields."""
+        if "response_format" in body:
+            return json.dumps({"name": " Ann", "age": " 7", "city": " Rome"})
         rest = next(said[at:] for at in range(len(said), 0, -1) if body["prompt"].endswith(said[:at]))
         stops = body.get("stop") or []
         return min(
@@ -213,8 +215,9 @@ def asked_of_an_api(guessed_tokens: int | None) -> dict[str, int]:
         )
 
     with serving(answer) as api:
-        backend = sglc.OpenAI("gpt-3.5-turbo-instruct", base_url=api.url, api_key="none")
-        result = sglc.function(num_api_spec_tokens=guessed_tokens)(extracted).run(essay=ESSAY, backend=backend)
+        backend = sglc.OpenAI("a-server-s", base_url=api.url, api_key="none", is_chat_model=False)
+        program = sglc.function(num_api_spec_tokens=guessed_tokens)(extracted)
+        result = program.run(essay=ESSAY, backend=backend, passes=passes)
         assert result["city"] == " Rome", result.text()
         used = result.usage
         return {"requests": len(api.bodies), "prompt_tokens": used.prompt}
@@ -275,6 +278,7 @@ def report() -> dict[str, Any]:
         "prune": both(replace(reviewed.trace(), outputs=("verdict",)), essays, without("prune"), LOCAL),
         "overlap_tools": {"off": called("-overlap_tools"), "on": called(None)},
         "speculate": {"off": asked_of_an_api(None), "on": asked_of_an_api(64)},
+        "fuse_gens": {"off": asked_of_an_api(None), "on": asked_of_an_api(None, "+fuse_gens")},
         "unify": both(graded.trace(), questions * EQUAL, without("unify"), LOCAL, measured_batch),
         "hoist_prefix": both(
             marked.trace(), mixed, without("hoist_prefix"), LOCAL, partial(measured_batch, pages=POOL)
@@ -318,6 +322,7 @@ def main() -> int:
             "prune": 4,
             "overlap_tools": 1,
             "speculate": 1,
+            "fuse_gens": 1,
             "unify": ROWS * EQUAL,
             "reorder": ROWS,
             "hoist_prefix": ESSAYS * 8,

@@ -75,6 +75,10 @@ def _two(s: Any) -> None:
     s += sgl.user("Hi") + sgl.assistant(sgl.gen("x") + " and " + sgl.gen("y"))
 
 
+def _two_held(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", dtype=int) + " and " + sgl.gen("y", dtype=bool))
+
+
 def _text(s: Any) -> None:
     s += "Hi" + sgl.gen("x") + " and " + sgl.gen("y")
 
@@ -100,7 +104,8 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "a text that goes on behind a `gen`": _text,
     "text before a `gen` in its turn": _prefilled,
     "two `gen` in one turn": _two,
-    "the same with `num_api_spec_tokens`": sgl.function(num_api_spec_tokens=64)(_two),
+    "two that are held to forms": _two_held,
+    "two `gen` with `num_api_spec_tokens`": sgl.function(num_api_spec_tokens=64)(_two),
     "text between turns": _beside,
     "a system turn behind others": _late,
     "`image`": _picture,
@@ -146,7 +151,8 @@ def verdict(program: Program, target: Target) -> str:
     except LegalizeError as error:
         return f"no ({error.code})"
     # What is said of the model as a whole is not said of the feature.
-    of_site = [r for r in remarks if r.source == "legalize" and r.message.startswith("`x`: ")]
+    said = [remark.message for remark in remarks if remark.source == "legalize"]
+    of_site = [message for message in said if message.startswith("`x`: ") or "one JSON object" in message]
     return "emulated" if of_site else "yes"
 
 

@@ -121,6 +121,24 @@ def test_passes_that_only_look_change_nothing_but_their_mark(name: str) -> None:
             assert replace(after, ops=rewritten(after.ops, unmarked)) == program
 
 
+def test_fuse_gens_changes_nothing_but_its_marks() -> None:
+    """Random programs hold few neighbours whose texts can be told apart; golden specs have the others."""
+    marked = 0
+    for seed, chat in ((seed, chat) for seed in range(PROGRAMS) for chat in (False, True)):
+        program = random_program(seed, chat=chat, regions=True)
+        for protocol in ("text", "chat"):
+            target = Target("api", protocol=protocol, images=True, takes=Takes(samples=1), guesses=True)
+            after = run_pipeline(program, target, ["fuse_gens"])[0]
+            marks = [op for op in walk(after.ops) if isinstance(op, Gen | Select) and op.fused]
+            marked += len(marks)
+            assert all(not isinstance(op, Gen) or op.sampling.n == 1 for op in marks)
+            unmarked = rewritten(
+                after.ops, lambda op: replace(op, fused=False) if isinstance(op, Gen | Select) else op
+            )
+            assert replace(after, ops=unmarked) == program
+    assert marked >= PROGRAMS // 20
+
+
 def test_aggressive_passes_run_only_when_they_are_asked_for() -> None:
     aggressive = {name for name, made in PASSES.items() if made.exactness is Exactness.AGGRESSIVE}
     assert "reorder" in aggressive

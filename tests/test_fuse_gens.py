@@ -1,0 +1,417 @@
+"""Several fields as one JSON object: counts, values and fallbacks, through official SDKs and over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.retry import Patience
+from sglc.errors import BackendError, LegalizeError
+from sglc.execution.result import Result
+from sglc.ir.grammar import unambiguous
+from sglc.ir.grammar.captures import Captured, capture_form, why_ambiguous
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts
+from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.unambiguous import cut_in_one_way, of_literal
+from sglc.ir.sampling import Sampling
+from tests.api_programs import schema_of
+from tests.api_targets import at
+from tests.depth import at_depth, few
+from tests.fused_programs import RECORDS
+from tests.openai_server import Api, Fault
+from tests.openai_server import serving as serving_answers
+from tests.serving import Server
+from tests.test_speculate import PREFILL
+
+QUICK = Patience(attempts=3, first_wait_s=0.01, longest_wait_s=0.02)
+
+
+@contextmanager
+def openai(url: str, model: str = "gpt-4o", **options: Any) -> Iterator[sgl.OpenAI]:
+    backend = sgl.OpenAI(model, base_url=url, api_key="k", patience=QUICK, **options)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+# -- which texts can be told apart --------------------------------------------------------------------
+
+_PIECES = ("a", "b", "[ab]", "a?", "b*", "(ab)*", "(a|ba)", "a+", "(b|)", "a{1,2}")
+_LENGTH = 7
+
+
+def drawn_parts(seed: int) -> list[ByteDfa]:
+    drawn = Random(seed)
+    parts = []
+    for _ in range(drawn.choice((2, 2, 3))):
+        parts.append(compile_regex("".join(drawn.choices(_PIECES, k=drawn.randint(1, 2)))))
+        if drawn.random() < 0.4:
+            parts.append(of_literal("".join(drawn.choices("ab", k=drawn.randint(1, 2)))))
+    return parts
+
+
+def ways(first: ByteDfa, rest: list[ByteDfa], text: bytes) -> int:
+    """In how many ways `text` is one of `first` and the rest behind it."""
+
+    def fits(parts: list[ByteDfa], left: bytes) -> bool:
+        if len(parts) == 1:
+            return accepts(parts[0], left)
+        return any(accepts(parts[0], left[:at]) and fits(parts[1:], left[at:]) for at in range(len(left) + 1))
+
+    return sum(accepts(first, text[:at]) and fits(rest, text[at:]) for at in range(len(text) + 1))
+
+
+def disagreements(cases: int, proof: Callable[[ByteDfa, list[ByteDfa]], bool | None] = cut_in_one_way) -> int:
+    """How often a proof differs from trying all short texts."""
+    wrong = 0
+    for seed in range(cases):
+        first, *rest = drawn_parts(seed)
+        texts = (bytes(text) for length in range(_LENGTH + 1) for text in product(b"ab", repeat=length))
+        wrong += (proof(first, rest) is True) != all(ways(first, rest, text) < 2 for text in texts)
+    return wrong
+
+
+def test_the_proof_is_what_trying_all_short_texts_shows() -> None:
+    found = [cut_in_one_way(first, rest) for first, *rest in map(drawn_parts, range(200))]
+    assert {*found} == {True, False}
+    assert disagreements(at_depth(15, 60, 600)) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda first, rest: True, lambda first, rest: cut_in_one_way(first, rest[:1])],
+    ids=["nothing is proved", "only the next text is looked at"],
+)  # fmt: skip
+def test_wrong_proofs_are_found(wrong: Callable[..., bool | None]) -> None:
+    assert disagreements(40, wrong) > 0
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "second", "why"),
+    [
+        (Sampling(regex="[a-z]+"), "", Sampling(regex="[0-9]+"), ""),
+        (Sampling(regex="[a-z]+"), "", Sampling(regex="[a-z]+"), "does not say"),
+        (Sampling(), ", ", Sampling(regex="[0-9]+"), ""),  # a comma in the text is followed by no number
+        (Sampling(), ", ", Sampling(), "does not say"),
+        (Sampling(stop=(",",)), ", ", Sampling(), ""),
+        (Sampling(stop=("\n",)), ", ", Sampling(), "does not say"),
+        (Sampling(stop=(", ",)), ", ", Sampling(), "does not say"),  # longer stops are not looked at
+        (Sampling(regex="[a-z ]+", stop=(" ",)), " ", Sampling(), ""),
+        (Sampling(regex="[a-z]+", stop=("ab",)), " ", Sampling(), "its stop string"),
+        (Sampling(json_schema='{"type": "string"}'), "", Sampling(), ""),
+        (Sampling(json_schema='{"type": "integer"}'), "", Sampling(regex="[0-9]+"), "does not say"),
+        (Sampling(json_schema='{"type": ["object", "array"], "items": true}'), " ", Sampling(), "no regular"),
+    ],
+)  # fmt: skip
+def test_ambiguous_texts_are_not_fused(first: Sampling, between: str, second: Sampling, why: str) -> None:
+    said = why_ambiguous([Captured("", "first", first), Captured(between, "second", second)])
+    assert (why in said) if why else said == ""
+
+
+def test_what_takes_too_long_to_prove_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = [
+        Captured("", "first", Sampling(regex="[a-z]+")),
+        Captured(": ", "second", Sampling(regex="[a-z]+")),
+    ]
+    assert why_ambiguous(fields) == ""
+    monkeypatch.setattr(unambiguous, "_MOST_LOOKED_AT", 0)
+    assert "too large" in why_ambiguous(fields)
+
+
+# -- the object ---------------------------------------------------------------------------------------
+
+
+def test_literals_are_properties_where_they_say_more_than_names() -> None:
+    fields = (
+        Captured('{"name": "', "name", Sampling(regex="[a-z]+")),
+        Captured(" lives in ", "name", choices=("Rome", "Oslo")),
+        Captured(" 이름: ", "이름", Sampling()),
+    )
+    form = capture_form(fields, "strict")
+    assert json.loads(form.schema)["properties"] == {
+        "name": {"type": "string", "pattern": "^(?:[a-z]+)$"},
+        "text": {"type": "string", "enum": [" lives in "]},
+        "name_2": {"type": "string", "enum": ["Rome", "Oslo"]},
+        "text_2": {"type": "string", "enum": [" 이름: "]},
+        "value": {"type": "string"},
+    }
+    answer = {"name": "ann", "text": " lives in ", "name_2": "Oslo", "text_2": " 이름: ", "value": 'x"y'}
+    parts = form.split(json.dumps(answer, indent=2))
+    assert [own.read(part) for own, part in zip(form.forms, parts, strict=True)] == ["ann", "Oslo", 'x"y']
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "{", "[]", "{}", '{"a": 1', '{"a": 1, "b": 2}', '{"a": 1} {', '{"a": 1, "a": 1}', '{"a" 1}', '{1: 1}',
+     '{"text": "other", "a": 1}', '{"b": 1}'],
+)  # fmt: skip
+def test_answers_without_the_form_are_read_as_nothing(answer: str) -> None:
+    form = capture_form((Captured("so many: ", "a", Sampling(regex="[0-9]")),), "strict")
+    with pytest.raises(ValueError):  # noqa: PT011  # what is wrong with it, the JSON parser says
+        form.split(answer)
+
+
+# -- ten programs, one request each -------------------------------------------------------------------
+
+
+def check(result: Result, name: str) -> None:
+    assert result.error() is None
+    assert result.usage.calls == 1
+    assert result.usage.saved_calls == len(RECORDS[name].fields) - 1
+    for field, valid in RECORDS[name].fields.items():
+        assert valid(result[field]), (name, field, result[field])
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("name", few(RECORDS, 2))
+def test_a_record_is_one_request_of_a_real_server(server: Server, name: str) -> None:
+    """The official client, and the default model behind `sglc serve`."""
+    rows: list[dict[str, Any]] = [{}] * at_depth(1, 2, 500)
+    with openai(f"{server.url}/v1", server.model) as backend:
+        for result in RECORDS[name].program.run_batch(rows, backend=backend, max_new_tokens=24, seed=1):
+            check(result, name)
+
+
+HOSTILE = (
+    "", " ", '"', "\\", '\\"', '", "age": 7}', "}\n{", "\u2028", "\x00", "é\u0301", "😀", "<|im_end|>", "null",
+    "'; DROP TABLE", "\r\n", "${x}", "{{x}}", "a" * 500, "\u202e", "]]>", "\\u0022",
+)  # fmt: skip
+
+
+def hostile(schema: Any, drawn: Random) -> Any:
+    """A value of a schema: texts that break careless readers, as far as the schema lets them through."""
+    match schema:
+        case {"pattern": pattern}:
+            return matching(compile_regex(pattern), drawn)
+        case {"enum": values}:
+            return drawn.choice(values)
+        case {"anyOf": parts}:
+            return hostile(drawn.choice(parts), drawn)
+        case {"type": "object", "properties": properties}:
+            return {name: hostile(part, drawn) for name, part in properties.items()}
+        case {"type": "array", "items": items, "minItems": least}:
+            return [hostile(items, drawn) for _ in range(least)]
+        case {"type": "integer"}:
+            least, most = schema.get("minimum", -(10**30)), schema.get("maximum", 10**30)
+            return drawn.choice((least, most, drawn.randint(least, most)))
+        case {"type": "number"}:
+            return drawn.choice((0, -1, 0.5, 1e-7, 1e21, 12345678901234567890, 3.0))
+        case {"type": "boolean"}:
+            return drawn.random() < 0.5
+        case {"type": "string"}:
+            return "".join(drawn.choices(HOSTILE, k=drawn.randint(0, 3)))
+    raise AssertionError(schema)
+
+
+def matching(dfa: ByteDfa, drawn: Random) -> str:
+    """A text of an automaton, byte by byte; hostile bytes are likelier."""
+    text, state = bytearray(), 0
+    while not (dfa.accepting[state] and (drawn.random() < 0.1 or set(dfa.moves[state]) == {DEAD})):
+        may = [byte for byte in range(256) if dfa.moves[state][dfa.classes[byte]] != DEAD]
+        text.append(
+            drawn.choice(
+                [byte for byte in may if byte in b'"\\{}\x00\r'] or may if drawn.random() < 0.3 else may
+            )
+        )
+        state = dfa.moves[state][dfa.classes[text[-1]]]
+    return text.decode()
+
+
+def writing(drawn: Random) -> Callable[[dict[str, Any]], Any]:
+    """Answers every request with a hostile value of its schema, spelled in one of JSON's ways."""
+
+    def answer(body: dict[str, Any]) -> str:
+        made = hostile(schema_of(body), drawn)
+        return json.dumps(made, ensure_ascii=drawn.random() < 0.5, indent=drawn.choice((None, 1)))
+
+    return answer
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_hostile_values_stay_in_their_fields(name: str) -> None:
+    rows: list[dict[str, Any]] = [{}] * at_depth(5, 25, 500)
+    with serving_answers(writing(random.Random(name))) as api, openai(api.url, "m") as backend:
+        for result in RECORDS[name].program.run_batch(rows, backend=backend):
+            check(result, name)
+        assert len(api.bodies) == len(rows)
+
+
+@sgl.function
+def repair(s: Any) -> None:
+    s += sgl.user("It broke.")
+    s += sgl.assistant(
+        "Urgency: " + sgl.select("urgency", choices=["low", "high"]) + ", to be mended in "
+        + sgl.gen("days", dtype=int) + " days; again: " + sgl.gen("again", dtype=bool)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model", few(["anthropic:claude-opus-4-8", "gemini:gemini-2.5-flash", "openai:gpt-5"], 1)
+)
+def test_other_protocols_ask_for_the_same_object(model: str) -> None:
+    with serving_answers(writing(Random(7))) as api, at(api, model) as backend:
+        result = repair.run(backend=backend)
+        assert (result.error(), result.usage.calls) == (None, 1)
+        assert (result["urgency"] in ("low", "high"), result["again"] in ("True", "False")) == (True, True)
+        (body,) = api.bodies
+        assert list(schema_of(body)["properties"]) == ["urgency", "text", "days", "text_2", "again"]
+
+
+# -- three fields behind a few-shot prompt ------------------------------------------------------------
+
+SHOTS = "".join(f"Text: {name} is {age} and lives in Rome.\nName: {name}\nAge: {age}\nCity: Rome\n\n"
+                for name, age in (("Ann", 31), ("Bob", 42), ("Eve", 53)))  # fmt: skip
+FIELDS = {"name": "Ida", "age": "7", "city": "Oslo"}
+
+
+def three(s: Any) -> None:
+    s += "Name: " + sgl.gen("name", regex="[A-Z][a-z]{1,8}", temperature=0)
+    s += "\nAge: " + sgl.gen("age", regex="[0-9]{1,3}", temperature=0)
+    s += "\nCity: " + sgl.gen("city", regex="[A-Z][a-z]{1,8}", temperature=0)
+
+
+@sgl.function
+def in_text(s: Any, row: int = 0) -> None:
+    s += f"{SHOTS}Text: Ida ({row}) is 7 and lives in Oslo.\n"
+    three(s)
+
+
+@sgl.function
+def in_chat(s: Any, row: int = 0) -> None:
+    s += sgl.user(f"{SHOTS}Text: Ida ({row}) is 7 and lives in Oslo.")
+    with s.assistant():
+        three(s)
+
+
+WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "completions": (in_text, {"is_chat_model": False}),
+    "chat": (in_chat, {"takes": PREFILL}),
+}
+
+
+def field_by_field(mismatches: int) -> Callable[[dict[str, Any]], Any]:
+    """A model that goes on in the text, one field at a time; in so many rows of 100 it writes no object."""
+
+    def answer(body: dict[str, Any]) -> str:
+        schema = schema_of(body)
+        said = str(body.get("prompt") or "".join(str(turn["content"]) for turn in body["messages"]))
+        if set(schema["properties"] if schema else ()) == {*FIELDS}:
+            row = int(re.findall(r"Ida \((\d+)\)", said)[-1])
+            broken = ("no object", '{"name": "Ida"}', '{"name": "IDA", "age": "7", "city": "Oslo"}', "{")
+            return broken[row % 4] if row * 37 % 100 < mismatches else json.dumps({**FIELDS, "age": "7"})
+        label = re.findall(r"(\w+): ?$", said.rstrip() + " ")[-1].casefold()
+        return json.dumps({"value": FIELDS[label]}) if schema else FIELDS[label]
+
+    return answer
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_three_fields_are_one_call_and_a_third_of_the_tokens(way: str, server: Server) -> None:
+    program, options = WAYS[way]
+    with openai(f"{server.url}/v1", server.model, **options) as backend:
+        plain = program.run(backend=backend, seed=1)
+        fused = program.run(backend=backend, seed=1, passes=["+fuse_gens"])
+        assert (plain.error(), fused.error()) == (None, None)
+    assert (plain.usage.calls, fused.usage.calls) == (3, 1)
+    assert plain.usage.prompt >= 2.9 * fused.usage.prompt
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mismatches", few([0, 25, 50, 100], 2))
+def test_what_is_no_object_is_asked_for_field_by_field(way: str, mismatches: int) -> None:
+    program, options = WAYS[way]
+    rows = [{"row": row} for row in range(at_depth(8, 20, 100))]
+    with serving_answers(field_by_field(mismatches)) as api, openai(api.url, "m", **options) as backend:
+        plain = program.run_batch(rows, backend=backend)
+        alone = len(api.bodies)
+        fused = program.run_batch(rows, backend=backend, passes=["+fuse_gens"])
+        asked = len(api.bodies) - alone
+    assert [dict(result.variables) for result in fused] == [dict(result.variables) for result in plain]
+    assert [result.text() for result in fused] == [result.text() for result in plain]
+    broken = sum(row["row"] * 37 % 100 < mismatches for row in rows)
+    assert (alone, asked) == (3 * len(rows), len(rows) + 3 * broken)
+    assert sum(result.usage.calls for result in fused) == asked
+
+
+def test_a_whole_turn_is_asked_for_again_and_then_fails() -> None:
+    with serving_answers(lambda body: "no object") as api, openai(api.url) as backend:
+        error = RECORDS["ticket"].program.run(backend=backend, seed=4).error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC546"
+        assert len({body["seed"] for body in api.bodies}) == len(api.bodies) == 3
+
+
+def test_what_cannot_be_fused_is_refused_before_the_first_request() -> None:
+    @sgl.function
+    def names(s: Any) -> None:
+        s += sgl.user("Who?")
+        s += sgl.assistant(sgl.gen("first", regex="[a-z]+") + sgl.gen("last", regex="[a-z]+"))
+
+    with serving_answers(lambda body: "x") as api, openai(api.url) as backend:
+        error = names.run(backend=backend).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, api.bodies) == ("SGLC317", [])
+        assert "where `first` ends" in error.note
+
+
+# -- equal branches -----------------------------------------------------------------------------------
+
+
+@sgl.function
+def ideas(s: Any, size: int = 8) -> Any:
+    s += sgl.user("What for?")
+    forks = s.fork(size)
+    for fork in forks:
+        fork += sgl.assistant(sgl.gen("idea", max_tokens=8))
+    return [fork["idea"] for fork in forks]
+
+
+SEVERAL = replace(PREFILL, samples=8, prefill=False)
+
+
+def several(body: dict[str, Any]) -> Any:
+    return [f"idea {number}" for number in range(body.get("n", 1))] if body.get("n", 1) > 1 else "one idea"
+
+
+def counted(api: Api) -> list[int]:
+    return [body.get("n", 1) for body in api.bodies]
+
+
+def test_equal_branches_are_the_samples_of_one_request() -> None:
+    with serving_answers(several) as api, openai(api.url, takes=SEVERAL) as backend:
+        result = ideas.run(backend=backend)
+        assert result.ret_value == [f"idea {number}" for number in range(8)]
+        assert counted(api) == [8]
+        one = ideas.run(size=1, backend=backend).usage.prompt
+        assert result.usage.prompt == one  # counted once
+        assert (result.usage.calls, result.usage.saved_calls) == (1, 7)
+        api.bodies.clear()
+        assert len(ideas.run(size=11, backend=backend).ret_value) == 11
+        assert counted(api) == [8, 3]
+
+
+@pytest.mark.parametrize("asked", [{"seed": 3}, {"temperature": 0}], ids=str)
+def test_branches_with_a_seed_or_none_to_draw_are_asked_for_one_by_one(asked: dict[str, Any]) -> None:
+    with serving_answers(several) as api, openai(api.url, takes=SEVERAL) as backend:
+        ideas.run(backend=backend, **asked).sync()
+        assert {*counted(api)} == {1}
+
+
+def test_branches_of_a_failed_request_all_fail() -> None:
+    def failing(body: dict[str, Any]) -> Any:
+        return Fault(400)
+
+    with serving_answers(failing) as api, openai(api.url, takes=SEVERAL) as backend:
+        assert isinstance(ideas.run(backend=backend).error(), BackendError)
+        assert counted(api) == [8]
