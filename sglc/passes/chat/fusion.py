@@ -192,6 +192,4 @@ def _said(run: _Run) -> str:
     if not names:
         return f"{last} is a property of one JSON object, and the text before it another one"
     calls = "1 call less" if len(names) == 1 else f"{len(names)} calls less"
-    return (
-        f"{', '.join(names)} and {last} are one structured-output request, {calls}: properties of one JSON object"
-    )
+    return f"{', '.join(names)} and {last} are one structured-output request, {calls}: properties of one JSON object"
