@@ -114,7 +114,7 @@ def test_wrong_proofs_are_found(wrong: Callable[..., bool | None]) -> None:
     ],
 )  # fmt: skip
 def test_ambiguous_texts_are_not_fused(first: Sampling, between: str, second: Sampling, why: str) -> None:
-    said = why_ambiguous([Captured("", "first", first), Captured(between, "second", second)])
+    said = why_ambiguous((Captured("", "first", first), Captured(between, "second", second)))
     assert (why in said) if why else said == ""
 
 
@@ -143,7 +143,7 @@ def test_literals_are_properties_where_they_say_more_than_names() -> None:
         "text": {"type": "string", "enum": [" lives in "]},
         "name_2": {"type": "string", "enum": ["Rome", "Oslo"]},
         "text_2": {"type": "string", "enum": [" 이름: "]},
-        "value": {"type": "string"},
+        "value": {"type": "string", "pattern": r"^[\s\S]{0,512}$"},
     }
     answer = {"name": "ann", "text": " lives in ", "name_2": "Oslo", "text_2": " 이름: ", "value": 'x"y'}
     parts = form.split(json.dumps(answer, indent=2))
@@ -165,7 +165,8 @@ def test_answers_without_the_form_are_read_as_nothing(answer: str) -> None:
 
 
 def check(result: Result, name: str) -> None:
-    assert result.error() is None
+    error = result.error()
+    assert error is None, error.note
     assert result.usage.calls == 1
     assert result.usage.saved_calls == len(RECORDS[name].fields) - 1
     for field, valid in RECORDS[name].fields.items():
@@ -363,6 +364,23 @@ def test_what_cannot_be_fused_is_refused_before_the_first_request() -> None:
         assert isinstance(error, LegalizeError)
         assert (error.code, api.bodies) == ("SGLC317", [])
         assert "where `first` ends" in error.note
+
+
+@sgl.function
+def joined(s: Any, between: str) -> None:
+    s += sgl.user("Who?")
+    s += sgl.assistant(sgl.gen("first", regex="[a-z]+") + between + sgl.gen("last", regex="[a-z]+"))
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_texts_that_only_a_run_knows_are_looked_at_there(mode: Any) -> None:
+    answer = json.dumps({"first": "ann", "last": "lee"})
+    with serving_answers(lambda body: answer) as api, openai(api.url) as backend:
+        assert joined.run(between=" ", backend=backend, mode=mode)["last"] == "lee"
+        assert len(api.bodies) == 1
+        error = joined.run(between="x", backend=backend, mode=mode).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, len(api.bodies)) == ("SGLC317", 1)
 
 
 # -- equal branches -----------------------------------------------------------------------------------

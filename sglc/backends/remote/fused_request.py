@@ -9,9 +9,9 @@ from sglc.backends.remote.answers import Reply, chosen, gen_answer, read_with, s
 from sglc.backends.remote.joint_request import JointReply
 from sglc.backends.remote.prompts import open_turn
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
-from sglc.errors import BackendError
+from sglc.errors import BackendError, LegalizeError, SglcError
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
-from sglc.ir.grammar.captures import Captured, CaptureForm, capture_form
+from sglc.ir.grammar.captures import Captured, CaptureForm, capture_form, most_characters, why_ambiguous
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import GenNode, RoleMark
 from sglc.ir.target import Takes
@@ -35,6 +35,7 @@ async def ask_fused(
 
     Raises:
         BackendError: SGLC546, no answer has the form.
+        LegalizeError: SGLC317, the turn's texts cannot be told apart.
     """
     prompt, before = open_turn(request.prompt) if chat else (request.prompt, "")
     in_turns = any(isinstance(item, RoleMark) for item in request.prompt)
@@ -42,9 +43,10 @@ async def ask_fused(
     own = replace(request, behind=(), streams=False)
     members = [own, *(replace(own, index=b.index, node=b.node, choices=b.choices) for b in request.behind)]
     befores = [before, *(behind.before for behind in request.behind)]
-    form = capture_form(tuple(map(_captured, members, befores)), takes.json_schema)
-    asked, spent, failed = _asked(members, form, takes), Usage(), None
-    for attempt in range(1 + retries if anew else 1):
+    captured = tuple(map(_captured, members, befores))
+    form = capture_form(captured, takes.json_schema)
+    asked, spent, failed = _asked(members, form, takes), Usage(), _unproved(request, captured)
+    for attempt in range(0 if failed else 1 + retries if anew else 1):
         node = replace(asked, seed=None if asked.seed is None else asked.seed + attempt)
         said = await once(replace(own, node=node, prompt=prompt, choices=()))
         spent += said.usage
@@ -56,6 +58,18 @@ async def ask_fused(
         raise failed
     single = await alone(replace(request, node=replace(request.node, fused=False), behind=()))
     return replace(single, event=replace(single.event, usage=single.event.usage + spent), alone=True)
+
+
+def _unproved(request: ApiRequest, captured: tuple[Captured, ...]) -> SglcError | None:
+    """Why one object cannot be asked for, as far as only the run knows what stands between."""
+    why = why_ambiguous(captured)
+    if not why:
+        return None
+    return LegalizeError(
+        "SGLC317", f"the turn of `{request.node.site.name}` cannot be one JSON object", request.node.loc,
+        note=f"the model begins every answer anew, and {why}",
+        hint="end the turn and ask again, or change the text between",
+    )  # fmt: skip
 
 
 def _captured(member: ApiRequest, before: str) -> Captured:
@@ -92,7 +106,10 @@ def _answer(members: Sequence[ApiRequest], form: CaptureForm, said: JointReply, 
             Reply(part, "stop"),
         )
         if isinstance(member.node, GenNode):
-            sample = sample_of(reply, member.node.sampling, own, member.node.site.name)
+            sampling = member.node.sampling
+            sample = sample_of(reply, sampling, own, member.node.site.name)
+            if not sampling.constrained and len(sample.text) >= most_characters(sampling):
+                sample = replace(sample, finish="length")
             answers.append(gen_answer(member, (sample,), usage))
         else:
             answers.append(chosen(member, reply, own, usage))

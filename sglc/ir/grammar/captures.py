@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,10 +21,11 @@ from sglc.ir.grammar.dfa import ByteDfa
 from sglc.ir.grammar.fsm_summary import automaton_of_choices
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.schema_regex import schema_regex
+from sglc.ir.grammar.schema_subsets import SUBSETS
 from sglc.ir.grammar.unambiguous import can_hold, cut_in_one_way, ended_by, of_literal
 from sglc.ir.sampling import Sampling
 
-_FREE = AnswerForm(json.dumps({"type": "object", "properties": {KEY: {"type": "string"}}}), True)
+_CHARACTERS_A_TOKEN = 4  # about: how long a free text may become
 _WORDS = re.compile(r"[^\W_]+")
 _NAMES = re.compile(r"[^A-Za-z0-9_-]+")  # what vendors take no property's name with
 _LONGEST_NAME = 40
@@ -47,7 +48,8 @@ class Captured:
         """
         if self.sampling is None:
             return form_of_choices(self.choices)
-        form = form_of(self.sampling, "strict" if subset == "full" else subset) or _FREE
+        subset = "strict" if subset == "full" else subset
+        form = form_of(self.sampling, subset) or _free(self.sampling, subset)
         if "$defs" in json.loads(form.schema):
             raise LegalizeError("SGLC313", "its `json_schema` has definitions")
         return form
@@ -127,7 +129,8 @@ def capture_form(captured: tuple[Captured, ...], subset: str) -> CaptureForm:
     return CaptureForm(json.dumps(whole, ensure_ascii=False), tuple(keys), tuple(forms), tuple(literals))
 
 
-def why_ambiguous(captured: Sequence[Captured]) -> str:
+@lru_cache(maxsize=256)
+def why_ambiguous(captured: tuple[Captured, ...]) -> str:
     """Why the text of all of them does not say where each one ends; "" if it surely does."""
     automata = []
     for one in captured:
@@ -144,6 +147,21 @@ def why_ambiguous(captured: Sequence[Captured]) -> str:
             case False:
                 return f"where `{one.name}` ends, the text behind it does not say"
     return ""
+
+
+def most_characters(sampling: Sampling) -> int:
+    """The most characters of a free text in an object, where a `pattern` can say so."""
+    return _CHARACTERS_A_TOKEN * sampling.max_tokens
+
+
+def _free(sampling: Sampling, subset: str) -> AnswerForm:
+    """The form of a text that is held to none: an end has to come before the object's own limit."""
+    schema = {"type": "string"}
+    if "pattern" in SUBSETS[subset].kept["string"]:
+        stops = re.escape("".join(stop for stop in sampling.stop if len(stop) == 1))
+        others = f"[^{stops}]" if stops else r"[\s\S]"
+        schema["pattern"] = f"^{others}{{0,{most_characters(sampling)}}}$"
+    return AnswerForm(json.dumps({"type": "object", "properties": {KEY: schema}}), True)
 
 
 def _says_no_more(literal: str, name: str) -> bool:

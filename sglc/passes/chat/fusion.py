@@ -93,7 +93,7 @@ class _Fusing:
 
     def run(self, first: Gen | Select, before: Sequence[Append]) -> _Run:
         """The longest run from `first` on whose members may be in one object."""
-        ops, captured = [first], [_captured(first, "")]
+        ops, captured, written = [first], [_captured(first, "")], _written(first, ())
         why = self.why_not(first)
         if not why and not all(self.uses.known(text.text) for text in before):
             why = "the text before it holds what is generated"
@@ -105,8 +105,10 @@ class _Fusing:
             if not why:
                 ops.append(follower)
                 captured.append(_captured(follower, "".join(str(text.text) for text in texts)))
+                written = written and _written(follower, texts)
         ambiguous = ""
-        while len(ops) > 1 and (said := why_ambiguous(captured)):
+        # What only a run knows, the back end looks at before it asks.
+        while len(ops) > 1 and written and (said := why_ambiguous(tuple(captured))):
             ambiguous = said
             del ops[-1], captured[-1]
         return _Run(ops, before, ambiguous or why)
@@ -158,8 +160,8 @@ class _Fusing:
     def why_not(self, op: Gen | Select) -> str:
         """Why no object can have it; "" if one can."""
         if isinstance(op, Select):
-            if not all(isinstance(choice, str) for choice in op.choices):
-                return f"the choices of `{op.site.name}` are not known before"
+            if not all(self.uses.known(choice) for choice in op.choices):
+                return f"the choices of `{op.site.name}` hold what is generated"
             if self.target.scores_tokens or op.method != SELECT_METHODS[0]:
                 return f"`{op.site.name}` is decided by log-probabilities"
         elif why := alone(op, ("stop_regex",)):
@@ -174,9 +176,8 @@ class _Fusing:
         self, ops: Sequence[Gen | Select], follower: Gen | Select, texts: Sequence[Append]
     ) -> str:
         """Why one object cannot have it together with those before it; "" if it can."""
-        for text in texts:
-            if not isinstance(text.text, str):
-                return "what stands between them is not known when the program is compiled"
+        if not all(self.uses.known(text.text) for text in texts):
+            return "what stands between them holds what is generated"
         gens = [op for op in (*ops, follower) if isinstance(op, Gen)]
         return next(filter(None, (sampled_otherwise(gens[0], gen) for gen in gens[1:])), "")
 
@@ -187,9 +188,16 @@ def _captured(op: Gen | Select, before: str) -> Captured:
     return Captured(before, op.site.name, choices=tuple(map(str, op.choices)))
 
 
+def _written(op: Gen | Select, texts: Sequence[Append]) -> bool:
+    """Whether the program itself says what may stand there, and in the texts before it."""
+    said = [*(text.text for text in texts), *(op.choices if isinstance(op, Select) else ())]
+    return all(isinstance(text, str) for text in said)
+
+
 def _said(run: _Run) -> str:
     *names, last = (f"`{op.site.name}`" for op in run.ops)
     if not names:
         return f"{last} is a property of one JSON object, and the text before it another one"
     calls = "1 call less" if len(names) == 1 else f"{len(names)} calls less"
-    return f"{', '.join(names)} and {last} are one structured-output request, {calls}: properties of one JSON object"
+    many = f"{', '.join(names)} and {last}"
+    return f"{many} are one structured-output request, {calls}: properties of one JSON object"
