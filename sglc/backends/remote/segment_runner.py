@@ -24,6 +24,7 @@ from sglc.ir.plan.segment import (
     NodeResult,
     Segment,
     SelectNode,
+    origin,
 )
 
 
@@ -227,20 +228,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
             and twin.sampling == node.sampling
             and not (twin.fused or twin.ahead or other in self.finished or other in self.tasks)
             and not (other in self.guessed or other in self.promised)
-            and self.origin(twin.stream) == self.origin(node.stream)
+            and origin(self.nodes, twin.stream) == origin(self.nodes, node.stream)
         ]
-
-    def origin(self, stream: int) -> tuple[object, ...]:
-        """What the prompt of a node consists of: the node that it goes on from, and the parts behind that."""
-        parts: tuple[object, ...] = ()
-        while True:
-            match self.nodes[stream]:
-                case ForkNode(before):
-                    stream = before
-                case ExtendNode(before, more):
-                    stream, parts = before, (*more, *parts)
-                case _:
-                    return (stream, *parts)
 
     def behind_alone(self, index: int) -> bool:
         """Whether guessing did not pay somewhere before node `index`."""

@@ -18,6 +18,7 @@ from sglc.explain.estimate.abstract_values import (
     last,
     text_of,
 )
+from sglc.explain.estimate.api_requests import requests_of
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.intervals import ZERO, Interval, between, sure
 from sglc.explain.estimate.limits import completion, kept
@@ -158,8 +159,7 @@ class SegmentWalk:
             after = last([after, *(choice.after for choice in choices)])
             symbols, extra, scored, text, new = self.chosen(node, site, line, symbols, choices)
         tally, shared = self.counts(site, symbols, extra, scored, new)
-        if (node.fused or getattr(node, "ahead", 0) > 0) and self.seen.target.guesses:
-            tally = replace(tally, calls=between(0, 1))  # the request of an earlier one may answer it
+        tally = requests_of(tally, node, self.segment.nodes, self.seen.target)
         earlier = after.chain
         chain = CallChain(base_site(site), 1, new, None)
         if earlier is not None:

@@ -204,6 +204,19 @@ def behind(segment: Segment, index: int) -> set[int]:
     return seen
 
 
+def origin(nodes: Sequence[Node], stream: int) -> tuple[int | Part, ...]:
+    """What the prompt of a node consists of: the node that it goes on from, and the parts behind that."""
+    parts: tuple[Part, ...] = ()
+    while True:
+        match nodes[stream]:
+            case ForkNode(before):
+                stream = before
+            case ExtendNode(before, more):
+                stream, parts = before, (*more, *parts)
+            case _:
+                return (stream, *parts)
+
+
 def joined(parts: Iterable[_P]) -> list[_P]:
     """Parts of a prompt with neighbouring texts as one: how they were appended makes no difference."""
     out: list[Any] = []
