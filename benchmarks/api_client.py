@@ -1,0 +1,173 @@
+"""What a batch costs on an API beside the vendor's SDK: programs of three generations on a server that waits 20 ms.
+
+The same requests are made by a bare loop of the same SDK in the same process, in turns with ours; the server is
+a process of its own. What is told is the processor's time of a generation beyond the loop's, how long the batch
+takes beside it, and how many threads there were.
+
+    python benchmarks/api_client.py [--rows N] [--rounds N]     # writes benchmarks/results/api_client-<cpu>.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from machine import ROOT, result_path, setting
+
+import sglc as sgl
+
+GOAL_US, GOAL_WALL = 100.0, 1.15
+DELAY_S = 0.02
+CONNECTIONS = (16, 64)
+GENS = 3
+ANSWER = json.dumps({
+    "id": "c", "object": "chat.completion", "created": 1, "model": "m",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a fine answer"}}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
+}).encode()  # fmt: skip
+_WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+    len(ANSWER),
+    ANSWER,
+)
+
+
+@sgl.function
+def chain(s: Any, question: str) -> None:
+    """Three turns, each with an answer."""
+    s += sgl.user(f"Question: {question}") + sgl.assistant(sgl.gen("answer", max_tokens=16))
+    s += sgl.user("Why?") + sgl.assistant(sgl.gen("reason", max_tokens=16))
+    s += sgl.user("A grade?") + sgl.assistant(sgl.gen("grade", max_tokens=16))
+
+
+# -- the server ----------------------------------------------------------------------------------------
+
+
+async def serve() -> None:
+    """Answer every request 20 ms later, until the input ends."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await asyncio.sleep(DELAY_S)
+                writer.write(_WHOLE)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+# -- two clients ---------------------------------------------------------------------------------------
+
+
+def bare(url: str, rows: int, connections: int) -> None:
+    """The SDK alone: the requests that the batch makes, as many rows at once as there are connections."""
+    import openai
+
+    async def ask() -> None:
+        places = asyncio.Semaphore(connections)
+        async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
+
+            async def row(number: int) -> None:
+                turns: list[Any] = []
+                for said in (f"Question: {number}", "Why?", "A grade?"):
+                    turns.append({"role": "user", "content": said})
+                    async with places:
+                        made = await client.chat.completions.create(
+                            model="m", messages=turns, max_tokens=16, seed=number
+                        )
+                    turns.append({"role": "assistant", "content": made.choices[0].message.content})
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(rows):
+                    group.create_task(row(number))
+
+    asyncio.run(ask())
+
+
+def ours(url: str, rows: int, connections: int) -> None:
+    """The same as a batch of a program."""
+    backend = sgl.OpenAI("m", base_url=url, api_key="k", concurrency=connections)
+    batch = [{"question": str(number)} for number in range(rows)]
+    results = chain.run_batch(batch, backend=backend, num_threads=4 * connections)
+    assert all(result["grade"] == "a fine answer" for result in results)
+    backend.close()
+
+
+def measured(run: Callable[[], None], generations: int) -> dict[str, float]:
+    """Processor's time of a generation in microseconds, seconds, and the most threads."""
+    most, over = threading.active_count(), threading.Event()
+
+    def count() -> None:
+        nonlocal most
+        while not over.wait(0.05):
+            most = max(most, threading.active_count() - 1)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    run()
+    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+    over.set()
+    counter.join()
+    return {"cpu_us": cpu_s / generations * 1e6, "seconds": took_s, "threads": most}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        asyncio.run(serve())
+        return 0
+    figures: dict[str, Any] = {}
+    with subprocess.Popen(
+        [sys.executable, __file__, "--serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        ways = {"bare": bare, "sglc": ours}
+        for way in ways.values():  # imports, first compilation
+            way(url, 8, 8)
+        for connections in CONNECTIONS:
+            rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+            for _ in range(asked.rounds):
+                for name, way in ways.items():
+                    made = measured(lambda way=way: way(url, asked.rows, connections), GENS * asked.rows)  # type: ignore[misc]
+                    rounds[name].append(made)
+            found = {
+                name: {key: statistics.median(one[key] for one in made) for key in made[0]}
+                for name, made in rounds.items()
+            }
+            more = found["sglc"]["cpu_us"] - found["bare"]["cpu_us"]
+            wall = found["sglc"]["seconds"] / found["bare"]["seconds"]
+            figures[str(connections)] = {**found, "beyond_the_sdk_us": more, "wall_ratio": wall}
+            print(f"{connections} connections: {more:.0f} us beyond the SDK's {found['bare']['cpu_us']:.0f}, "
+                  f"{wall:.2f} times its time, {found['sglc']['threads']:.0f} threads", file=sys.stderr)  # fmt: skip
+        server.stdin.close()
+    result = {"rows": asked.rows, "goals": {"us": GOAL_US, "wall": GOAL_WALL}, "figures": figures, **setting()}
+    result_path("api_client").write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
