@@ -75,6 +75,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/compile_time.py
 	$(PY) benchmarks/frontend.py
+	$(PY) benchmarks/api_client.py
 	$(PY) benchmarks/plans.py
 	$(PY) benchmarks/long_batch.py
 	$(PY) benchmarks/batch_output.py

@@ -1,10 +1,10 @@
-"""What a batch costs on an API beside the vendor's SDK: programs of three generations on a server that waits 20 ms.
+"""What a batch costs on an API beside the vendor's SDK: three generations a row, a server that waits 20 ms.
 
 The same requests are made by a bare loop of the same SDK in the same process, in turns with ours; the server is
 a process of its own. What is told is the processor's time of a generation beyond the loop's, how long the batch
 takes beside it, and how many threads there were.
 
-    python benchmarks/api_client.py [--rows N] [--rounds N]     # writes benchmarks/results/api_client-<cpu>.json
+    python benchmarks/api_client.py [--rows N] [--rounds N]   # writes benchmarks/results/api_client-<cpu>.json
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ CONNECTIONS = (16, 64)
 GENS = 3
 ANSWER = json.dumps({
     "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a fine answer"}}],
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a fine answer"}},
+    ],
     "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
 }).encode()  # fmt: skip
 _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
@@ -161,8 +163,10 @@ def main() -> int:
             more = found["sglc"]["cpu_us"] - found["bare"]["cpu_us"]
             wall = found["sglc"]["seconds"] / found["bare"]["seconds"]
             figures[str(connections)] = {**found, "beyond_the_sdk_us": more, "wall_ratio": wall}
-            print(f"{connections} connections: {more:.0f} us beyond the SDK's {found['bare']['cpu_us']:.0f}, "
-                  f"{wall:.2f} times its time, {found['sglc']['threads']:.0f} threads", file=sys.stderr)  # fmt: skip
+            sdk_us = found["bare"]["cpu_us"]
+            threads = found["sglc"]["threads"]
+            print(f"{connections} connections: {more:.0f} us beyond the SDK's {sdk_us:.0f}, "
+                  f"{wall:.2f} times its time, {threads:.0f} threads", file=sys.stderr)  # fmt: skip
         server.stdin.close()
     result = {"rows": asked.rows, "goals": {"us": GOAL_US, "wall": GOAL_WALL}, "figures": figures, **setting()}
     result_path("api_client").write_text(json.dumps(result, indent=1) + "\n")

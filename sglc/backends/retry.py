@@ -93,7 +93,7 @@ async def patiently(
         BackendError: SGLC542, the API refuses the request; SGLC543, it could not be had in as many attempts,
             or in as much time, as `patience` has.
     """
-    jitter = random.Random(seed)
+    jitter: random.Random | None = None  # seeding one takes longer than most of what is done here
     left_s = patience.total_s
     for number in range(1, patience.attempts + 1):
         async with places:
@@ -111,6 +111,7 @@ async def patiently(
         if told():
             raise _given_up("SGLC543", "broke off its answer for", name, trouble, number)
         wait_s = min(patience.longest_wait_s, patience.first_wait_s * 2 ** (number - 1))
+        jitter = jitter or random.Random(seed)
         wait_s = max(wait_s * jitter.uniform(0.5, 1.0), trouble.wait_s or 0.0)
         if number == patience.attempts or wait_s >= left_s:
             late = "" if number == patience.attempts else f"; in {wait_s:.0f} s it would be too late"

@@ -30,6 +30,8 @@ from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
 
+_USUAL = Sampling()
+
 
 def bodies(request: ApiRequest, model: ApiModel, name: str) -> tuple[RequestBody, ...]:
     """The requests that answer one generation or choice, none of them streaming.
@@ -123,11 +125,10 @@ def _extensions(sampling: Sampling, form: AnswerForm | None) -> dict[str, Any]:
 
     Only what `Takes` allows comes here.
     """
-    usual = Sampling()
     names = ["top_k", "min_p", "min_tokens", "stop_token_ids", "ignore_eos"]
     names += ["regex", "ebnf"] if form is None else []
     given = (
-        (name, getattr(sampling, name)) for name in names if getattr(sampling, name) != getattr(usual, name)
+        (name, getattr(sampling, name)) for name in names if getattr(sampling, name) != getattr(_USUAL, name)
     )
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given}
 

@@ -179,6 +179,11 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
         text = read_with(form.read, text, reply.finish, name)
         if sampling.regex is not None and not accepted(sampling.regex, text):
             raise _not_held(name, f"it does not match `{sampling.regex}`", text)
+    if not (sampling.stop or sampling.stop_regex) and text is reply.text and text.isascii():  # most are this
+        return Sample(
+            text, (UNKNOWN_ID,) * len(reply.logprobs), reply.finish, reply.logprobs, reply.texts,
+            reply.top_logprobs,
+        )  # fmt: skip
     cut = Cut(sampling)
     kept = cut.push(text) + cut.finish()
     count = len(reply.logprobs)

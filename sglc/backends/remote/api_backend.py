@@ -257,14 +257,15 @@ class ApiBackend(ABC):
             return await self._heard(client, request, body, tell)
 
         answer, tries = await self.tried(request, body, attempt, lambda: told)
-        return replace(answer, usage=replace(answer.usage, calls=tries))
+        # Of one attempt the answer itself counts a call.
+        return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
 
     async def _heard(
         self, client: Any, request: ApiRequest, body: RequestBody, tell: Callable[[str], None]
     ) -> Answer:
         """A streamed answer of one sample."""
         assert isinstance(request.node, GenNode)
-        cut, heard, usage = Cut(request.node.sampling), list[Piece](), Usage()
+        cut, heard, usage = Cut(request.node.sampling), list[Piece](), Usage(calls=1)
         async with aclosing(self.pieces(client, body)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 usage = piece.usage or usage
