@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from machine import ROOT, result_path, setting
@@ -154,7 +155,7 @@ def main() -> int:
             rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
             for _ in range(asked.rounds):
                 for name, way in ways.items():
-                    made = measured(lambda way=way: way(url, asked.rows, connections), GENS * asked.rows)  # type: ignore[misc]
+                    made = measured(partial(way, url, asked.rows, connections), GENS * asked.rows)
                     rounds[name].append(made)
             found = {
                 name: {key: statistics.median(one[key] for one in made) for key in made[0]}
