@@ -18,6 +18,7 @@ from sglc.serve.access_log import AccessLog
 from sglc.serve.app import Service, make_app, make_direct
 from sglc.serve.direct import Direct
 from sglc.serve.limits import Limits
+from sglc.serve.metrics import Metrics
 from sglc.serve.sending import EventStream
 
 WORDS = " one two three"
@@ -60,7 +61,7 @@ def sent(
     async def send(message: Message) -> None:
         answered.append(message)
 
-    asyncio.run(AccessLog(app, written=False)(scope, receive, send))
+    asyncio.run(AccessLog(app, Metrics(), written=False)(scope, receive, send))
     return answered
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
@@ -20,8 +21,10 @@ from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.drain import Drain
+from sglc.serve.exposition import Exposition
 from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
+from sglc.serve.metrics import Metrics
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, ServedTokenizer, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
@@ -51,6 +54,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     drain: Drain = field(default_factory=Drain)
     queue: Queue = field(default_factory=Queue)
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -65,11 +69,18 @@ def make_direct(service: Service) -> ASGIApp:
 
 
 def _made(service: Service) -> tuple[FastAPI, Endpoints]:
-    app = FastAPI(title="sglc", max_body_size=service.limits.body, responses={"default": DESCRIBED})
+    app = FastAPI(
+        title="sglc",
+        max_body_size=service.limits.body,
+        responses={"default": DESCRIBED},
+        telemetry={"exclude": lambda scope: True},  # it tells of paths and bodies; we have spans of our own
+    )
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
     _add_state(app, service)
+    service.metrics.model = service.name
+    service.metrics.paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     return app, endpoints
 
 
@@ -214,6 +225,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     backend, tokenizer = service.backend, service.tokenizer
     info = _Shared(lambda: asyncio.to_thread(backend.server_info))
     flush = _Shared(lambda: asyncio.to_thread(backend.flush_cache))
+    exposition = Exposition(service.metrics)
 
     @app.get("/health")
     @app.get("/health_generate", include_in_schema=False)
@@ -251,10 +263,22 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/get_server_info")
     @app.get("/server_info", include_in_schema=False)
     async def server_info() -> Response:
-        known = await info.ask()
-        if "pages" in known:  # of requests that run now
-            known = {**known, "used_pages": known["pages"] - known["free_pages"] - known["cached_pages"]}
-        return as_json(known)
+        told = {
+            "served_model_name": service.name,
+            "limits": asdict(service.limits),
+            "active_requests": service.metrics.active,
+        }
+        return as_json({**told, **await info.ask()})
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                known = await info.ask()
+        except (TimeoutError, SglcError):
+            known = None
+        text, kind = exposition.text(known, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
     @app.post("/flush_cache")
     async def flush_cache() -> Response:

@@ -13,6 +13,7 @@ from sglc.serve.deadline import Deadline
 from sglc.serve.drain import Drain, ended
 from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits, Queue
+from sglc.serve.metrics import Metrics
 from sglc.serve.plain_errors import in_one_form
 from sglc.serve.problems import Refusal, as_response
 
@@ -36,7 +37,9 @@ class Access:
     logged: bool = False
 
 
-def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue) -> ASGIApp:
+def guarded(
+    app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue, metrics: Metrics
+) -> ASGIApp:
     """`app` for whom `access` lets in, while there is room, and for as long as they may stay."""
     app = Deadline(_Door(app, access, drain, queue, limits.queue), drain, limits.request_s, limits.body_s)
     if access.hosts:
@@ -50,7 +53,7 @@ def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Q
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )
-    return AccessLog(in_one_form(_well_framed(app)), written=access.logged)
+    return AccessLog(in_one_form(_well_framed(app)), metrics, written=access.logged)
 
 
 def _well_framed(app: ASGIApp) -> ASGIApp:
@@ -71,7 +74,7 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
 
 
 # Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
-_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info"}
+_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info", "/metrics"}
 _OPEN_PATHS = {"/health"}
 
 

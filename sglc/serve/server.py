@@ -88,7 +88,9 @@ def serve(
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        guarded(make_direct(service), access, service.limits, service.drain, service.queue),
+        guarded(
+            make_direct(service), access, service.limits, service.drain, service.queue, service.metrics
+        ),
         http=Connection, ws="none", lifespan="off",
         limit_concurrency=service.limits.connections,
         log_level="warning", access_log=False, proxy_headers=False,

@@ -169,7 +169,7 @@ class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
     """To `Flush` or `Info`."""
 
     question: int
-    content: dict[str, str | int]
+    content: dict[str, Any]
 
 
 class WorkerEnded(Struct, tag=True, array_like=True, frozen=True):

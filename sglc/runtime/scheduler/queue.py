@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from time import perf_counter
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
 from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.histogram import Histogram
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.batch_state import PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
@@ -30,6 +32,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
+_WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class RequestQueue:
@@ -60,6 +63,7 @@ class RequestQueue:
         self._keeps = keeps
         self._parts: list[RequestPart] = []
         self.preempted = 0  # rows that were preempted so far
+        self.waits = Histogram(_WAITS_S)  # seconds of requests until their first row
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
@@ -80,6 +84,11 @@ class RequestQueue:
                 if common > beyond:
                     return common
         return 0
+
+    @property
+    def waiting(self) -> int:
+        """Parts that wait for a row."""
+        return len(self._parts)
 
     @property
     def ready(self) -> bool:
@@ -223,6 +232,8 @@ class RequestQueue:
     def _admitted(self, part: RequestPart, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
         request = part.request
+        if not request.started:
+            self.waits.observe(perf_counter() - request.came_s)
         request.started = True
         if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None

@@ -140,6 +140,7 @@ class EngineRequest:
     root: PageNode  # where its prefixes are looked up
     pending: int  # parts not done yet
     turn: QueuePosition
+    came_s: float  # of `time.perf_counter`
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
