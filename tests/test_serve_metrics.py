@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import uuid
@@ -19,7 +20,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.depth import at_depth
-from tests.serving import Server, serving
+from tests.serving import ROOT, Server, serving
 from tests.waiting import until
 
 REQUESTS = at_depth(40, 300, 1_000)
@@ -199,6 +200,7 @@ SGLANGS = {
     "sglang:prompt_tokens", "sglang:queue_time_seconds", "sglang:time_to_first_token_seconds",
     "sglang:token_usage",
 }  # fmt: skip
+_ENDS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 _UNITS = (
     "ns|us|ms|s|sec|min|m|h|d|b|kb|mb|gb|tb|kib|mib|gib"
     "|milliseconds?|microseconds?|nanoseconds?|minutes?|hours?|days?|kilobytes?|megabytes?|gigabytes?|percents?"
@@ -239,6 +241,16 @@ def test_names_are_well_made(counted: Server) -> None:
     assert {family.name for family in found if ":" in family.name} == SGLANGS
 
 
+def test_the_page_has_every_name(counted: Server) -> None:
+    page = (ROOT / "docs" / "serving.md").read_text()
+    names = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in families(counted)
+        if not family.name.startswith("process_")
+    }
+    assert {name for name in names if f"`{name}" not in page} == set()
+
+
 PLANTED = {
     "no help text": "# HELP a \n# TYPE a gauge\na 1\n",
     "an unknown type": "a 1\n",
@@ -266,6 +278,37 @@ def test_both_forms_are_spoken(counted: Server) -> None:
     assert plain.headers["content-type"].startswith("text/plain; version=")
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert open_metrics.text.endswith("# EOF\n")
+
+
+# -- the dashboard ---------------------------------------------------------------------------------
+
+DASHBOARD = ROOT / "deploy" / "grafana" / "sglc-serve.json"
+_METRIC = re.compile(r"\b(?:sglang:|sglc_|process_)[a-z0-9_]+")
+
+
+def queries() -> list[str]:
+    board = json.loads(DASHBOARD.read_text())
+    targets = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return targets + [variable["definition"] for variable in board["templating"]["list"][1:]]
+
+
+def test_every_query_of_the_dashboard_names_metrics_that_there_are(counted: Server) -> None:
+    known = {
+        family.name + end: {label for sample in family.samples for label in sample.labels}
+        for family in families(counted)
+        for end in _ENDS.get(family.type, ("",))
+    }
+    used = set()
+    for query in queries():
+        names = _METRIC.findall(query)
+        assert names, query
+        assert set(names) <= known.keys(), query
+        used |= set(names)
+        for label in re.findall(r"by \((\w+)\)", query):
+            assert label == "le" or all(label in known[name] or not known[name] for name in names), query
+    assert used >= {
+        name for name in known if name.startswith("sglang:") and name.endswith(("_bucket", "_reqs"))
+    }
 
 
 # -- who may look ----------------------------------------------------------------------------------

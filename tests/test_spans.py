@@ -19,8 +19,9 @@ from starlette.types import ASGIApp
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.serve.app import Service, make_direct
+from sglc.serve.app import make_direct
 from sglc.serve.door import Access, guarded
+from sglc.serve.service import Service
 
 
 @pytest.fixture

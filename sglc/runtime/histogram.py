@@ -27,4 +27,4 @@ class Histogram:
 
     def told(self) -> dict[str, Any]:
         """As plain data: `bounds`, `counts` between them (one more), and the `sum` of all values."""
-        return {"bounds": self._bounds, "counts": list(self._counts), "sum": self._sum}
+        return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}

@@ -16,6 +16,7 @@ from sglc.serve.metrics import Metrics, Spent
 from sglc.serve.request_span import RequestSpan
 
 _HEADER = b"x-request-id"
+REQUEST_ID = "sglc.request_id"  # of a request's scope
 _LONGEST_ID = 128  # characters
 _LONGEST_PATH = 256
 _RANDOM = random.Random()  # an id is no secret
@@ -43,8 +44,9 @@ class AccessLog:
         complete = False
         spent = Spent(self._metrics.between)
         SPENT.set(spent)
+        scope[REQUEST_ID] = request_id.decode()
         kind = self._metrics.asks(scope)
-        span = RequestSpan.begun(scope, kind, self._metrics.model, request_id.decode())
+        span = RequestSpan.begun(scope, kind, self._metrics.model, scope[REQUEST_ID])
 
         async def named(message: Message) -> None:
             nonlocal status, complete

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sglc.frontend.language.reasoning import Tags
 from sglc.ir.plan.events import GenDone
 from sglc.serve.logprobs import Spelling
 from sglc.serve.work import Piece, Work, cached_of, made_of
@@ -29,6 +30,7 @@ class Answer:
     prefix: str
     model: str
     spelling: Spelling
+    tags: Tags | None = None  # between which reasoning stands, where it is told apart
     id: str = field(default_factory=lambda: f"{_RANDOM.getrandbits(128):032x}")
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 

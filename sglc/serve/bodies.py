@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
-from sglc.serve.forms import ResponseFormat, Schema, StructuredOutputs, TagText
+from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
@@ -169,6 +169,8 @@ Prompts = Annotated[
 class StreamOptions(Body):
     """`include_usage`: a last chunk without choices has the token counts."""
 
+    ignored = frozenset({"include_obfuscation"})  # which would pad the chunks: there is TLS for that
+
     include_usage: bool = False
 
 
@@ -207,6 +209,10 @@ class Sampled(Steered):
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
 
     @model_validator(mode="after")
     def _streams(self) -> Sampled:
@@ -243,6 +249,9 @@ class ChatBody(Sampled):
     top_logprobs: Tops = 0
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template_kwargs: dict[str, str | bool | int | float | None] = Field(default_factory=dict)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    separate_reasoning: bool = True
 
 
 class SamplingParams(Steered):
@@ -298,6 +307,36 @@ class GenerateBody(RequestBody):
         """Whether a list of answers was asked for."""
         given = self.input_ids if self.text is None else self.text
         return self.sampling_params.n > 1 or (isinstance(given, list) and not _is_id(given[0]))
+
+
+class TokenizeBody(RequestBody):
+    """`POST /tokenize`: a text or a list of them, or a conversation."""
+
+    model: str | None = None
+    prompt: Annotated[Any, BeforeValidator(_given_texts), WithJsonSchema({"anyOf": _GIVEN_TEXTS})] = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("prompt_value", "it is `prompt` or `messages`, and not both", "prompt")
+        return self
+
+
+class DetokenizeBody(RequestBody):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], Field(min_length=1)]
+
+
+class AbortBody(Body):
+    """`POST /abort_request`: the `rid` of requests, or the `X-Request-Id` of one; or all that make text."""
+
+    rid: str = ""
+    abort_all: bool = False
 
 
 @lru_cache

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from sglc.frontend.language.reasoning import Splitter, split
 from sglc.ir.plan.events import GenDone, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, with_usage
 from sglc.serve.bodies import ChatBody
@@ -19,7 +20,7 @@ def whole(answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone]) -
     choices = [
         {
             "index": index,
-            "message": {"role": "assistant", "content": sample.text, "refusal": None},
+            "message": {"role": "assistant", **_shares(answer, sample.text), "refusal": None},
             "logprobs": _logprobs(answer, body, tokens_of(sample), tops_of(sample)),
             "finish_reason": sample.finish,
         }
@@ -34,6 +35,7 @@ async def chunks(
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     counts = Counts()
+    splitters = [] if answer.tags is None else [Splitter(answer.tags) for _ in range(work.choices)]
 
     def chunk(
         choice: int, delta: dict[str, str], logprobs: Any = None, finish: str | None = None
@@ -46,8 +48,12 @@ async def chunks(
         if piece.begins:
             yield chunk(piece.choice, {"role": "assistant", "content": ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-        if piece.text or (logprobs and piece.tokens):
-            yield chunk(piece.choice, {"content": piece.text}, logprobs)
+        deltas = _deltas(splitters, piece)
+        if logprobs and piece.tokens and not deltas:
+            deltas = [{"content": ""}]
+        for delta in deltas:
+            yield chunk(piece.choice, delta, logprobs)
+            logprobs = None  # with the first one
         if piece.ended is not None:
             yield chunk(piece.choice, {}, finish=piece.ended)
 
@@ -57,6 +63,25 @@ async def chunks(
                 yield shown
     if usage:
         yield [{**answer.head, "choices": [], "usage": counts.shown()}]
+
+
+def _shares(answer: Answer, text: str) -> dict[str, str]:
+    """What of a text is content, and what the reasoning before it."""
+    if answer.tags is None:
+        return {"content": text}
+    reasoning, content = split(answer.tags, (text,))
+    return {"content": content, "reasoning_content": reasoning}
+
+
+def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, str]]:
+    """What a piece adds to each of them."""
+    if not splitters:
+        return [{"content": piece.text}] if piece.text else []
+    splitter = splitters[piece.choice]
+    parts = [splitter.feed(piece.text), *([splitter.end()] if piece.ended is not None else [])]
+    reasoning, content = ("".join(each) for each in zip(*parts, strict=True))
+    shares = {"reasoning_content": reasoning, "content": content}
+    return [{name: text} for name, text in shares.items() if text]
 
 
 def _logprobs(

@@ -74,7 +74,7 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
 
 
 # Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
-_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info", "/metrics"}
+_ADMIN_PATHS = {"/abort_request", "/flush_cache", "/server_info", "/get_server_info", "/metrics"}
 _OPEN_PATHS = {"/health"}
 
 

@@ -51,7 +51,7 @@ class Metrics:
         self.answers: Counter[tuple[str, str, str]] = Counter()  # by path, method and status
         self.errors: Counter[str] = Counter()  # by code
         self.generations = 0  # requests for texts that came as far as the runtime and are over
-        self.aborted = 0  # of them, those that nobody read to the end
+        self.aborted = 0  # of them, those that nobody read to the end, or that were ended by `/abort_request`
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.first = Histogram(_FIRST_S)
         self.between = Histogram(_BETWEEN_S)
@@ -83,7 +83,7 @@ class Metrics:
         if spent.prompt is None:
             return
         self.generations += 1
-        self.aborted += not complete
+        self.aborted += not complete or spent.code == "aborted"
         self.prompt_tokens += spent.read
         self.cached_tokens += spent.cached
         self.generated_tokens += spent.completion or 0

@@ -6,12 +6,12 @@ import random
 import re
 
 from sglc.ir.sampling import Sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Steered
-from sglc.serve.forms import ResponseFormat, StructuredOutputs
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Sampled, Steered
 from sglc.serve.problems import Refusal, bad
 
 _OBJECT = '{"type": "object"}'
 _RANDOM = random.Random()
+_Held = tuple[str, str, str]  # what a text is held to: the request's field, that of `Sampling`, the form
 _GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
 
 
@@ -21,8 +21,7 @@ def of_completion(body: CompletionBody) -> Sampling:
         raise bad("best_of", f"can only be `n`, which is {body.n}", "unsupported_value")
     return _sampling(
         body,
-        body.response_format,
-        body.structured_outputs,
+        body,
         seed=body.seed,
         max_tokens=body.max_tokens,
         min_tokens=body.min_tokens,
@@ -46,8 +45,7 @@ def of_chat(body: ChatBody, most: int) -> Sampling:
         )
     return _sampling(
         body,
-        body.response_format,
-        body.structured_outputs,
+        body,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
@@ -74,8 +72,7 @@ def of_generate(body: GenerateBody) -> Sampling:
 
 def _sampling(
     body: Steered,
-    form: ResponseFormat | None = None,
-    structured: StructuredOutputs | None = None,
+    openai: Sampled | None = None,
     *,
     seed: int | None,
     max_tokens: int,
@@ -83,7 +80,7 @@ def _sampling(
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    held = _held(body, form, structured)
+    held = _held(body) + ([] if openai is None else _held_by_clients(openai))
     if len(held) > 1:
         raise Refusal(
             400,
@@ -119,30 +116,42 @@ def _sampling(
     )
 
 
-def _held(
-    body: Steered, form: ResponseFormat | None, structured: StructuredOutputs | None
-) -> list[tuple[str, str, str]]:
-    """What a text is held to, from wherever that stands: the field, that of `Sampling`, the form."""
+def _held(body: Steered) -> list[_Held]:
     given = [(name, name, getattr(body, name)) for name in ("regex", "ebnf", "json_schema", "structural_tag")]
+    return [each for each in given if each[2] is not None]
+
+
+def _held_by_clients(body: Sampled) -> list[_Held]:
+    """What stands in OpenAI's name for it, and in vLLM's newer and older ones."""
+    given: list[tuple[str, str, str | None]] = [
+        ("guided_json", "json_schema", body.guided_json),
+        ("guided_regex", "regex", body.guided_regex),
+        ("guided_choice", "regex", _one_of(body.guided_choice)),
+        ("guided_grammar", "ebnf", body.guided_grammar),
+    ]
+    form, structured = body.response_format, body.structured_outputs
     if form is not None and form.type == "structural_tag":
         given.append(("response_format", "structural_tag", form.tag))
     elif form is not None and form.type != "text":
         schema = _OBJECT if form.json_schema is None else form.json_schema.schema_
         given.append(("response_format", "json_schema", schema))
     if structured is not None:
-        choice = "|".join(map(re.escape, structured.choice)) if structured.choice is not None else None
         given += (
             (f"structured_outputs.{name}", field, value)
             for name, field, value in (
                 ("json", "json_schema", structured.json_),
                 ("json_object", "json_schema", _OBJECT if structured.json_object else None),
                 ("regex", "regex", structured.regex),
-                ("choice", "regex", choice),
+                ("choice", "regex", _one_of(structured.choice)),
                 ("grammar", "ebnf", structured.grammar),
                 ("structural_tag", "structural_tag", structured.structural_tag),
             )
         )
-    return [each for each in given if each[2] is not None]
+    return [(name, field, value) for name, field, value in given if value is not None]
+
+
+def _one_of(texts: list[str] | None) -> str | None:
+    return None if texts is None else "|".join(map(re.escape, texts))
 
 
 def seed_of(seed: int, sample: int) -> int:

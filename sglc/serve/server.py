@@ -15,9 +15,10 @@ from types import FrameType
 import uvicorn
 
 from sglc.errors import UsageError
-from sglc.serve.app import Service, make_direct
+from sglc.serve.app import make_direct
 from sglc.serve.connection import Connection
 from sglc.serve.door import Access, guarded
+from sglc.serve.service import Service
 from sglc.serve.tls import Certificate
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
