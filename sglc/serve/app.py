@@ -19,6 +19,7 @@ from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.direct import Direct, Endpoints
+from sglc.serve.keys import share_of
 from sglc.serve.limits import check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
@@ -99,7 +100,9 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
         prompts = await _given(service, body.prompt, "prompt", body.n)
-        work = Work("completions", prompts, sampling.of_completion(body))
+        work = Work(
+            "completions", prompts, sampling.of_completion(body), body.priority, share_of(request.scope)
+        )
         _let_in(service, request, work.choices)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
@@ -123,6 +126,8 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
             "chat",
             (prompt,),
             sampling.of_chat(body, min(service.limits.chat_tokens, service.max_len - len(prompt.ids))),
+            body.priority,
+            share_of(request.scope),
         )
         # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
         apart = body.separate_reasoning and not (body.continue_final_message or work.sampling.constrained)
@@ -149,7 +154,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
         prompts = await _given(service, given, field, body.sampling_params.n)
-        work = Work("generate", prompts, sampling.of_generate(body))
+        work = Work("generate", prompts, sampling.of_generate(body), body.priority, share_of(request.scope))
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
         if body.stream:

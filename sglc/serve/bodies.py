@@ -160,6 +160,7 @@ TopK = Annotated[int, AfterValidator(_top_k)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Samples = Annotated[int, Field(ge=1, le=128)]
 Tops = Annotated[int, Field(ge=0, le=20)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Prompts = Annotated[
     list[Any], BeforeValidator(_prompts), WithJsonSchema({"anyOf": [*_GIVEN_TEXTS, *_GIVEN_IDS]})
@@ -206,6 +207,7 @@ class Sampled(Steered):
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
+    priority: Priority = 0
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -275,6 +277,7 @@ class GenerateBody(RequestBody):
     top_logprobs_num: Tops = 0
     return_text_in_logprobs: bool = False
     stream: bool = False
+    priority: Priority = 0
     rid: Any = None
 
     @model_validator(mode="before")

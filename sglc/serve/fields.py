@@ -38,7 +38,7 @@ UNSUPPORTED = {
 ADVISORY = frozenset(
     {
         "agent_hints", "background", "guided_decoding_backend", "kv_hints", "log_metrics", "metadata",
-        "no_logs", "nvext", "prediction", "priority", "prompt_cache_key", "prompt_cache_options",
+        "no_logs", "nvext", "prediction", "prompt_cache_key", "prompt_cache_options",
         "prompt_cache_retention",
         "return_bytes", "return_entropy", "rid", "safety_identifier", "service_tier", "store", "user",
     }

@@ -57,12 +57,14 @@ class ServedBackend(Protocol):
 class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
-    `endpoint` names the sites: `chat`, `completions` or `generate`.
+    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority` and `share` are the segment's.
     """
 
     endpoint: str
     prompts: Sequence[ServedPrompt]
     sampling: Sampling
+    priority: int = 0
+    share: str = ""
 
     @property
     def choices(self) -> int:
@@ -225,7 +227,8 @@ async def _events(
     """What generations say, until the last one has ended."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    async with aclosing(backend.watch(Segment(tuple(nodes)), streams=streams)) as batches:
+    segment = Segment(tuple(nodes), priority=work.priority, share=work.share)
+    async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):
                 if isinstance(event, NodeFailed):

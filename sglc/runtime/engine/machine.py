@@ -175,7 +175,10 @@ class Machine:
 
     def turn_of(self, run: EngineSegmentRun, index: int) -> QueuePosition:
         """When a call has its turn."""
-        return QueuePosition(run.place, run.remaining[index])
+        node, priority = run.nodes[index], run.segment.priority
+        texts = node.sampling.n if isinstance(node, GenNode) else 1
+        tag = self.engine.queue.fair.tag(run.segment.share, texts)
+        return QueuePosition(run.place, run.remaining[index], priority, tag)
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):
@@ -199,6 +202,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     ) -> None:
         super().__init__(segment, kept, emit)
         self.machine = machine
+        self.segment = segment
         self.done = done
         self.streams = streams
         self.made: dict[int, TokenStream] = {}
