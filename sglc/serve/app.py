@@ -22,6 +22,7 @@ from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
 from sglc.serve.limits import check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
+from sglc.serve.ollama import add_ollama
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
@@ -58,6 +59,15 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
     endpoints |= add_token_ids(app, service)
+
+    async def prompted(request: Request, body: ChatBody | CompletionBody) -> ServedPrompt:
+        if isinstance(body, ChatBody):
+            return await _of_conversation(service, request, body)
+        (prompt,) = await _given(service, body.prompt, "prompt", body.n)
+        _let_in(service, request, body.n)
+        return prompt
+
+    add_ollama(app, service, prompted)
     add_state(app, service)
     service.metrics.model = service.name
     service.metrics.paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
@@ -117,11 +127,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     async def converse(body: ChatBody, request: Request) -> Response:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
-        texts = [turn.content for turn in body.messages]
-        check_counts(service.limits, ("",), "messages", body.n)
-        check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
-        _let_in(service, request, body.n)
-        prompt = await at_once_or_apart(texts, of_chat, service.tokenizer, body)
+        prompt = await _of_conversation(service, request, body)
         work = Work(
             "chat",
             (prompt,),
@@ -165,6 +171,15 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         )
 
     return {"/generate": (GenerateBody, answer)}
+
+
+async def _of_conversation(service: Service, request: Request, body: ChatBody) -> ServedPrompt:
+    """What the model reads of a chat, which is let in."""
+    texts = [turn.content for turn in body.messages]
+    check_counts(service.limits, ("",), "messages", body.n)
+    check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
+    _let_in(service, request, body.n)
+    return await at_once_or_apart(texts, of_chat, service.tokenizer, body)
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -342,6 +342,84 @@ class AbortBody(Body):
     abort_all: bool = False
 
 
+class OllamaOptions(Body):
+    """Ollama's `options`, with its defaults; what says how a model is loaded is ignored."""
+
+    ignored = frozenset(
+        {
+            "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa",
+            "repeat_last_n", "use_mlock", "use_mmap",
+        }
+    )  # fmt: skip
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    seed: Seed | None = None
+    num_predict: Annotated[int, Field(ge=-2, lt=2**31)] = -1
+    stop: Stops = Field(default_factory=list)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+
+
+class OllamaBody(RequestBody):
+    """What Ollama's requests for texts have in common."""
+
+    ignored = ADVISORY | {"keep_alive"}
+
+    model: str
+    stream: bool = True
+    format: Any = None
+    options: OllamaOptions = OllamaOptions()
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """The same request in OpenAI's words."""
+        raise NotImplementedError
+
+    def _asked(self) -> dict[str, Any]:
+        given = self.options
+        asked = {
+            name: getattr(given, name)
+            for name in type(given).model_fields
+            if name not in ("num_predict", "top_k")
+        }
+        held = {"type": "object"} if self.format == "json" else self.format or None
+        return {
+            **asked,
+            "top_k": given.top_k if given.top_k > 0 else -1,
+            "max_tokens": given.num_predict if given.num_predict >= 0 else None,
+            "json_schema": held,
+        }
+
+
+class OllamaGenerate(OllamaBody):
+    """`POST /api/generate`. A prompt that is not `raw` is a turn of the user."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """As of every one."""
+        asked = self._asked()
+        if self.raw:
+            return CompletionBody.model_validate({"prompt": self.prompt, **asked})
+        turns = [("system", self.system)] * bool(self.system) + [("user", self.prompt)]
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return ChatBody.model_validate({"messages": messages, **asked})
+
+
+class OllamaChat(OllamaBody):
+    """`POST /api/chat`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """As of every one."""
+        return ChatBody.model_validate({"messages": self.messages, **self._asked()})
+
+
 @lru_cache
 def fields_of() -> tuple[str, ...]:
     """The names of all fields, in order."""

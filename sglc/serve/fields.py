@@ -21,15 +21,17 @@ UNSUPPORTED = {
         ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
         _NO_MEDIA,
     ),
-    "repetition_penalty": ": use `frequency_penalty` or `presence_penalty`",
+    **dict.fromkeys(
+        ("repetition_penalty", "repeat_penalty"), ": use `frequency_penalty` or `presence_penalty`"
+    ),
     "prompt_logprobs": ": use `echo` with `logprobs`",
     **dict.fromkeys(
         (
-            "add_special_tokens", "chat_template", "chat_template_kwargs", "custom_logit_processor",
-            "guided_whitespace_pattern", "input_embeds", "length_penalty", "lora_path", "moderation", "name",
-            "no_stop_trim", "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids",
-            "separate_reasoning", "session_params", "suffix", "token_ids_logprob", "use_beam_search",
-            "verbosity", "web_search_options",
+            "add_special_tokens", "chat_template", "chat_template_kwargs", "context", "custom_logit_processor",
+            "guided_whitespace_pattern", "images", "input_embeds", "length_penalty", "lora_path", "moderation",
+            "name", "no_stop_trim", "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids",
+            "separate_reasoning", "session_params", "suffix", "template", "think", "token_ids_logprob",
+            "use_beam_search", "verbosity", "web_search_options",
         ),
         "",
     ),
@@ -54,6 +56,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
+    "think": (False,),
+    "images": ([],),
+    "repeat_penalty": (1,),
     "suffix": ("",),
     "return_hidden_states": (False,),
     "no_stop_trim": (False,),
