@@ -110,8 +110,8 @@ def test_half_a_character_is_refused_wherever_it_stands(server: Server) -> None:
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_fields_that_change_no_answer_never_fail_a_request(server: Server, path: str) -> None:
     names = [
-        "rid", "priority", "nvext", "kv_hints", "agent_hints", "user", "metadata", "log_metrics", "background",
-        "no_logs", "return_bytes", "return_entropy",
+        "rid", "service_tier", "store", "nvext", "kv_hints", "agent_hints", "user", "metadata", "log_metrics",
+        "background", "no_logs", "return_bytes", "return_entropy",
     ]  # fmt: skip
     if path == "/generate":
         names.append("model")

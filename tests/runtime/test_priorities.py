@@ -126,7 +126,6 @@ def test_nobody_saves_up() -> None:
     fair.began(2)
     assert fair.tag("b", 4) == 2  # and not 0
     assert fair.tag("b", 1) == 6
-    assert fair.tag("", 1) == 0
 
 
 def test_a_turn_goes_through_the_socket() -> None:

@@ -175,10 +175,11 @@ class Machine:
 
     def turn_of(self, run: EngineSegmentRun, index: int) -> QueuePosition:
         """When a call has its turn."""
-        node, priority = run.nodes[index], run.segment.priority
-        texts = node.sampling.n if isinstance(node, GenNode) else 1
-        tag = self.engine.queue.fair.tag(run.segment.share, texts)
-        return QueuePosition(run.place, run.remaining[index], priority, tag)
+        node, segment, tag = run.nodes[index], run.segment, 0
+        if segment.share:
+            texts = node.sampling.n if isinstance(node, GenNode) else 1
+            tag = self.engine.queue.fair.tag(segment.share, texts)
+        return QueuePosition(run.place, run.remaining[index], segment.priority, tag)
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class FairShare:
-    """The tags of one engine. The lower goes first; what nobody shares has 0."""
+    """The tags of one engine. The lower goes first; what is of no share has 0."""
 
     __slots__ = ("_ends", "_now")
 
@@ -18,9 +18,7 @@ class FairShare:
         self._ends: dict[str, int] = {}  # of each share, behind all that it has asked for
 
     def tag(self, share: str, texts: int) -> int:
-        """The tag of the next `texts` of a `share`; all that are of none go by other rules alone."""
-        if not share:
-            return 0
+        """The tag of the next `texts` of a `share`."""
         start = max(self._now, self._ends.get(share, 0))
         self._ends[share] = start + texts
         return start

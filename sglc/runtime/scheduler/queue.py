@@ -250,7 +250,8 @@ class RequestQueue:
         request = part.request
         if not request.started:
             self.waits.observe(perf_counter() - request.came_s)
-            self.fair.began(request.turn.tag)
+            if request.turn.tag:
+                self.fair.began(request.turn.tag)
         request.started = True
         if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None
