@@ -164,6 +164,7 @@ GUIDED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", GUIDED)
 def test_guided_fields_hold_a_text(client: openai.OpenAI, field: str) -> None:
     given = {field: GUIDED[field], "guided_decoding_backend": "xgrammar"}

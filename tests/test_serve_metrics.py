@@ -110,6 +110,7 @@ def ask(client: openai.OpenAI, number: int, seen: Seen) -> None:
             seen.errors[str(caught.value.code)] += 1
 
 
+@pytest.mark.slow
 def test_counters_equal_what_a_client_counts(counted: Server) -> None:
     before = values(counted)
     with openai.OpenAI(base_url=counted.url + "/v1", api_key="none", max_retries=0) as client:

@@ -73,6 +73,7 @@ def mixed(pages: int, batch: int, priority: int) -> tuple[list[int], int, Bench]
     return waits, last, bench
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", [4_000, 16 * 72 // PAGE_SIZE + 40])
 def test_a_chat_goes_before_a_batch(pages: int) -> None:
     calm, _, _ = mixed(pages, 0, 0)
@@ -115,6 +116,7 @@ def begun_between(share: Callable[[str], str]) -> int:
     return sum(arrived < step <= last for name, step in bench.first.items() if name.startswith("one"))
 
 
+@pytest.mark.slow
 def test_each_has_an_equal_share() -> None:
     assert begun_between(lambda user: "") > 250
     assert begun_between(lambda user: user) <= 10 + 2 * ROWS
