@@ -60,6 +60,9 @@ def test_an_image_installs_what_there_is() -> None:
     copied = {name for kind, rest in base if kind == "COPY" for name in rest.split()[:-1]}
     assert {"pyproject.toml", "constraints.txt", "sglc", PROJECT["readme"], *PROJECT["license-files"]} == copied
     assert all((ROOT / name).exists() for name in copied)
+    assert any(
+        "apt-get install" in rest and " g++ " in rest for kind, rest in base if kind == "RUN"
+    )  # kernels'
     for stage in ("cpu", "cuda"):
         runs = [shlex.split(rest) for kind, rest in stages()[stage] if kind == "RUN"]
         (install,) = [words for words in runs if words[:2] == ["pip", "install"]]
