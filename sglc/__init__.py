@@ -9,12 +9,14 @@ if _typing.TYPE_CHECKING:
     from sglc.errors import SglcError
     from sglc.execution.result import Result
     from sglc.frontend.language.expr import assistant, gen, section, select, system, user
+    from sglc.frontend.outputs.called_tools import describe_tools
 
 __all__ = [
     "Function",
     "Result",
     "SglcError",
     "assistant",
+    "describe_tools",
     "function",
     "gen",
     "load_plan",
@@ -30,6 +32,7 @@ __all__ = [
 _OWN = {
     **dict.fromkeys(("Function", "function", "set_default_backend"), "sglc.api.function"),
     **dict.fromkeys(("assistant", "gen", "section", "select", "system", "user"), "sglc.frontend.language.expr"),
+    "describe_tools": "sglc.frontend.outputs.called_tools",
     "Result": "sglc.execution.result",
     "SglcError": "sglc.errors",
     "load_plan": "sglc.api.plan",
@@ -40,7 +43,7 @@ _OWN = {
 _STRUCTURED = {
     **dict.fromkeys(("call", "cond", "loop", "map", "switch"), "sglc.frontend.tracing.control"),
     **dict.fromkeys(("contains", "eq", "not_", "parse_json"), "sglc.frontend.tracing.control"),
-    **dict.fromkeys(("pause", "pure", "tool"), "sglc.frontend.tracing.tools"),
+    **dict.fromkeys(("pause", "pure", "run_tools", "tool"), "sglc.frontend.tracing.tools"),
 }
 
 # ... and for programs that were written for SGLang.

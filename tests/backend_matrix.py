@@ -129,6 +129,7 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "`json_schema` with lengths, free names, ...": _gen(json_schema=_LENGTH),
     "`ebnf`": _gen(ebnf='root ::= "a"+'),
     "`structural_tag`": _gen(structural_tag={"type": "structural_tag", "format": {"type": "any_text"}}),
+    "`tools`": _gen(tools=[{"name": "f"}]),
     "`return_logprob`": _gen(return_logprob=True),
     "`logprob_start_len`": _gen(logprob_start_len=0),
 }

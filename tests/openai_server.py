@@ -151,6 +151,8 @@ def _app(api: Api) -> FastAPI:
             return JSONResponse(found) if isinstance(found, list) else _generated(found, body)
         if vendor != "openai":
             return _of_vendor(vendor, found, body, streams="stream" in body or "stream" in path)
+        if isinstance(found, dict):
+            return JSONResponse(found)
         if body.get("stream"):
             return StreamingResponse(_chunks(found, body, chat), media_type="text/event-stream")
         if isinstance(found, Fault):

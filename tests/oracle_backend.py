@@ -16,7 +16,7 @@ from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.result import Result
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
-from sglc.ir.target import ControlText, Target
+from sglc.ir.target import ControlText, Objects, Target
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
@@ -62,8 +62,8 @@ class Characters:
         parts = re.split("(" + "|".join(map(re.escape, _CONTROL)) + ")", markup)
         return tuple(ControlText(p, (_CONTROL.index(p),)) if p in _CONTROL else p for p in parts if p)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
-        return self._template.render(messages, generate=generate)
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
+        return self._template.render(messages, generate=generate, tools=tools)
 
 
 class PacedOracle(Oracle):

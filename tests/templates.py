@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Objects
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 CHATML = """\
@@ -71,6 +71,28 @@ TEMPLATES = {
     "countdown": COUNTDOWN,
 }
 
+# With tools, in the styles of Qwen 2.5 and Llama 3.1, and of one whose calls are in a format of its own.
+TOOL_TEMPLATES = {
+    "hermes": """\
+{% if tools %}{{ '<|im_start|>system\n# Tools\n' }}{% for tool in tools %}{{ tool | tojson + '\n' }}\
+{% endfor %}{{ '<|im_end|>\n' }}{% endif %}{% for m in messages %}\
+{{ '<|im_start|>' + ('user' if m['role'] == 'tool' else m['role']) + '\n' + m['content'] }}\
+{% for call in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}\
+{{ call.function.arguments | tojson + '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}""",
+    "llama": """\
+{% for m in messages %}{{ '<|im_start|>' + ('ipython' if m['role'] == 'tool' else m['role']) + '\n' }}\
+{% if loop.first and tools %}{{ tools | tojson(indent=4) + '\n' }}{% endif %}\
+{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% endif %}\
+{% set call = m.tool_calls[0].function %}\
+{{ '{"name": "' + call.name + '", "parameters": ' + call.arguments | tojson + '}' }}\
+{% else %}{{ m['content'] }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}""",
+    "other": """\
+{{ tools | tojson }}{% for m in messages %}{{ m['content'] }}{% for call in m.tool_calls or [] %}\
+{{ '[TOOL_CALLS] [{"name": "' + call.function.name + '", "arguments": {}}]' }}{% endfor %}{% endfor %}""",
+}
+
 _CONTROL = (
     "<s>",
     "</s>",
@@ -114,9 +136,9 @@ class ByteTokenizer:
         parts = re.split("(" + "|".join(map(re.escape, _CONTROL)) + ")", markup)
         return tuple(ControlText(part, (_IDS[part],)) if part in _IDS else part for part in parts if part)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         assert self._template is not None
-        return self._template.render(messages, generate=generate)
+        return self._template.render(messages, generate=generate, tools=tools)
 
     def ids_of(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> list[int]:
         """What `apply_chat_template(..., tokenize=True)` gives for contents without control-token text."""

@@ -17,6 +17,7 @@ OWN = (
     "Result",
     "SglcError",
     "assistant",
+    "describe_tools",
     "function",
     "gen",
     "load_plan",
@@ -40,6 +41,7 @@ STRUCTURED = (
     "parse_json",
     "pause",
     "pure",
+    "run_tools",
     "switch",
     "tool",
 )

@@ -76,7 +76,11 @@ ASKS: dict[str, Any] = {
     "verbosity": "low",
     "web_search_options": {},
 }
-BESIDE = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}
+BESIDE = {
+    "top_logprobs": {"logprobs": True},
+    "stream_options": {"stream": True},
+    "tool_choice": {"tools": [{"type": "function", "function": FUNCTION}]},
+}
 
 
 def standing(path: str, field: str) -> str:
@@ -336,8 +340,6 @@ def test_an_answer_that_has_not_begun_is_aborted_by_its_request_id(server: Serve
 
 def test_every_refused_field_is_known_by_one_name() -> None:
     assert not set(UNSUPPORTED) & bodies.RequestBody.ignored
-    assert set(fields_of()) & set(UNSUPPORTED) <= {
-        "chat_template_kwargs",
-        "reasoning_effort",
-        "separate_reasoning",
-    }
+    of_chats = {"chat_template_kwargs", "reasoning_effort", "separate_reasoning"}
+    of_chats |= {"tools", "tool_choice", "parallel_tool_calls", "tool_calls", "name"}
+    assert set(fields_of()) & set(UNSUPPORTED) <= of_chats

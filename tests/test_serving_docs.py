@@ -31,7 +31,7 @@ def named() -> set[str]:
 def test_every_example_prints_what_stands_below_it(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     examples = _EXAMPLE.findall(page)
-    assert len(examples) == page.count("```python") == 3
+    assert len(examples) == page.count("```python") == 4
     names: dict[str, Any] = {}
     with serving() as server:
         for code, expected in examples:

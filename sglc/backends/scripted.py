@@ -36,7 +36,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     reads,
 )
-from sglc.ir.target import ControlText, Target
+from sglc.ir.target import ControlText, Objects, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
@@ -170,8 +170,8 @@ class Words:
         parts = re.split(r"(<\|im_start\|>|<\|im_end\|>)", markup)
         return tuple(ControlText(p, (_CONTROL.index(p),)) if p in _CONTROL else p for p in parts if p)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
-        return _chat_template().render(messages, generate=generate)
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
+        return _chat_template().render(messages, generate=generate, tools=tools)
 
 
 @cache
@@ -206,7 +206,14 @@ class ScriptedBackend:
     @cached_property
     def target(self) -> Target:
         """It continues any text and runs anything."""
-        return Target("scripted", Words(), continues_text=True, images=True, concurrency=self._concurrency)
+        return Target(
+            "scripted",
+            Words(),
+            continues_text=True,
+            images=True,
+            concurrency=self._concurrency,
+            holds_forms=False,
+        )
 
     def start(self) -> None:
         """Nothing has to be loaded."""

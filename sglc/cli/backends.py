@@ -88,6 +88,7 @@ def takes_in_words(takes: Takes) -> dict[str, str]:
         "regex": _word(takes.regex),
         "ebnf": _word(takes.ebnf),
         "structural_tag": _word(takes.structural_tag),
+        "tools": _word(takes.tools or takes.structural_tag),
         "system turns": _system(takes),
         "text before a generation": _word(takes.prefill),
         "thinks first": _word(takes.reasons),

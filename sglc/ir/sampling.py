@@ -14,7 +14,9 @@ class Sampling:
     means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
     it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
     or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same
-    way; `structural_tag` (JSON) constrains what markers in a free text begin. Of the four at most one is given.
+    way; `structural_tag` (JSON) constrains what markers in a free text begin. Of the four at most one is given,
+    and none beside `tools`: JSON of `tools` (OpenAI's functions) that the text may call in the format of
+    Hermes, and of `choice` (`auto`, `required`, or the name of one).
     A schema is enforced whole, `strict` or not. With `canonical`, text that has to follow is made of the tokens
     that the tokenizer makes of it; else of any that spell it.
     `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where
@@ -41,6 +43,7 @@ class Sampling:
     json_schema: str | None = None
     ebnf: str | None = None
     structural_tag: str | None = None
+    tools: str | None = None
     canonical: bool = True
     strict: bool = False
     stop_regex: tuple[str, ...] = ()

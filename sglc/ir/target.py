@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sglc.ir.sampling import Sampling
+
+Objects = Sequence[Mapping[str, Any]]  # of JSON: messages, tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ class Tokenizer(Protocol):
     def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
         """Template output cut into ordinary text and control tokens."""
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
-        """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer."""
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
+        """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer.
+
+        `tools` are OpenAI's objects. Templates that know them also take `tool_calls` in messages, with
+        arguments as objects, and messages of the role `tool`.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,7 @@ class Takes:
     regex: bool = True
     ebnf: bool = True
     structural_tag: bool = True
+    tools: bool = False  # is asked for calls as such; else, with structural tags, the text is held to them
     json_schema: str = "full"  # `full`, a subset (a name of `ir.grammar.schema_subsets`), or "" for none
     reasons: bool = False  # thinks before it answers, and `max_tokens` counts that too
     prefill: bool = True  # goes on behind text that is given in the assistant's turn
@@ -130,6 +137,7 @@ class Target:
     takes: Takes = EVERYTHING
     known: bool = True  # else what it takes is what its protocol has in common
     guesses: bool = False  # one request can be asked for several generations of a turn (`Gen.ahead`)
+    holds_forms: bool = True  # what it makes is of the form asked for; else who reads it looks
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program
 from sglc.ir.depth import with_room
+from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.json_schema import enforced
@@ -38,7 +40,8 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
             ->  s1, t0 = gen(s0, 'x', regex='...', fsm='6 states, 2 runs, 5 of 9 bytes forced')
         s1, t0 = gen(s0, 'x', regex='(a)\\1')  ->  error[SGLC451] with the place inside the pattern
 
-    Only the pattern is looked at, its bytes: no vocabulary, no model. What is built is kept, so running the
+    Where the target has no tools of its own, a text that may call some is held to a structural tag. Only
+    the pattern is looked at, its bytes: no vocabulary, no model. What is built is kept, so running the
     program does not build it again. A target that is asked in another way than by automata has no marks.
 
     Raises:
@@ -52,6 +55,10 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
     remarks: list[Remark] = []
 
     def changed(op: Op) -> Op:
+        if isinstance(op, Gen) and op.sampling.tools is not None and _holds_calls(target):
+            op = replace(
+                op, sampling=replace(op.sampling, tools=None, structural_tag=_calls(op.sampling.tools))
+            )
         if isinstance(op, Gen) and _has_form(op):
             _check(op, target)
             for schema in _schemas(op.sampling):
@@ -68,7 +75,21 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
 
 
 def _has_form(op: Gen) -> bool:
-    return op.sampling.constrained or bool(op.sampling.stop_regex)
+    return op.sampling.constrained or bool(op.sampling.stop_regex) or op.sampling.tools is not None
+
+
+def _holds_calls(target: Target) -> bool:
+    """Whether calls of tools are pieces of a text there, which it is held to."""
+    return target.takes.structural_tag and not target.takes.tools
+
+
+def _calls(text: str) -> str:
+    """The structural tag of a text that may call the tools of `text`."""
+    given = json.loads(text)
+    choice = given["choice"]
+    tools = [tool for tool in given["tools"] if choice in ("auto", "required", tool["name"])]
+    named = choice not in ("auto", "required")
+    return calls_form(HERMES, tools, required=choice != "auto", parallel=not named)
 
 
 def _schemas(sampling: Sampling) -> tuple[str, ...]:

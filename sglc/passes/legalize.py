@@ -146,6 +146,10 @@ LIMITS = (
     Limit("logit_bias", lambda s: bool(s.logit_bias), lambda _, t: t.logit_bias, "leave it out"),
     Limit("seed", lambda s: s.seed is not None, lambda _, t: t.seed, "leave it out"),
     Limit("min_tokens", lambda s: s.min_tokens > 0, lambda _, t: t.min_tokens, "ask for the length in words"),
+    Limit(
+        "tools", lambda s: s.tools is not None, lambda _, t: t.tools,
+        "ask for the call by a `json_schema`, or use a model that has tools", "it is asked for texts alone",
+    ),
     Limit("stop_token_ids", lambda s: bool(s.stop_token_ids), lambda _, t: t.stop_tokens, "use `stop`"),
     Limit("ignore_eos", lambda s: s.ignore_eos, lambda _, t: t.stop_tokens, "leave it out"),
     Limit(

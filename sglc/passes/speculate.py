@@ -19,7 +19,8 @@ _PLAIN = Sampling()
 # A joint answer is no sample of a generation that asks for any of these.
 _ALONE = (
     "n", "min_tokens", "stop_token_ids", "ignore_eos", "regex", "json_schema", "ebnf", "structural_tag",
-    "frequency_penalty", "presence_penalty", "logprobs_from", "top_logprobs", "logprob_text", "logprobs",
+    "tools", "frequency_penalty", "presence_penalty", "logprobs_from", "top_logprobs", "logprob_text",
+    "logprobs",
 )  # fmt: skip
 _SHARED = ("temperature", "top_p", "top_k", "min_p", "logit_bias", "seed")
 

@@ -24,11 +24,12 @@ from sglc.serve.limits import check_counts, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
-from sglc.serve.prompts import ServedPrompt, at_once_or_apart, of_chat, of_given
+from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
 from sglc.serve.service import Service, check_model
 from sglc.serve.state import add_state
 from sglc.serve.token_ids import add_token_ids
+from sglc.serve.tools import Calling
 from sglc.serve.work import Work, done, pieces
 
 _NO_RESPONSES = (
@@ -62,7 +63,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 
     async def prompted(request: Request, body: ChatBody | CompletionBody) -> ServedPrompt:
         if isinstance(body, ChatBody):
-            return await _of_conversation(service, request, body)
+            return (await _of_conversation(service, request, body))[0].prompts[0]
         (prompt,) = await _given(service, body.prompt, "prompt", body.n)
         _let_in(service, request, body.n)
         return prompt
@@ -127,25 +128,18 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     async def converse(body: ChatBody, request: Request) -> Response:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
-        prompt = await _of_conversation(service, request, body)
-        work = Work(
-            "chat",
-            (prompt,),
-            sampling.of_chat(body, min(service.limits.chat_tokens, service.max_len - len(prompt.ids))),
-            body.priority,
-            share_of(request.scope),
-        )
+        work, calling = await _of_conversation(service, request, body)
         # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
         apart = body.separate_reasoning and not (body.continue_final_message or work.sampling.constrained)
         tags = service.reasoning if apart else None
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling, tags)
             return await _stream(
-                service, request, chat.chunks(answer, body, work, pieces(service.backend, work))
+                service, request, chat.chunks(answer, body, work, pieces(service.backend, work), calling)
             )
         answer = Answer("chat.completion", "chatcmpl", service.name, spelling, tags)
         return await _whole(
-            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends))
+            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends, calling))
         )
 
     return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}
@@ -173,13 +167,22 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
     return {"/generate": (GenerateBody, answer)}
 
 
-async def _of_conversation(service: Service, request: Request, body: ChatBody) -> ServedPrompt:
-    """What the model reads of a chat, which is let in."""
-    texts = [turn.content for turn in body.messages]
+async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
+    """What a chat asks for, which is let in, and how its answer may call tools."""
+    texts = body.texts
     check_counts(service.limits, ("",), "messages", body.n)
     check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
     _let_in(service, request, body.n)
-    return await at_once_or_apart(texts, of_chat, service.tokenizer, body)
+    return await at_once_or_apart(texts, _of_chat, service, request, body)
+
+
+def _of_chat(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
+    prompt = of_chat(service.tokenizer, body)
+    calling = calling_of(service.tokenizer, body, held=service.backend.target.holds_forms)
+    most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
+    how = calling.how if calling is not None else None
+    asked = sampling.of_chat(body, most, how)
+    return Work("chat", (prompt,), asked, body.priority, share_of(request.scope)), calling
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -6,6 +6,7 @@ Invariants: a field that is not here is refused by name; types are never convert
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
@@ -22,6 +23,7 @@ from pydantic import (
 
 from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
+from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
@@ -236,9 +238,41 @@ class CompletionBody(Sampled):
 class Message(Body):
     """A turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_content)]
+    ignored = frozenset({"annotations", "parsed"})  # OpenAI's client sends back what it made of an answer
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_content)] = ""
+    name: str = ""
     refusal: str = ""
+    tool_calls: list[Called] = Field(default_factory=list)
+    tool_call_id: str = ""
+
+    @model_validator(mode="after")
+    def _of_its_role(self) -> Message:
+        if "content" not in self.model_fields_set and not self.tool_calls:
+            raise wrong("missing", "", "content")
+        if self.tool_calls and self.role != "assistant":
+            raise wrong("calls_value", "calls are the assistant's", "tool_calls")
+        if bool(self.tool_call_id) != (self.role == "tool"):
+            raise wrong(
+                "id_value", "the result of a call has the call's id, and no other turn has", "tool_call_id"
+            )
+        return self
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As a template is told of it: arguments are objects there."""
+        told: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content,
+        }
+        if self.name:
+            told["name"] = self.name
+        if self.tool_calls:
+            told["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        if self.tool_call_id:
+            told["tool_call_id"] = self.tool_call_id
+        return told
 
 
 class ChatBody(Sampled):
@@ -254,6 +288,36 @@ class ChatBody(Sampled):
     chat_template_kwargs: dict[str, str | bool | int | float | None] = Field(default_factory=dict)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     separate_reasoning: bool = True
+    tools: Tools = Field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+
+    @model_validator(mode="after")
+    def _choosable(self) -> ChatBody:
+        names = [tool.function.name for tool in self.tools]
+        if isinstance(self.tool_choice, Named) and self.tool_choice.name not in names:
+            raise wrong("choice_value", f"none of `tools` is called `{self.tool_choice.name}`", "tool_choice")
+        if self.tool_choice == "required" and not names:
+            raise wrong("choice_value", "there are no `tools`", "tool_choice")
+        made: set[str] = set()
+        for number, turn in enumerate(self.messages):
+            made.update(call.id for call in turn.tool_calls)
+            if turn.tool_call_id and turn.tool_call_id not in made:
+                where = f"messages.{number}.tool_call_id"
+                raise wrong("id_value", f"no call before it has the id `{turn.tool_call_id}`", where)
+        return self
+
+    @property
+    def texts(self) -> list[str]:
+        """All that a prompt is made of."""
+        made = [turn.content for turn in self.messages]
+        made += [json.dumps(call.function.arguments) for turn in self.messages for call in turn.tool_calls]
+        return made + [json.dumps(tool.told) for tool in self.offered]
+
+    @property
+    def offered(self) -> list[Function]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools]
 
 
 class SamplingParams(Steered):

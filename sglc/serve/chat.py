@@ -7,38 +7,65 @@ from contextlib import aclosing
 from typing import Any
 
 from sglc.frontend.language.reasoning import Splitter, split
-from sglc.ir.plan.events import GenDone, TokenLogprob
+from sglc.ir.grammar.call_parser import CallParser
+from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, with_usage
 from sglc.serve.bodies import ChatBody
 from sglc.serve.logprobs import Tops, of_chat
+from sglc.serve.tools import Calling, call_of, delta_of
 from sglc.serve.work import Piece, Work, tokens_of, tops_of
 
 
-def whole(answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone]) -> dict[str, Any]:
-    """The answer as one object."""
+def whole(
+    answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone], calling: Calling | None = None
+) -> dict[str, Any]:
+    """The answer as one object. `calling`: how it may call tools."""
     (end,) = ends
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", **_shares(answer, sample.text), "refusal": None},
-            "logprobs": _logprobs(answer, body, tokens_of(sample), tops_of(sample)),
-            "finish_reason": sample.finish,
-        }
-        for index, sample in enumerate(end.samples)
-    ]
+    choices = []
+    for index, sample in enumerate(end.samples):
+        message, finish = _message(answer, sample, calling)
+        choices.append(
+            {
+                "index": index,
+                "message": message,
+                "logprobs": _logprobs(answer, body, tokens_of(sample), tops_of(sample)),
+                "finish_reason": finish,
+            }
+        )
     return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
 
 
+def _message(answer: Answer, sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
+    """The message, and why it ends."""
+    message: dict[str, Any] = {"role": "assistant", **_shares(answer, sample.text), "refusal": None}
+    if calling is None:
+        return message, sample.finish
+    parser = calling.parser()
+    content = parser.feed(sample.text)[0] + parser.end()[0]
+    if parser.calls:
+        message |= {"content": content or None, "tool_calls": [call_of(call) for call in parser.calls]}
+    return message, _finish(sample.finish, parser)
+
+
+def _finish(finish: str, parser: CallParser) -> str:
+    return "tool_calls" if finish == "stop" and parser.whole else finish
+
+
 async def chunks(
-    answer: Answer, body: ChatBody, work: Work, pieces: AsyncGenerator[list[Piece], None]
+    answer: Answer,
+    body: ChatBody,
+    work: Work,
+    pieces: AsyncGenerator[list[Piece], None],
+    calling: Calling | None = None,
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     counts = Counts()
     splitters = [] if answer.tags is None else [Splitter(answer.tags) for _ in range(work.choices)]
+    parsers = [calling.parser() for _ in range(work.choices)] if calling is not None else []
 
     def chunk(
-        choice: int, delta: dict[str, str], logprobs: Any = None, finish: str | None = None
+        choice: int, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None
     ) -> dict[str, Any]:
         made = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return with_usage({**answer.head, "choices": [made]}, usage)
@@ -46,16 +73,20 @@ async def chunks(
     def told(piece: Piece) -> Iterator[dict[str, Any]]:
         counts.add(work, piece)
         if piece.begins:
-            yield chunk(piece.choice, {"role": "assistant", "content": ""})
+            yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-        deltas = _deltas(splitters, piece)
+        finish = piece.ended
+        if parsers:
+            deltas, finish = _calls(parsers[piece.choice], piece)
+        else:
+            deltas = _deltas(splitters, piece)
         if logprobs and piece.tokens and not deltas:
-            deltas = [{"content": ""}]
+            deltas = [{"content": ""} if not parsers else {}]
         for delta in deltas:
             yield chunk(piece.choice, delta, logprobs)
             logprobs = None  # with the first one
-        if piece.ended is not None:
-            yield chunk(piece.choice, {}, finish=piece.ended)
+        if finish is not None:
+            yield chunk(piece.choice, {}, finish=finish)
 
     async with aclosing(pieces):
         async for batch in pieces:
@@ -73,7 +104,7 @@ def _shares(answer: Answer, text: str) -> dict[str, str]:
     return {"content": content, "reasoning_content": reasoning}
 
 
-def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, str]]:
+def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, Any]]:
     """What a piece adds to each of them."""
     if not splitters:
         return [{"content": piece.text}] if piece.text else []
@@ -82,6 +113,17 @@ def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, str]]:
     reasoning, content = ("".join(each) for each in zip(*parts, strict=True))
     shares = {"reasoning_content": reasoning, "content": content}
     return [{name: text} for name, text in shares.items() if text]
+
+
+def _calls(parser: CallParser, piece: Piece) -> tuple[list[dict[str, Any]], str | None]:
+    """What a piece adds to a text that may call tools, and why that ends, if it does."""
+    text, calls = parser.feed(piece.text)
+    finish = piece.ended
+    if finish is not None:
+        rest, more = parser.end()
+        text, calls, finish = text + rest, calls + more, _finish(finish, parser)
+    content: list[dict[str, Any]] = [{"content": text}] if text else []
+    return content + [{"tool_calls": [delta_of(call)]} for call in calls], finish
 
 
 def _logprobs(

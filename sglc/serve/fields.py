@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 WHOLE_CHARACTERS = (
     "whole characters"  # the context of a validation: what came is JSON, and its texts are of these
 )
-_NO_TOOLS = ": there are no tool calls"
+_NO_TOOLS = ": tools are of `/v1/chat/completions`, as `tools`"
 _NO_MEDIA = ": this model takes text only"
 # Fields that clients know, and what to say of them.
 UNSUPPORTED = {
@@ -91,5 +91,8 @@ class Body(BaseModel):
             for key, value in data.items()
             if value is not None
             and key not in cls.ignored
-            and not (key in NEUTRAL and any(_same(value, idle) for idle in NEUTRAL[key]))
+            and (
+                key in cls.model_fields
+                or not (key in NEUTRAL and any(_same(value, idle) for idle in NEUTRAL[key]))
+            )
         }

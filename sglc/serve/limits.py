@@ -90,7 +90,8 @@ def check_sizes(prompts: Sequence[str | Sequence[int]], field: str, max_len: int
 def check_lists(given: Any, max_len: int) -> None:
     """Refuse a request, as it was decoded, whose lists are longer than the model's `max_len` tokens.
 
-    To look at what is in them would keep everybody waiting. A message, and a part of one, is a token at least.
+    To look at what is in them would keep everybody waiting. A message, a part of one, and a tool are a token
+    at least.
 
     Raises:
         Refusal: there is such a list.
@@ -104,8 +105,13 @@ def check_lists(given: Any, max_len: int) -> None:
             check_sizes(inner or ([value] if value and isinstance(value[0], int) else []), field, max_len, 0)
     messages = given.get("messages")
     if isinstance(messages, list):
-        contents = [each.get("content") for each in messages[:max_len] if isinstance(each, dict)]
-        most = max(map(len, [messages, *(each for each in contents if isinstance(each, list))]))
+        turns = [each for each in messages[:max_len] if isinstance(each, dict)]
+        parts = [each.get(field) for each in turns for field in ("content", "tool_calls")]
+        most = max(map(len, [messages, *(each for each in parts if isinstance(each, list))]))
         if most > max_len:
             message = f"{most} messages, or parts of one, are more than the model's {max_len} tokens"
             raise Refusal(400, message, param="messages", code="context_length_exceeded")
+    tools = given.get("tools")
+    if isinstance(tools, list) and len(tools) > max_len:
+        message = f"{len(tools)} tools are more than the model's {max_len} tokens"
+        raise Refusal(400, message, param="tools", code="context_length_exceeded")

@@ -10,14 +10,18 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
+from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
+from sglc.passes.chat.tool_markup import rendered, template_format
 from sglc.runtime.tokenizer.chat_template import variables_of
 from sglc.serve.bodies import ChatBody
 from sglc.serve.limits import check_sizes
 from sglc.serve.problems import Refusal, bad
+from sglc.serve.tools import Calling
 
 _AT_ONCE = 4_000  # characters, or ids, that are tokenized where nothing else is done meanwhile
 _T = TypeVar("_T")
@@ -103,25 +107,26 @@ def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:
         Refusal: it is to be continued, and ends in no answer; the template has no such variable.
         BackendError: SGLC513, there is no template, or it refuses the conversation.
     """
-    turns = [("system" if turn.role == "developer" else turn.role, turn.content) for turn in body.messages]
     hidden: list[str] = []
     if variables := _variables(tokenizer, body):
-        told = {k: _hide(tokenizer, v, hidden) if isinstance(v, str) else v for k, v in variables.items()}
-        tokenizer = tokenizer.with_variables(told)
-    messages = [{"role": role, "content": _hide(tokenizer, text, hidden)} for role, text in turns]
+        tokenizer = tokenizer.with_variables(_hide_all(tokenizer, variables, hidden))
+    messages = _hide_all(tokenizer, [turn.told for turn in body.messages], hidden)
+    tools = _hide_all(tokenizer, [{"type": "function", "function": one.told} for one in body.offered], hidden)
+    last = body.messages[-1]
     if not body.continue_final_message:
-        text = tokenizer.render(messages, generate=body.add_generation_prompt is not False)
+        generate = body.add_generation_prompt is not False
+        text = rendered(tokenizer, messages, generate=generate, tools=tools)
     elif body.add_generation_prompt:
         raise bad("continue_final_message", "and `add_generation_prompt` exclude each other")
-    elif turns[-1][0] != "assistant":
-        raise bad("continue_final_message", "wants the last message to be the assistant's")
+    elif last.role != "assistant" or last.tool_calls:
+        raise bad("continue_final_message", "wants the last message to be the assistant's, and a text")
     else:
-        roles = tuple(role for role, _ in turns)
+        roles = tuple(message["role"] for message in messages)
         markup = ChatMarkup(tokenizer)
         opened = markup.opened(roles)
         gap = markup.gap(roles, opened) if isinstance(opened, str) else ""
         if len(messages) > 1:
-            text = tokenizer.render(messages[:-1], generate=True)
+            text = rendered(tokenizer, messages[:-1], generate=True, tools=tools)
         else:
             text = opened if isinstance(opened, str) else ""
         text += gap + messages[-1]["content"]
@@ -163,6 +168,32 @@ def _variables(tokenizer: ServedTokenizer, body: ChatBody) -> dict[str, Any]:
     if effort != "none":
         raise bad("reasoning_effort", "is not read by this model's template", "unsupported_value")
     return made
+
+
+def calling_of(tokenizer: Tokenizer, body: ChatBody, *, held: bool) -> Calling | None:
+    """How the answer calls tools, if it may; `held`: whether it is held to that.
+
+    Raises:
+        BackendError: SGLC513, the model's template does it in no way that is known here.
+    """
+    if not body.offered:
+        return None
+    names = frozenset(tool.name for tool in body.offered)
+    return Calling(template_format(tokenizer) or HERMES, names, held)
+
+
+def _hide_all(tokenizer: Tokenizer, value: Any, hidden: list[str]) -> Any:
+    """`value`, of JSON, with stand-ins in all its texts."""
+    match value:
+        case str():
+            return _hide(tokenizer, value, hidden)
+        case dict():
+            hide = partial(_hide_all, tokenizer, hidden=hidden)
+            return {hide(key): hide(each) for key, each in value.items()}
+        case list():
+            return [_hide_all(tokenizer, each, hidden) for each in value]
+        case _:
+            return value
 
 
 def _hide(tokenizer: Tokenizer, content: str, hidden: list[str]) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
+from sglc.errors import LegalizeError
+from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
+from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.sampling import Sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Sampled, Steered
-from sglc.serve.problems import Refusal, bad
+from sglc.serve.forms import ResponseFormat
+from sglc.serve.problems import Refusal, bad, refusal_of
+from sglc.serve.tools import Named
 
 _OBJECT = '{"type": "object"}'
 _RANDOM = random.Random()
@@ -22,6 +28,7 @@ def of_completion(body: CompletionBody) -> Sampling:
     return _sampling(
         body,
         body,
+        body.response_format,
         seed=body.seed,
         max_tokens=body.max_tokens,
         min_tokens=body.min_tokens,
@@ -30,8 +37,10 @@ def of_completion(body: CompletionBody) -> Sampling:
     )
 
 
-def of_chat(body: ChatBody, most: int) -> Sampling:
+def of_chat(body: ChatBody, most: int, how: CallFormat | None = None) -> Sampling:
     """`most`: tokens of an answer that no limit is named for; at least one, whatever it is.
+
+    `how`: the format of calls, if there may be any.
 
     Raises:
         Refusal: fields that contradict each other.
@@ -43,15 +52,39 @@ def of_chat(body: ChatBody, most: int) -> Sampling:
         raise bad(
             "max_completion_tokens", f"is {body.max_completion_tokens}, and `max_tokens` {body.max_tokens}"
         )
+    calls, form = _calls(body, how) if how is not None else (None, body.response_format)
     return _sampling(
         body,
         body,
+        form,
+        calls,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
         logprobs_from=None,
         top_logprobs=body.top_logprobs,
     )
+
+
+def _calls(body: ChatBody, how: CallFormat) -> tuple[str, ResponseFormat | None]:
+    """The form of a text with calls in it, JSON of a schema included, and what is asked of it besides."""
+    for number, tool in enumerate(body.tools):
+        try:
+            enforced(json.dumps(arguments_schema(tool.function.told)))
+        except LegalizeError as error:
+            refusal = refusal_of(error)
+            param = f"tools.{number}.function.parameters"
+            raise Refusal(400, f"`{param}`: {refusal.message}", param=param, code=refusal.code) from None
+    choice, form = body.tool_choice, body.response_format
+    answer = _schema_of(form) if form is not None else None
+    named = isinstance(choice, Named)
+    return calls_form(
+        how,
+        [one.told for one in body.offered if not named or one.name == choice.name],
+        required=choice != "auto",
+        parallel=body.parallel_tool_calls and not named,
+        answer=answer,
+    ), (form if answer is None else None)
 
 
 def of_generate(body: GenerateBody) -> Sampling:
@@ -73,6 +106,8 @@ def of_generate(body: GenerateBody) -> Sampling:
 def _sampling(
     body: Steered,
     openai: Sampled | None = None,
+    form: ResponseFormat | None = None,
+    calls: str | None = None,
     *,
     seed: int | None,
     max_tokens: int,
@@ -80,7 +115,9 @@ def _sampling(
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    held = _held(body) + ([] if openai is None else _held_by_clients(openai))
+    held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
+    if calls is not None:
+        held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
         raise Refusal(
             400,
@@ -121,19 +158,18 @@ def _held(body: Steered) -> list[_Held]:
     return [each for each in given if each[2] is not None]
 
 
-def _held_by_clients(body: Sampled) -> list[_Held]:
-    """What stands in OpenAI's name for it, and in vLLM's newer and older ones."""
+def _held_by_clients(body: Sampled, form: ResponseFormat | None) -> list[_Held]:
+    """What stands in OpenAI's name for it (`form`), and in vLLM's newer and older ones."""
     given: list[tuple[str, str, str | None]] = [
         ("guided_json", "json_schema", body.guided_json),
         ("guided_regex", "regex", body.guided_regex),
         ("guided_choice", "regex", _one_of(body.guided_choice)),
         ("guided_grammar", "ebnf", body.guided_grammar),
     ]
-    form, structured = body.response_format, body.structured_outputs
+    structured = body.structured_outputs
     if form is not None and form.type == "structural_tag":
         given.append(("response_format", "structural_tag", form.tag))
-    elif form is not None and form.type != "text":
-        schema = _OBJECT if form.json_schema is None else form.json_schema.schema_
+    elif form is not None and (schema := _schema_of(form)) is not None:
         given.append(("response_format", "json_schema", schema))
     if structured is not None:
         given += (
@@ -152,6 +188,12 @@ def _held_by_clients(body: Sampled) -> list[_Held]:
 
 def _one_of(texts: list[str] | None) -> str | None:
     return None if texts is None else "|".join(map(re.escape, texts))
+
+
+def _schema_of(form: ResponseFormat) -> str | None:
+    if form.json_schema is not None:
+        return str(form.json_schema.schema_)
+    return _OBJECT if form.type == "json_object" else None
 
 
 def seed_of(seed: int, sample: int) -> int:

@@ -81,7 +81,7 @@ HOSTILE: dict[str, tuple[Callable[[], Any], str | None]] = {
         },
         None,
     ),
-    "a pattern of a million letters": (lambda: {"pattern": "^" + "x" * 1_000_000}, None),
+    "a pattern of a million letters": (lambda: {"pattern": "^" + "x" * 1_000_000}, "SGLC456"),
     "one of thousands": (lambda: {"oneOf": [{"const": f"v{i}"} for i in range(4000)]}, "made True"),
     "one of thousands like each other": (lambda: {"oneOf": [{"maxLength": i} for i in range(4000)]}, "SGLC456"),
     "lists of many": (lambda: {"type": "array", "items": {"type": "integer"}, "minItems": 10**8}, "made True"),

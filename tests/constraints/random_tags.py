@@ -163,7 +163,7 @@ class _Reader:
             for end in (end for part in form["tags"] for end in self.ends(part, at)):
                 if end not in seen:
                     seen.add(end)
-                    if self.text.startswith(form["separator"], end):
+                    if not form.get("stop_after_first") and self.text.startswith(form["separator"], end):
                         waiting.append(end + len(form["separator"]))
         yield from seen
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Objects
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.generation import sample_seed
 from sglc.runtime.engine.machine import Machine
@@ -63,7 +63,7 @@ class Letters:
     def split_control(self, markup: str) -> tuple[str | ControlText, ...]:
         raise NotImplementedError
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         raise NotImplementedError
 
 

@@ -60,7 +60,7 @@ _ROLES = ("system", "user", "assistant")
 _OPENAI = Takes(
     stops=4, samples=8, temperature=2.0, top_k=False, min_p=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=20, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, cache_key=True,
+    json_schema="", prefill=False, cache_key=True, tools=True,
 )  # fmt: skip
 # Models that reason: no `stop` ("not supported with latest reasoning models", API reference), one sample, none
 # of the sampling parameters (reasoning guide).
@@ -69,7 +69,7 @@ _REASONING = replace(
     logit_bias=False, logprobs=-1,
 )  # fmt: skip
 _COMPLETIONS = ApiModel(
-    "text", replace(_OPENAI, logprobs=5, prefill=True, cache_key=False), length="max_tokens"
+    "text", replace(_OPENAI, logprobs=5, prefill=True, cache_key=False, tools=False), length="max_tokens"
 )
 # Base models give log-probabilities of echoed text; the instructed one has not since 2023.
 _BASE = ("babbage-002", "davinci-002")
@@ -112,7 +112,7 @@ def _openai(facts: ModelFacts) -> Takes:
 
 def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | None) -> ApiModel:
     if own_server and chat is False:
-        takes = replace(_SERVER, logprobs=5, prefill=True)
+        takes = replace(_SERVER, logprobs=5, prefill=True, tools=False)
         return ApiModel("text", takes, scores_tokens=True, known=False, length="max_tokens")
     if own_server:
         return ApiModel("chat", _SERVER, known=False, length="max_tokens")
@@ -209,7 +209,7 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 # it glues before the answer, and system turns it moves to the front where the vendor has a field for them.
 _LITELLM: dict[str, Any] = {
     "samples": 1, "seed": False, "penalties": False, "logit_bias": False, "cache_key": False,
-    "top_k": False, "prefill": False,
+    "top_k": False, "prefill": False, "tools": False,
 }  # fmt: skip
 
 

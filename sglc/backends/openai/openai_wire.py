@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sglc.backends.models.vendor_rules import ApiModel
@@ -24,6 +25,7 @@ from sglc.backends.remote.answers import (
 from sglc.backends.remote.prompts import Message, messages, no_prefill, text
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
+from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
@@ -100,9 +102,20 @@ def _sampling(
         schema = {"name": "answer", "schema": json.loads(held), "strict": True}
         own = fields if model.protocol == "chat" else more
         own["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if sampling.tools is not None:
+        fields |= _tools(json.loads(sampling.tools))
     if sampling.structural_tag is not None:
         more["response_format"] = {"type": "structural_tag", **json.loads(sampling.structural_tag)}
     return {**fields, **({"extra_body": more} if more else {})}
+
+
+def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
+    choice = given["choice"]
+    named = {"type": "function", "function": {"name": choice}}
+    return {
+        "tools": [{"type": "function", "function": tool} for tool in given["tools"]],
+        "tool_choice": choice if choice in ("auto", "required") else named,
+    }
 
 
 def _extensions(sampling: Sampling, form: AnswerForm | None) -> dict[str, Any]:
@@ -133,7 +146,14 @@ def reply_of(choice: Any, protocol: str) -> Reply:
     message = choice.message
     if getattr(message, "refusal", None):
         raise Unanswered(f"the model refuses: {message.refusal}")
-    return Reply(text_of(message.content), _finish(choice), *_of_chat(getattr(choice, "logprobs", None)))
+    parts = [text_of(message.content), *map(_called, getattr(message, "tool_calls", None) or ())]
+    text = "\n".join(filter(None, parts))
+    return Reply(text, _finish(choice), *_of_chat(getattr(choice, "logprobs", None)))
+
+
+def _called(call: Any) -> str:
+    """A call as a part of the text."""
+    return HERMES.begun(call.function.name) + text_of(call.function.arguments) + HERMES.end
 
 
 def piece_of(choice: Any, protocol: str) -> Piece:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sglc.backends.remote.prompts import Prompt, text
 from sglc.errors import RunError
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Objects
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _CHARACTERS_A_TOKEN = 4  # a guess, for estimates
@@ -44,8 +44,8 @@ class TextTokenizer:
         """All markup is control text: it is not checked as literals are."""
         return (ControlText(markup, (0,)),) if markup else ()
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
-        return self._chat.render(messages, generate=generate)
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
+        return self._chat.render(messages, generate=generate, tools=tools)
 
     def check(self, text: str) -> None:
         """Refuse a literal that the server would read as control tokens.

@@ -5,7 +5,7 @@ Expressions are frozen descriptions; nothing happens until one is appended to a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from sglc.frontend.language.gen_arguments import StructuralTag, sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.called_tools import callable_tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import NO_TEXT
@@ -157,6 +158,8 @@ def gen(
     *,
     ebnf: str | None = None,
     structural_tag: str | Mapping[str, Any] | StructuralTag | None = None,
+    tools: Sequence[Callable[..., Any] | Mapping[str, Any]] | None = None,
+    tool_choice: str | None = None,
     canonical: bool | None = None,
     strict: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
@@ -182,6 +185,8 @@ def gen(
         choices: makes this a `select`.
         regex, json_schema, ebnf: the whole text matches it.
         structural_tag: free text in which markers begin pieces of a form, in xgrammar's notation.
+        tools: functions that the text may call, with annotations; or OpenAI's objects of such. The variable
+            then has the text's `content` and its `calls`. tool_choice: `auto`, `required`, or the name of one.
         canonical: False lets the model choose the tokens of text that has to follow. They are sampled one by
             one then; as it is, they take no steps of their own.
         strict: changes nothing. A schema is enforced whole or refused, and nothing is checked afterwards.
@@ -199,7 +204,8 @@ def gen(
         id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
         min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
         top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
-        structural_tag, canonical, strict, logit_bias, seed, backend, retries,
+        structural_tag, None if tools is None else tuple(tools), tool_choice, canonical, strict, logit_bias,
+        seed, backend, retries,
     )  # fmt: skip
     try:
         known = _KNOWN.get(step)
@@ -235,15 +241,21 @@ def gen(
         "seed": seed,
     }
     if choices is not None:
-        refuse_beside_choices({**given, "dtype": dtype, "retries": retries}, loc)
+        refuse_beside_choices({**given, "dtype": dtype, "retries": retries, "tools": tools}, loc)
         return _select(name, choices, choices_method, backend, loc)
     if choices_method is not None:
         raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
-    form = specified_form(dtype, given, loc)
+    allowed = None if tools is None else callable_tools(tools, tool_choice or "auto", loc)
+    if tool_choice is not None and tools is None:
+        raise TraceError("SGLC114", "`tool_choice` has no meaning without `tools`", loc)
+    form = specified_form(dtype, {**given, "tools": allowed}, loc)
     fields = sampling_fields(given, loc)
     more: tuple[str, ...] = ()
     parser: OutputParser | None = None
-    if form is not None and dtype is not None:
+    if allowed is not None:
+        fields["tools"] = allowed.text
+        parser = OutputParser(allowed.name, allowed.value, loc)
+    elif form is not None and dtype is not None:
         more = form.stop
         said = {"regex": form.regex, "json_schema": form.json_schema}
         fields.update((key, value) for key, value in said.items() if value is not None)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sglc.errors import Loc, TraceError
+from sglc.ir.grammar.call_parser import held_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Splitter:
         if at >= 0:
             self._rest, self._place = text[at + len(tag) :], "answer"
             return text[:at]
-        held = next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-n:])), 0)
+        held = held_back(text, tag)
         self._rest = text[len(text) - held :]
         return text[: len(text) - held]
 

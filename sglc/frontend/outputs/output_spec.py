@@ -35,7 +35,9 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
     Raises:
         TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
     """
-    ways = [name for name in ("regex", "json_schema", "ebnf", "structural_tag") if given[name] is not None]
+    ways = [
+        name for name in ("regex", "json_schema", "ebnf", "structural_tag", "tools") if given[name] is not None
+    ]
     if dtype is not None:
         ways.insert(0, "dtype")
     if len(ways) > 1:
@@ -52,6 +54,8 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
             return OutputForm("text of that form", regex=given["regex"])
         case ["json_schema"]:
             return OutputForm("JSON document", value=whole_json)
+        case ["tools"]:
+            return OutputForm(given["tools"].name, value=given["tools"].value)
         case _:
             return None
 

@@ -8,6 +8,7 @@ plain data as it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import types
 import typing
@@ -237,7 +238,34 @@ def _fields(cls: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
         required = [f.name for f in own if f.default is missing and f.default_factory is missing]
     else:
         names, required = list(hints), [name for name in hints if name in cls.__required_keys__]
-    shapes = {name: _shape(hints[name], (*around, cls), loc) for name in names}
+    return _record({name: hints[name] for name in names}, required, cls, (*around, cls), loc)
+
+
+def arguments_of(function: Callable[..., Any], loc: Loc) -> tuple[dict[str, Any], _Read]:
+    """The schema of a function's arguments, and plain data as what it is called with, by name.
+
+    Raises:
+        TraceError: SGLC115, a parameter that has no annotation, or one without a form.
+    """
+    hints = typing.get_type_hints(function)
+    required = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise _no_form(function, (), loc, f"`{parameter.name}` has no name of its own in a call")
+        if parameter.name not in hints:
+            raise _no_form(function, (), loc, f"its parameter `{parameter.name}` has no annotation")
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    hints.pop("return", None)
+    shape = _record(hints, required, dict, (), loc)
+    return shape.schema, shape.read
+
+
+def _record(
+    hints: Mapping[str, Any], required: list[str], make: Callable[..., Any], around: tuple[Any, ...], loc: Loc
+) -> _Shape:
+    """An object with these parts and no others."""
+    shapes = {name: _shape(hint, around, loc) for name, hint in hints.items()}
     schema = {
         "type": "object",
         "properties": {name: shape.schema for name, shape in shapes.items()},
@@ -253,7 +281,7 @@ def _fields(cls: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
         for name in given:
             if name not in shapes:
                 raise ValueError(f"there is no field `{name}`")
-        return cls(**{name: shapes[name].read(part) for name, part in given.items()})
+        return make(**{name: shapes[name].read(part) for name, part in given.items()})
 
     return _Shape(schema, read)
 

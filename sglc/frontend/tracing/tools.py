@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
+from sglc.frontend.outputs.called_tools import ToolAnswer
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
@@ -242,6 +243,17 @@ def _type_of(function: FunctionType) -> Type:
     return next((kind for form, kind in _TYPES.items() if annotation == form), Type.JSON)
 
 
+# -- calls that a model wrote ------------------------------------------------------------------------
+
+
+def _run_tools(answer: ToolAnswer) -> str:
+    """Run the calls of a generation with `tools` in their order.
+
+    What they gave is the text of the user's next turn, as the model is told of it.
+    """
+    return "\n".join(call.result(call.run()) for call in answer.calls)
+
+
 # -- stopping for a person ---------------------------------------------------------------------------
 
 PAUSE = "sglc.pause"
@@ -282,7 +294,14 @@ def paused_in_function(pause: Paused | None) -> RunError:
     )  # fmt: skip
 
 
-_pause.__name__ = _pause.__qualname__ = "pause"
-_pause.__module__ = "sglc"
-pause = _Pause(cast(FunctionType, _pause), effects=True)
+def _own(name: str, function: Callable[..., Any]) -> FunctionType:
+    """A declared function of the language's own."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "sglc"
+    return cast(FunctionType, function)
+
+
+run_tools = Declared(_own("run_tools", _run_tools), effects=True)
+_DECLARED[run_tools.name] = run_tools
+pause = _Pause(_own("pause", _pause), effects=True)
 _DECLARED[PAUSE] = pause

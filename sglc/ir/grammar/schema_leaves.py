@@ -67,6 +67,9 @@ _TRIVIAL: Mapping[str, tuple[Json, ...]] = {
 _NEEDS = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
 
 
+_PATTERN = 1 << 16  # characters; of a million the parser takes a second for a mask
+
+
 def has_no_effect(key: str, value: Json, own: Mapping[str, Json]) -> bool:
     """Whether a keyword with such a value, beside the others, holds of every value."""
     if key in _NEEDS and _NEEDS[key] not in own:
@@ -129,6 +132,8 @@ def _check_string(own: dict[str, Json], path: str, ignore: Callable[[str, str], 
 
 
 def _check_pattern(pattern: str, path: str) -> None:
+    if len(pattern) > _PATTERN:
+        raise refused(path, f"a pattern of {len(pattern):,} characters")
     try:
         rust_pattern(pattern)
     except LegalizeError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, Op, Type, Value, inputs, values_in
+from sglc.ir.grammar.call_format import NAME
 from sglc.ir.ops import (
     GIVES,
     ORDERS,
@@ -154,7 +157,21 @@ def sampling_problem(sampling: Sampling) -> str:
         "logit_bias": any(id_ < 0 or math.isnan(bias) for id_, bias in s.logit_bias),
         "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,
         "top_logprobs": s.top_logprobs < 0,
+        "tools": s.tools is not None and not _are_tools(s.tools),
         "strict": s.strict and s.json_schema is None,
-        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf, s.structural_tag)) > 1,
+        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf, s.structural_tag, s.tools))
+        > 1,
     }
     return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")
+
+
+def _are_tools(text: str) -> bool:
+    """Whether it is JSON of functions with names, and a choice among them."""
+    try:
+        given = json.loads(text)
+        names = [tool["name"] for tool in given["tools"]]
+        return given["choice"] in ("auto", "required", *names) and all(
+            re.fullmatch(NAME, name) for name in names
+        )
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False

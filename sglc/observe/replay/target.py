@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from sglc.errors import UsageError
-from sglc.ir.target import EVERYTHING, ControlText, Takes, Target
+from sglc.ir.target import EVERYTHING, ControlText, Objects, Takes, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 
@@ -59,9 +59,9 @@ class RecordedTokenizer:
         parts.append(markup[done:])
         return tuple(part for part in parts if part)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         assert self._chat is not None
-        return self._chat.render(messages, generate=generate)
+        return self._chat.render(messages, generate=generate, tools=tools)
 
 
 def described(target: Target) -> tuple[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sglc.errors import RunError
 
 _KEPT = 32  # grammars, each with a matcher at its start
+_LOOKED_INTO = 1 << 18  # bytes of a grammar whose forced text is asked for; of a million it takes 0.4 s, locked
 _ITEMS = 10_000  # that it may have in mind at one byte: four for each name that may come next
 
 # What telling markers in free text apart may take at one token, in its own measure: 0.1 s at most, and a
@@ -31,7 +32,8 @@ class Guidance:
 
     def matcher(self, grammar: str, *, markers: bool = False) -> GuidanceMatcher:
         """A matcher at the start of `grammar`, which is valid; `markers`: it has free text with markers."""
-        return GuidanceMatcher(self._first(grammar, markers).deep_copy(), self._size)
+        looks = len(grammar) <= _LOOKED_INTO
+        return GuidanceMatcher(self._first(grammar, markers).deep_copy(), self._size, looks)
 
     def _new(self, grammar: str, markers: bool) -> Any:
         from llguidance import LLMatcher, LLParserLimits
@@ -46,9 +48,10 @@ class Guidance:
 class GuidanceMatcher:
     """A `Matcher` of llguidance."""
 
-    def __init__(self, matcher: Any, size: int) -> None:
+    def __init__(self, matcher: Any, size: int, looks: bool) -> None:
         self._matcher = matcher
         self._size = size
+        self._looks = looks
 
     def take(self, token: int) -> None:
         """Read a token, which is allowed. Raises RunError: SGLC459, it takes too much."""
@@ -66,8 +69,8 @@ class GuidanceMatcher:
         return packed, bool(self._matcher.is_accepting())
 
     def ahead(self, limit: int) -> bytes:
-        """Bytes that have to come next."""
-        return bytes(self._matcher.compute_ff_bytes()[:limit])
+        """Bytes that have to come next; none of a large grammar, which are sampled one by one."""
+        return bytes(self._matcher.compute_ff_bytes()[:limit]) if self._looks else b""
 
     def _given_up(self) -> RunError:
         """It bounds what it looks at, and then takes nothing any more."""

@@ -7,7 +7,7 @@ transformers renders from the same template.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +21,7 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sglc.errors import BackendError
+from sglc.ir.target import Objects
 
 _GIVEN = {"messages", "add_generation_prompt", "tools", "documents"}
 
@@ -49,7 +50,7 @@ class ChatTemplate:
         other._named = {**self._named, **variables}
         return other
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         """The text of `messages` (keys `role`, `content`); `generate` opens the answer's turn.
 
         Raises:
@@ -59,7 +60,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
-                tools=None,
+                tools=None if tools is None else [dict(tool) for tool in tools],
                 documents=None,
                 **self._named,
             )

@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer as RawTokenizer
 
 from sglc.errors import BackendError, RunError
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, Objects
 from sglc.runtime.model_files import Json, eos_ids, read_json
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut
@@ -186,13 +186,13 @@ class LocalTokenizer:
             parts.append(markup[done:])
         return tuple(parts)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, generate: bool) -> str:
+    def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         """The chat template applied to `messages` (keys `role`, `content`); `generate` opens the answer.
 
         Raises:
             BackendError: there is no template, or it refuses the conversation (SGLC513).
         """
-        return self._chat.render(messages, generate=generate)
+        return self._chat.render(messages, generate=generate, tools=tools)
 
     @cached_property
     def _chat(self) -> ChatTemplate:

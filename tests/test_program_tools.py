@@ -1,0 +1,199 @@
+"""Generations of programs that call tools: typed calls on every kind of back end, run once and in order."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, Literal
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.local import LocalBackend
+from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+from sglc.backends.registry import connect
+from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
+from sglc.errors import LegalizeError, RunError, TraceError
+from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
+from sglc.ir.grammar.call_format import HERMES
+from sglc.ir.text.printer import to_text
+from sglc.passes.compile import compile_program
+from tests.openai_server import serving
+from tests.serving import Server
+
+CALLED: list[tuple[Any, ...]] = []
+
+
+@sgl.tool
+def forecast(city: str, unit: Literal["C", "F"] = "C", days: int = 1) -> str:
+    """The weather in a city."""
+    CALLED.append(("forecast", city, unit, days))
+    return f"20 {unit} in {city}"
+
+
+@sgl.tool
+def clock() -> dict[str, int]:
+    CALLED.append(("clock",))
+    return {"hour": 12}
+
+
+TOOLS = (forecast, clock)
+
+
+@sgl.function
+def agent(s: Any, question: str) -> Any:
+    s += sgl.system(sgl.describe_tools(TOOLS))
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("step", tools=TOOLS, max_tokens=80))
+    answer = s["step"]
+    if answer.calls:
+        s += sgl.user(sgl.run_tools(answer))
+        s += sgl.assistant(sgl.gen("end", max_tokens=8))
+
+
+TWO = "\n".join([HERMES.written("forecast", {"city": "Köln", "days": 2}), HERMES.written("clock", {})])
+RESULTS = '<tool_response>\n20 C in Köln\n</tool_response>\n<tool_response>\n{"hour": 12}\n</tool_response>'
+EXPECTED = ToolAnswer("I look.", (ToolCall("forecast", {"city": "Köln", "days": 2}), ToolCall("clock", {})))
+
+
+def scripted(text: str) -> ScriptedBackend:
+    return ScriptedBackend(by_rules([Rule(name="step", text=text), Rule(name="end", text="It is warm.")]))
+
+
+@pytest.mark.parametrize("mode", ["auto", "plan", "python"])
+def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
+    CALLED.clear()
+    result = agent.run("Is it warm?", backend=scripted(f"I look.\n{TWO}"), mode=mode)
+    assert result["step"] == EXPECTED
+    assert result.messages()[-2:] == [
+        {"role": "user", "content": RESULTS},
+        {"role": "assistant", "content": "It is warm."},
+    ]
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+    CALLED.clear()
+    alone = agent.run("Hello", backend=scripted("It is."), mode=mode)
+    assert alone["step"] == ToolAnswer("It is.", ())
+    assert CALLED == []
+
+
+def test_the_program_s_text_shows_tools_and_their_calls() -> None:
+    text = to_text(agent.trace())
+    assert 'tools=\'{"tools": [{"name": "forecast", "description": "The weather in a city."' in text
+    assert "tool('sglc.run_tools', (" in text
+
+
+def test_samples_are_read_one_by_one() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("step", tools=TOOLS, n=2))
+
+    first, second = program.run(backend=scripted(TWO))["step"]
+    assert first == second == ToolAnswer("", EXPECTED.calls)
+
+
+BROKEN = {
+    "no call": "Hello",
+    "another type": HERMES.written("forecast", {"city": 5}),
+    "not listed": HERMES.written("forecast", {"city": "Köln", "unit": "K"}),
+    "missing": HERMES.written("forecast", {}),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_not_what_was_asked_for_fails_who_reads_it(case: str) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("step", tools=TOOLS, tool_choice="required"))
+
+    with pytest.raises(RunError) as failed:
+        program.run(backend=scripted(BROKEN[case]))["step"]
+    assert failed.value.code == "SGLC410"
+
+
+def unannotated(city) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
+SCHEMA = {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"tools": []}, "SGLC103"),
+    "no function": ({"tools": [5]}, "SGLC103"),
+    "two of one name": ({"tools": [clock, SCHEMA]}, "SGLC103"),
+    "a name that is none": ({"tools": [{"name": "a b"}]}, "SGLC103"),
+    "another choice": ({"tools": [clock], "tool_choice": "forecast"}, "SGLC103"),
+    "a parameter without a type": ({"tools": [unannotated]}, "SGLC115"),
+    "two forms": ({"tools": [clock], "regex": "a"}, "SGLC112"),
+    "a choice alone": ({"tool_choice": "required"}, "SGLC114"),
+    "beside choices": ({"tools": [clock], "choices": ["a"]}, "SGLC114"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_tool_is_refused(case: str) -> None:
+    given, code = REFUSED[case]
+    with pytest.raises(TraceError) as refused:
+        sgl.gen("x", **given)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash", "litellm:openai/gpt-4o"]
+)
+def test_back_ends_without_calls_refuse_them_by_name(name: str) -> None:
+    with pytest.raises(LegalizeError, match="takes no `tools`"):
+        compile_program(agent.trace(), connect(name).target)
+
+
+# -- real models and real servers --------------------------------------------------------------------
+
+
+@sgl.function
+def must_call(s: Any, question: str) -> None:
+    s += sgl.system(sgl.describe_tools(TOOLS)) + sgl.user(question)
+    s += sgl.assistant(sgl.gen("step", tools=TOOLS, tool_choice="forecast", max_tokens=100, temperature=0))
+
+
+def checked(result: Any) -> ToolAnswer:
+    answer = result["step"]
+    assert isinstance(answer, ToolAnswer)
+    (call,) = answer.calls
+    assert call.name == "forecast"
+    assert isinstance(call.arguments["city"], str)
+    assert call.arguments.get("unit", "C") in ("C", "F")
+    return answer
+
+
+@pytest.mark.model
+def test_a_local_model_and_a_server_are_held_to_calls(local: LocalBackend, server: Server) -> None:
+    alone = checked(must_call.run("Is it warm in Paris?", backend=local))
+    served = checked(must_call.run("Is it warm in Paris?", backend=server.url))
+    assert alone == served
+
+
+@pytest.mark.model
+def test_a_chat_server_is_asked_for_calls_as_such(server: Server) -> None:
+    client = {"base_url": server.url + "/v1", "api_key": "none"}
+    with closing(OpenAIBackend(OpenAIOptions(model="smollm2", client=client))) as backend:
+        checked(must_call.run("Is it warm in Paris?", backend=backend))
+
+
+def test_calls_of_an_api_are_calls_of_the_program() -> None:
+    CALLED.clear()
+
+    calls = [
+        {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate([("forecast", '{"city": "Köln", "days": 2}'), ("clock", "{}")])
+    ]
+    message = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    called = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+    with serving(lambda body: called if "tools" in body else "It is warm.") as api:
+        client = {"base_url": api.url, "api_key": "none"}
+        with closing(OpenAIBackend(OpenAIOptions(model="gpt-4o", client=client))) as backend:
+            result = agent.run("Is it warm?", backend=backend)
+            assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
+    first, second = api.bodies
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["forecast", "clock"]
+    assert first["tool_choice"] == "auto"
+    assert "tools" not in second
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+    assert second["messages"][-1] == {"role": "user", "content": RESULTS}
